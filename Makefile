@@ -1,0 +1,50 @@
+# make run: the broker in the foreground. make test: the whole suite. The rest is for those who change the code.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: setup setup-test run test unit check soak bench lock clean
+
+setup: $(VENV)/.run
+run: setup
+	@exec $(BIN)/duolog serve
+
+setup-test: $(VENV)/.test
+test: setup-test
+	$(BIN)/python -m pytest -m "not soak"
+unit: setup-test
+	$(BIN)/python -m pytest -q tests/unit
+soak: setup-test
+	$(BIN)/python -m pytest -m soak --timeout 7200
+bench: setup-test
+	$(BIN)/python -m benchmarks
+
+check: setup-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_layers.py
+
+# The lock files pin every third-party package by hash; `make lock` renews them from pyproject.toml.
+lock:
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip -q install pip-tools
+	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) -o requirements.lock pyproject.toml
+	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
+LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock build *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Duolog needs Python 3.11 or later; name one with PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes --only-binary :all: -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+$(VENV)/.test: requirements-test.lock $(VENV)/.run
+	$(PIP) install --require-hashes -r requirements-test.lock
+	@touch $@
