@@ -1,0 +1,90 @@
+"""The values that cross the store's border: what is appended, where it went, what is read back.
+
+A *unit* is what one decision appends: frames and state records, kept whole or not at all.
+Nothing here knows a wire form: `form` is a small number that the store carries and the bridge interprets.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from store.queue import Queue
+
+Buffer = bytes | bytearray | memoryview
+
+# Forms below FIRST_FRAME_FORM are the log's own; the bridge numbers the wire forms from there on.
+CONTROL_FORM = 0  # the store's own: queue trimmed, topic dropped, log opened, log closed
+STATE_FORM = 1  # a state record: opaque here, given back at recovery
+FIRST_FRAME_FORM = 2
+
+
+class Slot(NamedTuple):
+    """Where an entry lies, known at the moment of its append."""
+
+    position: int  # of the entry in the log
+    base_offset: int  # of its first record in the queue; -1 for a state record
+    stored_ms: int  # wall time of the append, never below that of an earlier unit
+
+
+# Writes what is known only now into the frame that starts at `buffer[at]`; must not change its size.
+Stamp = Callable[[bytearray, int, Slot], None]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One stored message or batch in its writer's wire form, about to be appended to a queue.
+
+    `body` may come in pieces; they are copied once. `timestamp_ms` is the greatest record timestamp inside (-1: none).
+    `extra` is kept in the entry header, outside the frame.
+    """
+
+    queue: "Queue"
+    form: int
+    body: Buffer | Sequence[Buffer]
+    count: int = 1
+    timestamp_ms: int = -1
+    tags: int = 0  # a 32-bit signed hash that readers may filter on without reading the frame
+    stamp: Stamp | None = None
+    extra: bytes = b""
+
+
+@dataclass(slots=True)
+class State:
+    """One change of state, about to be appended; recovery gives the same bytes back."""
+
+    payload: bytes
+
+
+class Promise(NamedTuple):
+    """What must hold before an answer may leave: the log is kept up to `end`.
+
+    `durable` false asks for `write()` to have returned (kill -9 does not lose it), true for fsync.
+    """
+
+    end: int
+    durable: bool
+
+
+class Appended(NamedTuple):
+    """What `Store.append` did: the slot of each entry in order, and the promise that covers them all."""
+
+    slots: list[Slot]
+    promise: Promise
+
+
+class Stored(NamedTuple):
+    """One entry read back from a queue. `frame` is read-only and stays valid as long as it is referenced."""
+
+    base_offset: int
+    count: int
+    form: int
+    position: int
+    stored_ms: int
+    timestamp_ms: int  # greatest record timestamp of this and all earlier entries of the queue
+    tags: int
+    frame: memoryview
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
