@@ -1,0 +1,93 @@
+"""Where decisions become state: append the records of one decision as one unit, then replay each.
+
+    coordinator --(records)--> Ledger.commit --> log
+                                    |
+    recovery ----(payloads)--> replay_state --> the owners of each record type
+
+Replay is the only code that changes state, live and at recovery alike. An owner registers its replay function for
+each record type it cares for (several may care for one: a deleted topic takes positions and producers with it), and
+a snapshot function. Owners register before the store is opened, in an order in which snapshots may be replayed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from bridge.records import Record, decode, encode
+from store.entry import Appended, Frame, Promise, Slot, State
+
+RecordT = TypeVar("RecordT", bound=Record)
+FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
+
+
+class Log(Protocol):
+    """What the ledger asks of the store."""
+
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended: ...
+
+    def promise(self) -> Promise: ...
+
+
+class Ledger:
+    """The store's `Replayer`, and the way to change state."""
+
+    def __init__(self) -> None:
+        self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
+        self._snapshots: list[Callable[[], Iterable[Record]]] = []
+        self._watchers: list[FrameWatcher] = []
+        self._log: Log | None = None
+        self._barrier: Promise | None = None
+
+    def attach(self, log: Log) -> None:
+        """Name the log to append to, once it is recovered."""
+        self._log = log
+        self._barrier = log.promise()
+
+    # -- Changing state
+
+    def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame] = ()) -> Appended:
+        """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
+
+        `Appended.slots` has the frames' slots first, then the records'.
+        """
+        assert self._log is not None, "the log is not open"
+        entries: list[Frame | State] = [*frames, *(State(encode(record)) for record in records)]
+        appended = self._log.append(entries, now_ms)
+        for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
+            self._replay(record, slot)
+        self._barrier = appended.promise
+        return appended
+
+    def barrier(self) -> Promise:
+        """What an answer that reports state must wait for: every change made so far."""
+        assert self._barrier is not None, "the log is not open"
+        return self._barrier
+
+    # -- Owning state
+
+    def own(self, record_type: type[RecordT], replay: Callable[[RecordT, Slot], None]) -> None:
+        self._replays.setdefault(record_type, []).append(replay)
+
+    def on_snapshot(self, snapshot: Callable[[], Iterable[Record]]) -> None:
+        self._snapshots.append(snapshot)
+
+    def on_frame(self, watcher: FrameWatcher) -> None:
+        """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""
+        self._watchers.append(watcher)
+
+    # -- Recovery (store.Replayer)
+
+    def replay_state(self, payload: bytes, slot: Slot) -> None:
+        self._replay(decode(payload), slot)
+
+    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        for watcher in self._watchers:
+            watcher(key, slot, form, count, frame, extra)
+
+    def snapshot(self) -> Iterable[bytes]:
+        for snapshot in self._snapshots:
+            for record in snapshot():
+                yield encode(record)
+
+    def _replay(self, record: Record, slot: Slot) -> None:
+        for replay in self._replays[type(record)]:
+            replay(record, slot)

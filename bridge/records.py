@@ -1,0 +1,168 @@
+"""The state records of the log: what each says, and their bytes.
+
+A record is a msgpack array, first the tag, then the fields in order; a new field is appended with a default, so that
+an older log still reads. Tags and field positions are never reused. Times are wall milliseconds. A queue is named by
+its key, `topic number << 16 | queue id`.
+
+Raises `Corruption` for bytes that are no record: the log's own CRC held, so this is a log of a newer version.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from store.errors import Corruption
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+# -- The cluster
+
+
+class ClusterNamed(_Record, tag=1):
+    """The id that Kafka clients see, made once for a data directory."""
+
+    cluster_id: str
+
+
+# -- Topics
+
+
+class TopicCreated(_Record, tag=10):
+    number: int
+    name: str  # as its creator spelled it
+    id: UUID
+    queue_count: int
+    perm: int
+    configs: Mapping[str, str]
+    created_ms: int
+
+
+class TopicChanged(_Record, tag=11):
+    """What is None stays as it was; `configs` replaces all overrides."""
+
+    number: int
+    queue_count: int | None = None
+    configs: Mapping[str, str] | None = None
+    perm: int | None = None
+
+
+class TopicDeleted(_Record, tag=12):
+    number: int
+
+
+class TopicNumbersUsed(_Record, tag=13):
+    """Only in snapshots: numbers below `next_number` were given out, also those of topics that are gone."""
+
+    next_number: int
+
+
+class EpochStart(NamedTuple):
+    """From `start_offset` on, records of this queue carry this leader epoch."""
+
+    key: int
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochsStarted(_Record, tag=14):
+    starts: Sequence[EpochStart]
+
+
+# -- Groups
+
+
+class CommittedPosition(NamedTuple):
+    key: int
+    offset: int  # the next one to be read
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class PositionsCommitted(_Record, tag=20):
+    """Without positions it only says that the group was alive at `commit_ms`."""
+
+    group: str
+    positions: Sequence[CommittedPosition]
+    commit_ms: int
+
+
+class PositionsDeleted(_Record, tag=21):
+    group: str
+    keys: Sequence[int]
+
+
+class GroupDeleted(_Record, tag=22):
+    group: str
+
+
+class GroupConfigured(_Record, tag=23):
+    """The settings of a RocketMQ subscription group, by their names in SubscriptionGroupConfig."""
+
+    group: str
+    settings: Mapping[str, str | int | bool]
+
+
+# -- Producers
+
+
+class ProducerIdsReserved(_Record, tag=30):
+    """Producer ids below `next_id` may have been handed out."""
+
+    next_id: int
+
+
+class ProducerBatch(NamedTuple):
+    """One remembered batch of an idempotent producer: a repeat of it is answered, not appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    position: int
+    stored_ms: int
+
+
+class ProducerWindow(NamedTuple):
+    key: int
+    producer_id: int
+    epoch: int
+    batches: Sequence[ProducerBatch]
+
+
+class ProducerWindows(_Record, tag=31):
+    """Only in snapshots: otherwise windows follow from the frames."""
+
+    windows: Sequence[ProducerWindow]
+
+
+Record = (
+    ClusterNamed
+    | TopicCreated
+    | TopicChanged
+    | TopicDeleted
+    | TopicNumbersUsed
+    | LeaderEpochsStarted
+    | PositionsCommitted
+    | PositionsDeleted
+    | GroupDeleted
+    | GroupConfigured
+    | ProducerIdsReserved
+    | ProducerWindows
+)
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+encode = _encoder.encode
+
+
+def decode(payload: bytes) -> Record:
+    """Read one record; raises `Corruption` when no record of this version reads so."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:  # ValidationError is one
+        raise Corruption(f"state record of {len(payload)} bytes is not one of this version: {error}") from error
