@@ -27,12 +27,15 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 
+from protocol.rocketmq.names import (
+    DLQ_PREFIX,
+    GROUP_LENGTH_MAX,
+    RETRY_OR_DLQ_TOPIC_LENGTH_MAX,
+    RETRY_PREFIX,
+    TOPIC_LENGTH_MAX,
+)
+
 KAFKA_NAME_MAX = 249  # Topic.java#MAX_NAME_LENGTH
-ROCKETMQ_TOPIC_MAX = 127  # TopicValidator.java#TOPIC_MAX_LENGTH; one byte holds the length in a V1 record
-ROCKETMQ_RETRY_TOPIC_MAX = 255  # Validators.java: with the prefix of a retry or dead-letter topic
-ROCKETMQ_GROUP_MAX = 120
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
 
 _KAFKA_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII).fullmatch
 _ROCKETMQ_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII).fullmatch
@@ -50,12 +53,12 @@ def is_kafka_topic(name: str) -> bool:
 
 
 def is_rocketmq_topic(name: str) -> bool:
-    longest = ROCKETMQ_RETRY_TOPIC_MAX if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else ROCKETMQ_TOPIC_MAX
+    longest = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
     return len(name) <= longest and _ROCKETMQ_LEGAL(name) is not None
 
 
 def is_rocketmq_group(name: str) -> bool:
-    return len(name) <= ROCKETMQ_GROUP_MAX and _ROCKETMQ_LEGAL(name) is not None
+    return len(name) <= GROUP_LENGTH_MAX and _ROCKETMQ_LEGAL(name) is not None
 
 
 # -- Topics: the canonical name is the creator's spelling, and only one family has `.`, only the other `%` and `|`
@@ -72,7 +75,7 @@ def kafka_name(name: str) -> str:
 def rocketmq_name(name: str) -> str:
     """Spell a topic, given in either spelling, for RocketMQ."""
     spelled = _to_rocketmq(name)
-    return spelled if is_rocketmq_topic(spelled) else _hashed(spelled, _HASH_MARK, ROCKETMQ_TOPIC_MAX)
+    return spelled if is_rocketmq_topic(spelled) else _hashed(spelled, _HASH_MARK, TOPIC_LENGTH_MAX)
 
 
 # -- Groups: positions know a group by its Kafka spelling, because a Kafka group may be any text
@@ -89,7 +92,7 @@ def rocketmq_group(group: str) -> str:
     spelled = _to_rocketmq(group)
     if is_rocketmq_group(spelled) and _KAFKA_LEGAL(group):
         return spelled
-    return _hashed(group, _HASH_MARK, ROCKETMQ_GROUP_MAX)
+    return _hashed(group, _HASH_MARK, GROUP_LENGTH_MAX)
 
 
 # -- The rule
