@@ -1,0 +1,452 @@
+"""Settings: sections of plain values, each with its default, its unit and one line; the README's table is made of them.
+
+    defaults  <-  duolog.toml (--config)  <-  --set KEY=VALUE  <-  flags of `duolog serve`
+
+What stands further right wins. A key is `section.name`; the file has one table per section. `_ms` is milliseconds,
+`_bytes` bytes, `_ratio` a share between 0 and 1. Every bad name or value raises `ConfigError`, one line that names the
+setting.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Meta
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+
+FOREVER = -1  # of retention: no limit
+_UNKNOWN = "no such setting; `duolog settings` lists them"
+
+
+class ConfigError(Exception):
+    """A setting that does not exist or has an impossible value; the message is one line and names it."""
+
+
+def _setting(
+    doc: str, *, kafka: str = "", rocketmq: str = "", ge: float | None = None, le: float | None = None
+) -> Meta:
+    """One line for people, and what Apache Kafka and Apache RocketMQ call the same thing."""
+    return Meta(description=doc, ge=ge, le=le, extra={"kafka": kafka, "rocketmq": rocketmq})
+
+
+_PORT = {"ge": 0, "le": 65535}
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of the config file."""
+
+
+class ServerOptions(_Section, frozen=True):
+    """Where the broker listens and what it tells clients."""
+
+    host: Annotated[str, _setting("address that all ports listen on", kafka="listeners", rocketmq="bindAddress")] = (
+        "127.0.0.1"
+    )
+    advertise: Annotated[
+        str,
+        _setting(
+            "host that clients are told to connect to; empty: `server.host`, or this machine's name if that is a wildcard",
+            kafka="advertised.listeners",
+            rocketmq="brokerIP1",
+        ),
+    ] = ""
+    stop_ms: Annotated[int, _setting("time given to unfinished requests when stopping", ge=0, le=4_500)] = 3_000
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _setting("least severity written to standard error")
+    ] = "info"
+
+
+class StoreSection(_Section, frozen=True):
+    """The commitlog and its files."""
+
+    directory: Annotated[str, _setting("data directory", kafka="log.dirs", rocketmq="storePathRootDir")] = "duolog-data"
+    flush: Annotated[
+        Literal["sync", "async"],
+        _setting(
+            "`sync` answers after fsync, `async` after write(); a topic may choose for itself",
+            kafka="log.flush.interval.messages",
+            rocketmq="flushDiskType",
+        ),
+    ] = "sync"
+    flush_interval_ms: Annotated[
+        int,
+        _setting(
+            "under async, fsync at least this often",
+            kafka="log.flush.interval.ms",
+            rocketmq="flushIntervalCommitLog",
+            ge=1,
+        ),
+    ] = 500
+    segment_bytes: Annotated[
+        int,
+        _setting(
+            "size of one file of the log, and the largest unit",
+            kafka="log.segment.bytes",
+            rocketmq="mappedFileSizeCommitLog",
+            ge=64 * KIB,
+            le=4 * GIB,
+        ),
+    ] = 256 * MIB
+    reserve_bytes: Annotated[
+        int, _setting("blocks allocated ahead of the log's end", kafka="log.preallocate", ge=0)
+    ] = 16 * MIB
+    tail_bytes: Annotated[int, _setting("end of the log kept in memory for readers", ge=MIB, le=4 * GIB)] = 32 * MIB
+    index_tail_rows: Annotated[int, _setting("rows of each queue's index kept in memory", ge=16)] = 4096
+    open_segments_max: Annotated[int, _setting("log files open at a time", ge=4)] = 256
+    reader_threads: Annotated[int, _setting("threads for reads that miss the page cache", ge=1, le=64)] = 4
+    cold_reads_max: Annotated[int, _setting("such reads waiting at a time; further ones are refused", ge=1)] = 1024
+    checkpoint_bytes: Annotated[
+        int, _setting("write a checkpoint after this much log: bounds the work of a restart", ge=64 * KIB)
+    ] = 64 * MIB
+    checkpoint_interval_ms: Annotated[
+        int,
+        _setting(
+            "and at least this often while anything is written", kafka="log.flush.offset.checkpoint.interval.ms", ge=100
+        ),
+    ] = 60 * SECOND_MS
+    disk_full_ratio: Annotated[
+        float,
+        _setting(
+            "used share of the disk above which writes are refused", rocketmq="diskMaxUsedSpaceRatio", ge=0.01, le=1
+        ),
+    ] = 0.95
+    disk_resume_ratio: Annotated[float, _setting("and below which they resume by themselves", ge=0.01, le=1)] = 0.93
+
+
+class TopicsOptions(_Section, frozen=True):
+    """Topics and their defaults."""
+
+    auto_create: Annotated[
+        bool,
+        _setting(
+            "create a topic when a client first names it",
+            kafka="auto.create.topics.enable",
+            rocketmq="autoCreateTopicEnable",
+        ),
+    ] = True
+    queues: Annotated[
+        int,
+        _setting(
+            "queues (partitions) of a topic made without a number",
+            kafka="num.partitions",
+            rocketmq="defaultTopicQueueNums",
+            ge=1,
+            le=1024,
+        ),
+    ] = 4
+    queues_max: Annotated[int, _setting("queues that one topic may have", ge=1, le=65535)] = 1024
+    count_max: Annotated[int, _setting("topics that may exist; creating more is refused", ge=1)] = 20_000
+    message_bytes_max: Annotated[
+        int,
+        _setting(
+            "largest record batch, or message with its properties",
+            kafka="message.max.bytes",
+            rocketmq="maxMessageSize",
+            ge=1 * KIB,
+            le=64 * MIB,
+        ),
+    ] = 4 * MIB + 64 * KIB
+
+
+class RetentionOptions(_Section, frozen=True):
+    """How long messages are kept where their topic does not say."""
+
+    ms: Annotated[
+        int,
+        _setting(
+            "age since the append; -1: forever", kafka="log.retention.ms", rocketmq="fileReservedTime", ge=FOREVER
+        ),
+    ] = 7 * DAY_MS
+    bytes: Annotated[int, _setting("bytes per queue; -1: no limit", kafka="log.retention.bytes", ge=FOREVER)] = FOREVER
+    records: Annotated[int, _setting("records per queue; -1: no limit", ge=FOREVER)] = FOREVER
+    check_interval_ms: Annotated[
+        int,
+        _setting(
+            "time between two looks", kafka="log.retention.check.interval.ms", rocketmq="cleanResourceInterval", ge=100
+        ),
+    ] = MINUTE_MS
+
+
+class GroupsOptions(_Section, frozen=True):
+    """Consumer groups of both protocols."""
+
+    initial_rebalance_delay_ms: Annotated[
+        int,
+        _setting(
+            "wait for more members before an empty Kafka group's first assignment",
+            kafka="group.initial.rebalance.delay.ms",
+            ge=0,
+        ),
+    ] = 200
+    session_timeout_min_ms: Annotated[
+        int, _setting("least session timeout of a Kafka member", kafka="group.min.session.timeout.ms", ge=1)
+    ] = 6_000
+    session_timeout_max_ms: Annotated[
+        int, _setting("greatest session timeout of a Kafka member", kafka="group.max.session.timeout.ms", ge=1)
+    ] = 30 * MINUTE_MS
+    members_max: Annotated[int, _setting("members of one group", kafka="group.max.size", ge=1)] = 10_000
+    count_max: Annotated[int, _setting("groups with positions or members", ge=1)] = 100_000
+    positions_retention_ms: Annotated[
+        int,
+        _setting("positions of a group without members go after this time", kafka="offsets.retention.minutes", ge=1),
+    ] = 7 * DAY_MS
+    metadata_bytes_max: Annotated[
+        int, _setting("text that a Kafka client may attach to a position", kafka="offset.metadata.max.bytes", ge=0)
+    ] = 4096
+
+
+class KafkaOptions(_Section, frozen=True):
+    """The Kafka port."""
+
+    port: Annotated[int, _setting("port; 0: any free one", kafka="listeners", **_PORT)] = 9092
+    frame_bytes_max: Annotated[int, _setting("largest request", kafka="socket.request.max.bytes", ge=1 * KIB)] = (
+        100 * MIB
+    )
+    fetch_bytes_max: Annotated[int, _setting("largest fetch answer", kafka="fetch.max.bytes", ge=1 * KIB)] = 55 * MIB
+    unanswered_max: Annotated[
+        int, _setting("requests of one connection in work; then it is not read from until answers left", ge=1)
+    ] = 100
+    idle_ms: Annotated[
+        int, _setting("close a connection with no traffic for so long", kafka="connections.max.idle.ms", ge=1)
+    ] = 10 * MINUTE_MS
+    producer_id_expiration_ms: Annotated[
+        int,
+        _setting("forget an idempotent producer that is silent for so long", kafka="producer.id.expiration.ms", ge=1),
+    ] = DAY_MS
+    producers_max: Annotated[int, _setting("idempotent producers remembered, summed over queues", ge=1)] = 200_000
+
+
+class RocketmqOptions(_Section, frozen=True):
+    """The RocketMQ broker's port and the embedded name server."""
+
+    port: Annotated[int, _setting("the broker's port; 0: any free one", rocketmq="listenPort", **_PORT)] = 10911
+    namesrv_port: Annotated[int, _setting("the name server's port; 0: any free one", **_PORT)] = 9876
+    cluster: Annotated[str, _setting("cluster name that clients see", rocketmq="brokerClusterName")] = "DefaultCluster"
+    broker: Annotated[str, _setting("broker name that clients see", rocketmq="brokerName")] = "duolog"
+    frame_bytes_max: Annotated[
+        int, _setting("largest request", rocketmq="com.rocketmq.remoting.frameMaxLength", ge=1 * KIB)
+    ] = 16 * MIB
+    body_bytes_max: Annotated[int, _setting("largest message body", rocketmq="maxMessageSize", ge=1)] = 4 * MIB
+    unanswered_max: Annotated[
+        int,
+        _setting(
+            "requests of one connection in work, held pulls included; further ones are answered `system busy`",
+            rocketmq="pullThreadPoolQueueCapacity",
+            ge=1,
+        ),
+    ] = 20_000
+    idle_ms: Annotated[
+        int,
+        _setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),
+    ] = 120 * SECOND_MS
+
+
+class HttpOptions(_Section, frozen=True):
+    """The HTTP port: metrics, health, the API behind the admin commands."""
+
+    port: Annotated[int, _setting("port; 0: any free one", **_PORT)] = 9644
+    body_bytes_max: Annotated[int, _setting("largest request body", ge=1 * KIB)] = MIB
+
+
+class LimitsOptions(_Section, frozen=True):
+    """What clients may cost together."""
+
+    connections_max: Annotated[
+        int, _setting("open connections; further ones are closed at once", kafka="max.connections", ge=1, le=1_000_000)
+    ] = 16_000
+    first_request_ms: Annotated[
+        int, _setting("close a connection that has not sent one whole request after so long", ge=1)
+    ] = 30 * SECOND_MS
+    request_bytes_max: Annotated[
+        int,
+        _setting(
+            "bytes of unfinished requests over all connections; beyond, the largest loses its connection",
+            kafka="queued.max.request.bytes",
+            ge=MIB,
+        ),
+    ] = 256 * MIB
+    unsent_bytes_max: Annotated[
+        int, _setting("unsent answers of one connection; beyond, it is not read from until it took them", ge=1 * KIB)
+    ] = MIB
+    unread_ms: Annotated[
+        int, _setting("close a connection that took nothing of its unsent answers for so long", ge=1)
+    ] = 30 * SECOND_MS
+    answer_bytes_max: Annotated[
+        int,
+        _setting(
+            "unsent answers over all connections; beyond, reads give one batch, and who has unsent answers waits",
+            ge=MIB,
+        ),
+    ] = 128 * MIB
+    held_requests_max: Annotated[int, _setting("long polls waiting; further ones are answered at once", ge=1)] = 500_000
+
+
+class ConvertOptions(_Section, frozen=True):
+    """Reading one protocol's messages in the other's form."""
+
+    inflate_bytes_max: Annotated[int, _setting("a compressed batch is opened up to this size", ge=MIB)] = 64 * MIB
+    cache_bytes: Annotated[int, _setting("opened batches kept for the next pull", ge=0)] = 16 * MIB
+
+
+class TxnOptions(_Section, frozen=True):
+    """Transactions."""
+
+    check_interval_ms: Annotated[
+        int, _setting("time between two looks for open half messages", rocketmq="transactionCheckInterval", ge=1)
+    ] = 30 * SECOND_MS
+    immunity_ms: Annotated[
+        int, _setting("age from which a half message is checked", rocketmq="transactionTimeOut", ge=0)
+    ] = 6 * SECOND_MS
+    check_max: Annotated[int, _setting("checks before it is given up", rocketmq="transactionCheckMax", ge=1)] = 15
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All settings, by section."""
+
+    server: ServerOptions = ServerOptions()
+    store: StoreSection = StoreSection()
+    topics: TopicsOptions = TopicsOptions()
+    retention: RetentionOptions = RetentionOptions()
+    groups: GroupsOptions = GroupsOptions()
+    kafka: KafkaOptions = KafkaOptions()
+    rocketmq: RocketmqOptions = RocketmqOptions()
+    http: HttpOptions = HttpOptions()
+    limits: LimitsOptions = LimitsOptions()
+    convert: ConvertOptions = ConvertOptions()
+    txn: TxnOptions = TxnOptions()
+
+
+# -- Loading
+
+
+def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
+    """Read the file (None: none), put `overrides` (by dotted name) over it, check everything; raises ConfigError."""
+    document = _read(file) if file is not None else {}
+    for key, value in overrides.items():
+        section, name = _split(key)
+        table = document.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{section}: expected a table of settings")
+        table[name] = _convert(key, value, _field_types(section)[name])
+    try:
+        options = msgspec.convert(document, Options)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_one_line(error)) from error
+    _check_together(options)
+    return options
+
+
+def parse_override(text: str) -> tuple[str, str]:
+    """Split `KEY=VALUE` of `--set`; raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: expected KEY=VALUE")
+    _split(key.strip())
+    return key.strip(), value.strip()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file}: {error}") from error
+
+
+def _split(key: str) -> tuple[str, str]:
+    section, _, name = key.partition(".")
+    if section not in _SECTIONS or name not in _field_types(section):
+        raise ConfigError(f"{key}: {_UNKNOWN}")
+    return section, name
+
+
+def _convert(key: str, value: str | int, field_type: Any) -> Any:
+    """Read the text of a flag as the setting's type: `10` as a number, `true` as a yes."""
+    try:
+        return msgspec.convert(value, field_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{key}: {_problem(str(error), field_type)}, got {str(value)!r}") from error
+
+
+def _check_together(options: Options) -> None:
+    """Check what one field cannot say alone."""
+    store, groups, topics = options.store, options.groups, options.topics
+    for low, high, low_name, high_name in (
+        (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
+        (
+            groups.session_timeout_min_ms,
+            groups.session_timeout_max_ms,
+            "groups.session_timeout_min_ms",
+            "groups.session_timeout_max_ms",
+        ),
+        (topics.queues, topics.queues_max, "topics.queues", "topics.queues_max"),
+    ):
+        if low > high:
+            raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def _one_line(error: msgspec.ValidationError) -> str:
+    """Turn "Expected `int`, got `str` - at `$.kafka.port`" into "kafka.port: expected `int`, got `str`"."""
+    found = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", str(error), re.DOTALL)
+    assert found is not None
+    problem, place = found[1], found[2] or ""
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
+    if unknown:
+        return f"{'.'.join(filter(None, (place, unknown[1])))}: {_UNKNOWN}"
+    section, _, name = place.partition(".")
+    if not name:
+        return f"{section or 'config'}: expected a table of settings"
+    return f"{place}: {_problem(problem, _field_types(section)[name])}"
+
+
+def _problem(problem: str, field_type: Any) -> str:
+    choices = get_args(get_args(field_type)[0])
+    if choices:
+        return f"expected one of {', '.join(choices)}"
+    expected = problem.partition(", got")[0]
+    return expected[:1].lower() + expected[1:]
+
+
+_SECTIONS: dict[str, type[_Section]] = {field.name: field.type for field in msgspec.structs.fields(Options)}
+
+
+def _field_types(section: str) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(_SECTIONS[section])}
+
+
+# -- Listing
+
+
+class Setting(NamedTuple):
+    """One row of the README's table."""
+
+    name: str
+    default: str
+    doc: str
+    kafka: str
+    rocketmq: str
+
+
+def settings() -> Iterator[Setting]:
+    """List all settings in the order of the sections."""
+    for section_name, section in _SECTIONS.items():
+        for field in msgspec.structs.fields(section):
+            meta = next(arg for arg in get_args(field.type)[1:] if isinstance(arg, Meta))
+            extra = meta.extra or {}
+            yield Setting(
+                f"{section_name}.{field.name}",
+                _shown(field.default),
+                meta.description or "",
+                extra["kafka"],
+                extra["rocketmq"],
+            )
+
+
+def _shown(default: Any) -> str:
+    return {True: "true", False: "false"}[default] if isinstance(default, bool) else str(default)
