@@ -1,0 +1,614 @@
+"""One classic consumer group: who is in it, which generation runs, who holds which assignment.
+
+A pure state machine. A request that must wait is *parked*: its ticket (anything the caller likes) stays in the member,
+and comes back later among the replies of whatever completed it. Every method that can complete parked requests returns
+these replies; none does I/O or asks the time (`now_ms` is monotonic milliseconds throughout).
+
+A member's way through one rebalance, in two steps:
+
+    JoinGroup  parked until all members have joined ->  generation, protocol; the leader also gets everybody's metadata
+    SyncGroup  parked until the leader brought it   ->  this member's assignment
+
+What the states answer (error names as in Kafka; "-" is success):
+
+    state       JoinGroup                          SyncGroup              Heartbeat           OffsetCommit by a member
+    Empty       new member: parked                 unknown member         unknown member      unknown member
+    Preparing   parked                             rebalance in progress  rebalance in pr.    -
+    Completing  unchanged: this generation again   parked until leader's  -                   rebalance in progress
+                changed: new rebalance
+    Stable      follower unchanged: the same       the assignment         -                   -
+                leader or changed: new rebalance
+
+Source: KIP-62, KIP-345 (static members), KIP-394 (member id required), KIP-814 (skip assignment), and Kafka's
+GroupMetadataManager.java (`classicGroupJoin...`), whose order of checks is kept.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+Ticket = TypeVar("Ticket")
+
+
+class State(Enum):
+    """The values are Kafka's words on the wire."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+# From each state, where a group may go, and what takes it there. A group without members is forgotten by its
+# coordinator, so there is no state for the dead.
+TRANSITIONS: dict[State, dict[State, str]] = {
+    State.EMPTY: {State.PREPARING: "the first member joins"},
+    State.PREPARING: {
+        State.COMPLETING: "everybody has joined, or the time for it is up",
+        State.EMPTY: "the last member is gone",
+    },
+    State.COMPLETING: {
+        State.STABLE: "the leader's assignment came",
+        State.PREPARING: "a member came, went, changed, or did not sync in time",
+    },
+    State.STABLE: {State.PREPARING: "a member came, went or changed, or the leader joined again"},
+}
+
+# A new member waits in JoinGroup for others to rejoin; its client may be gone by then (Kafka's own constant).
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Limits of groups, by Kafka's names where it has one."""
+
+    initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms
+    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
+    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
+    member_count_max: int = 1_000  # group.max.size (there: no limit); pending members count on their own
+    total_count_max: int = 20_000  # members and pending members of all groups
+    held_bytes_max: int = 64 << 20  # metadata and assignments of all groups
+
+
+# -- Requests and responses
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. `rebalance_timeout_ms` of version 0 is its session timeout."""
+
+    group_id: str
+    member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]  # name and metadata, most wanted first
+    instance_id: str | None = None
+    member_id_required: bool = True  # version 4 on: the client can handle MEMBER_ID_REQUIRED
+    can_skip_assignment: bool = True  # version 9 on
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup. `assignments` is empty for followers."""
+
+    group_id: str
+    member_id: str
+    generation: int
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class Leaver(NamedTuple):
+    """One member of a LeaveGroup; a static one may be named by its instance id alone."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class JoinedMember(NamedTuple):
+    """What the leader learns of each member."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to JoinGroup; `members` is for the leader only."""
+
+    error: ErrorCode
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The answer to SyncGroup."""
+
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class Reply(NamedTuple, Generic[Ticket]):
+    """A parked or just handled request that has its answer now."""
+
+    ticket: Ticket
+    answer: Joined | Synced
+
+
+@dataclass(slots=True)
+class Member(Generic[Ticket]):
+    """A member and the request of it that is parked, if any; never both kinds at once."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    is_new: bool = True  # has not seen a generation yet
+    joining: Ticket | None = None
+    syncing: Ticket | None = None
+    deadline_ms: int | None = None  # of the session; None while a request of a known member is parked: it is alive
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.assignment) + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+    def metadata_of(self, protocol_name: str | None) -> bytes:
+        return dict(self.protocols).get(protocol_name or "", b"")
+
+
+@dataclass(slots=True)
+class Group(Generic[Ticket]):
+    """The state machine. Public methods take `now_ms`; those that can complete parked requests return replies."""
+
+    group_id: str
+    options: GroupOptions
+    new_id: Callable[[], str]
+    state: State = State.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member[Ticket]] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)  # member ids given but not used yet -> their deadline
+    held_bytes: int = 0  # Invariant: the sum over members.
+    _instances: dict[str, str] = field(default_factory=dict)  # static members: instance id -> member id
+    _unsynced: set[str] = field(default_factory=set)  # members of this generation that have not sent SyncGroup
+    _phase_deadline_ms: int | None = None  # end of the join phase, or of the time to send SyncGroup
+    _is_initial: bool = False  # this join phase is a fresh group's: it waits the initial delay
+    _initial_left_ms: int = 0  # by how much the initial delay may still be extended
+    _newcomer: bool = False  # a member was added during this initial delay
+    _replies: list[Reply[Ticket]] = field(default_factory=list)
+
+    # -- Joining
+
+    def join(self, join: Join, ticket: Ticket, now_ms: int) -> list[Reply[Ticket]]:
+        """Handle JoinGroup; `ticket` comes back with its answer now or from a later call."""
+        error = self._join(join, ticket, now_ms)
+        if error is not ErrorCode.none:
+            self._replies.append(Reply(ticket, Joined(error, join.member_id)))
+        return self._take_replies()
+
+    def _join(self, join: Join, ticket: Ticket, now_ms: int) -> ErrorCode:
+        if not self._has_room_for(join.member_id):
+            if join.member_id:
+                self._leave(Leaver(join.member_id))
+                self._after_departure(now_ms)
+            return ErrorCode.group_max_size_reached
+        if not self._can_speak(join):
+            return ErrorCode.inconsistent_group_protocol
+        if not join.member_id:
+            return self._join_as_new(join, ticket, now_ms)
+        if join.member_id in self.pending:
+            self._add(join, join.member_id, ticket, now_ms)
+            return ErrorCode.none
+        error = self._check_identity(join.member_id, join.instance_id)
+        if error is ErrorCode.none:
+            self._rejoin(self.members[join.member_id], join, ticket, now_ms)
+        return error
+
+    def _join_as_new(self, join: Join, ticket: Ticket, now_ms: int) -> ErrorCode:
+        member_id = f"{join.instance_id or join.client_id}-{self.new_id()}"
+        if join.instance_id is not None and join.instance_id in self._instances:
+            self._replace(self._instances[join.instance_id], member_id, join, ticket, now_ms)
+        elif join.instance_id is None and join.member_id_required:
+            # KIP-394: the client must come back with this id, so that a lost answer leaves no ghost in the group.
+            if len(self.pending) >= self.options.member_count_max:
+                return ErrorCode.group_max_size_reached
+            self.pending[member_id] = now_ms + join.session_timeout_ms
+            self._replies.append(Reply(ticket, Joined(ErrorCode.member_id_required, member_id)))
+        else:
+            self._add(join, member_id, ticket, now_ms)
+        return ErrorCode.none
+
+    def _add(self, join: Join, member_id: str, ticket: Ticket, now_ms: int) -> None:
+        self.pending.pop(member_id, None)
+        if not self.members:
+            self.protocol_type = join.protocol_type
+            self.leader_id = member_id
+        member: Member[Ticket] = Member(
+            member_id, join.instance_id, join.client_id, join.client_host, join.session_timeout_ms,
+            join.rebalance_timeout_ms, join.protocols, joining=ticket, deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+        )  # fmt: skip
+        self.members[member_id] = member
+        self.held_bytes += member.held_bytes
+        if join.instance_id is not None:
+            self._instances[join.instance_id] = member_id
+        self._newcomer = True
+        self._rebalance(now_ms)
+
+    def _rejoin(self, member: Member[Ticket], join: Join, ticket: Ticket, now_ms: int) -> None:
+        unchanged = member.protocols == join.protocols
+        is_leader = member.member_id == self.leader_id
+        if (self.state is State.COMPLETING and unchanged) or (
+            self.state is State.STABLE and unchanged and not is_leader
+        ):
+            # The answer to its last JoinGroup was lost, or it wants to know whether it still belongs.
+            self._replies.append(Reply(ticket, self._joined(member)))
+            self._renew(member, now_ms)
+            return
+        self._update(member, join, ticket)
+        self._rebalance(now_ms)
+
+    def _replace(self, old_id: str, member_id: str, join: Join, ticket: Ticket, now_ms: int) -> None:
+        """A static member started again: it takes over the place, assignment included, of its former self."""
+        former_leader_id = self.leader_id
+        member = self.members.pop(old_id)
+        self._answer_parked(member, ErrorCode.fenced_instance_id)
+        member.member_id = member_id
+        self.members[member_id] = member
+        self._instances[join.instance_id or ""] = member_id
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+        if old_id in self._unsynced:
+            self._unsynced.remove(old_id)
+            self._unsynced.add(member_id)
+        self._update(member, join, ticket)
+        if self.state is not State.STABLE or self._vote() != self.protocol_name:
+            self._rebalance(now_ms)
+            return
+        is_leader = self.leader_id == member_id
+        if is_leader and not join.can_skip_assignment:
+            # KIP-814: an older client that is told it leads would assign again; so it is told that its old self does.
+            answer = self._joined(member, leader_id=former_leader_id, members=())
+        else:
+            answer = self._joined(member, skip_assignment=is_leader)
+        member.joining = None
+        self._replies.append(Reply(ticket, answer))
+        self._renew(member, now_ms)
+
+    def _update(self, member: Member[Ticket], join: Join, ticket: Ticket) -> None:
+        # A request that this one supersedes is answered, or its connection would wait for ever.
+        self._answer_parked(member, ErrorCode.rebalance_in_progress)
+        self.held_bytes -= member.held_bytes
+        member.protocols = join.protocols
+        self.held_bytes += member.held_bytes
+        member.client_id, member.client_host = join.client_id, join.client_host
+        member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
+        member.joining = ticket
+        if not member.is_new:
+            member.deadline_ms = None
+
+    def _has_room_for(self, member_id: str) -> bool:
+        member = self.members.get(member_id)
+        limit = self.options.member_count_max
+        if self.state is State.EMPTY:
+            return True
+        if self.state is State.PREPARING:
+            if member is not None and member.joining is not None:
+                return True
+            return sum(other.joining is not None for other in self.members.values()) < limit
+        return member is not None or len(self.members) < limit
+
+    def _can_speak(self, join: Join) -> bool:
+        """Whether there is a protocol that this member and all others have in common."""
+        if not self.members:
+            return bool(join.protocol_type and join.protocols)
+        if join.protocol_type != self.protocol_type:
+            return False
+        return not self._common_protocols().isdisjoint(name for name, _ in join.protocols)
+
+    # -- The join phase
+
+    def _rebalance(self, now_ms: int) -> None:
+        """A member came, went or changed: start a join phase, or go on with the one that runs."""
+        if self.state is State.PREPARING:
+            self._complete_join_if_all(now_ms)
+        elif self.state is State.EMPTY:
+            self._start_initial_join(now_ms)
+        else:
+            self._cancel_syncs(now_ms)
+            self._enter(State.PREPARING)
+            self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+            self._complete_join_if_all(now_ms)
+
+    def _start_initial_join(self, now_ms: int) -> None:
+        delay_ms = self.options.initial_rebalance_delay_ms
+        self._enter(State.PREPARING)
+        self._is_initial, self._newcomer = True, False
+        self._initial_left_ms = max(self.rebalance_timeout_ms - delay_ms, 0)
+        self._phase_deadline_ms = now_ms + delay_ms
+        if delay_ms == 0:
+            self._complete_join(now_ms)
+
+    def _end_join_phase(self, now_ms: int) -> None:
+        if self._is_initial and self._newcomer and self._initial_left_ms > 0:
+            # Members of a fresh group tend to come together: as long as they do, wait for more.
+            delay_ms = min(self.options.initial_rebalance_delay_ms, self._initial_left_ms)
+            self._newcomer = False
+            self._initial_left_ms -= delay_ms
+            self._phase_deadline_ms = now_ms + delay_ms
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join_if_all(self, now_ms: int) -> None:
+        everybody = not self.pending and all(member.joining is not None for member in self.members.values())
+        if everybody and (not self._is_initial or not self.members):
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        for member in [m for m in self.members.values() if m.joining is None and m.instance_id is None]:
+            self._remove(member, ErrorCode.unknown_member_id)
+        joined = [member for member in self.members.values() if member.joining is not None]
+        if self.members and not joined:
+            # Only static members, all of them away: their sessions decide, not this phase.
+            self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+            return
+        self._is_initial = False
+        self.generation += 1
+        if not self.members:
+            self._enter(State.EMPTY)
+            self.protocol_name = self.leader_id = self._phase_deadline_ms = None
+            return
+        if self.leader_id is None or self.members[self.leader_id].joining is None:
+            self.leader_id = joined[0].member_id
+        self.protocol_name = self._vote()
+        self._enter(State.COMPLETING)
+        self._unsynced = set(self.members)
+        self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+        for member in self.members.values():
+            if member.joining is not None:
+                self._replies.append(Reply(member.joining, self._joined(member)))
+                member.joining = None
+            member.is_new = False
+            self._renew(member, now_ms)
+
+    def _joined(
+        self,
+        member: Member[Ticket],
+        *,
+        leader_id: str | None = None,
+        members: tuple[JoinedMember, ...] | None = None,
+        skip_assignment: bool = False,
+    ) -> Joined:
+        if members is None:
+            members = self._everybody() if member.member_id == self.leader_id else ()
+        return Joined(
+            ErrorCode.none, member.member_id, self.generation, self.protocol_type, self.protocol_name,
+            leader_id or self.leader_id or "", members, skip_assignment,
+        )  # fmt: skip
+
+    def _everybody(self) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(m.member_id, m.instance_id, m.metadata_of(self.protocol_name)) for m in self.members.values()
+        )
+
+    def _common_protocols(self) -> set[str]:
+        counts = Counter(name for member in self.members.values() for name in {name for name, _ in member.protocols})
+        return {name for name, count in counts.items() if count == len(self.members)}
+
+    def _vote(self) -> str:
+        """Each member votes for the first of its protocols that all have; the first of the most wanted wins."""
+        common = self._common_protocols()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common) for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    # -- The sync phase
+
+    def sync(self, sync: Sync, ticket: Ticket, now_ms: int) -> list[Reply[Ticket]]:
+        """Handle SyncGroup; the leader's completes everybody's."""
+        error = self._sync(sync, ticket, now_ms)
+        if error is not ErrorCode.none:
+            self._replies.append(Reply(ticket, Synced(error)))
+        return self._take_replies()
+
+    def _sync(self, sync: Sync, ticket: Ticket, now_ms: int) -> ErrorCode:
+        error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
+        if error is not ErrorCode.none:
+            return error
+        if sync.protocol_type not in (None, self.protocol_type) or sync.protocol_name not in (None, self.protocol_name):
+            return ErrorCode.inconsistent_group_protocol
+        if self.state is State.PREPARING:
+            return ErrorCode.rebalance_in_progress
+        member = self.members[sync.member_id]
+        self._answer_parked(member, ErrorCode.rebalance_in_progress)
+        member.syncing, member.deadline_ms = ticket, None
+        self._unsynced.discard(sync.member_id)
+        if self.state is State.COMPLETING and sync.member_id == self.leader_id:
+            self._assign(dict(sync.assignments))
+        if self.state is State.STABLE:
+            self._hand_out(now_ms)
+        return ErrorCode.none
+
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        for member in self.members.values():
+            self.held_bytes -= member.held_bytes
+            member.assignment = assignments.get(member.member_id, b"")
+            self.held_bytes += member.held_bytes
+        self._enter(State.STABLE)
+
+    def _hand_out(self, now_ms: int) -> None:
+        for member in self.members.values():
+            if member.syncing is not None:
+                answer = Synced(ErrorCode.none, member.assignment, self.protocol_type, self.protocol_name)
+                self._replies.append(Reply(member.syncing, answer))
+                member.syncing = None
+                self._renew(member, now_ms)
+        if not self._unsynced:
+            self._phase_deadline_ms = None
+
+    def _cancel_syncs(self, now_ms: int) -> None:
+        self._unsynced.clear()
+        if self.state is not State.COMPLETING:
+            return
+        for member in self.members.values():
+            if member.syncing is not None:
+                self._answer_parked(member, ErrorCode.rebalance_in_progress)
+                self._renew(member, now_ms)
+
+    # -- Staying and leaving
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
+        """Say whether this member of this generation may go on, and renew its session, also when it must rejoin."""
+        error = self._check_member(member_id, instance_id, generation)
+        if error is not ErrorCode.none:
+            return error
+        self._renew(self.members[member_id], now_ms)
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING else ErrorCode.none
+
+    def leave(self, leavers: Sequence[Leaver], now_ms: int) -> tuple[list[ErrorCode], list[Reply[Ticket]]]:
+        """Handle LeaveGroup: one error per leaver, and the replies of those who were waiting for them."""
+        member_count = len(self.members)
+        errors = [self._leave(leaver) for leaver in leavers]
+        self._after_departure(now_ms, somebody_left=len(self.members) < member_count)
+        return errors, self._take_replies()
+
+    def _leave(self, leaver: Leaver) -> ErrorCode:
+        member_id = leaver.member_id
+        if leaver.instance_id is None and self.pending.pop(member_id, None) is not None:
+            return ErrorCode.none
+        if not member_id and leaver.instance_id is not None:
+            member_id = self._instances.get(leaver.instance_id, "")
+        error = self._check_identity(member_id, leaver.instance_id)
+        if error is ErrorCode.none:
+            self._remove(self.members[member_id], ErrorCode.unknown_member_id)
+        return error
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
+        """Say whether OffsetCommit is allowed: to members of this generation, or to anybody while there are none."""
+        if generation < 0 and not self.members:
+            return ErrorCode.none
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.unknown_member_id
+        error = self._check_member(member_id, instance_id, generation)
+        if error is not ErrorCode.none:
+            return error
+        if self.state is State.COMPLETING:
+            return ErrorCode.rebalance_in_progress
+        self._renew(self.members[member_id], now_ms)
+        return ErrorCode.none
+
+    def _check_identity(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None:
+            owner = self._instances.get(instance_id)
+            if owner is not None and owner != member_id:
+                return ErrorCode.fenced_instance_id
+            if owner is None:
+                return ErrorCode.unknown_member_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        error = self._check_identity(member_id, instance_id)
+        if error is ErrorCode.none and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
+
+    def _renew(self, member: Member[Ticket], now_ms: int) -> None:
+        if member.joining is None and member.syncing is None:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+
+    def _remove(self, member: Member[Ticket], error: ErrorCode) -> None:
+        self._answer_parked(member, error)
+        del self.members[member.member_id]
+        self.held_bytes -= member.held_bytes
+        self._unsynced.discard(member.member_id)
+        if member.instance_id is not None:
+            del self._instances[member.instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def _after_departure(self, now_ms: int, *, somebody_left: bool = True) -> None:
+        """Go on without those who are gone; only unused member ids went, unless `somebody_left`."""
+        if self.state is State.PREPARING:
+            self._complete_join_if_all(now_ms)
+        elif self.state is not State.EMPTY and somebody_left:
+            self._rebalance(now_ms)
+
+    def _answer_parked(self, member: Member[Ticket], error: ErrorCode) -> None:
+        if member.joining is not None:
+            self._replies.append(Reply(member.joining, Joined(error, member.member_id)))
+        if member.syncing is not None:
+            self._replies.append(Reply(member.syncing, Synced(error)))
+        member.joining = member.syncing = None
+
+    # -- Time
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long members have to rejoin: the longest that any of them asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest moment at which `expire` would do something."""
+        return min(self._deadlines(), default=None)
+
+    def _deadlines(self) -> Iterable[int]:
+        yield from (m.deadline_ms for m in self.members.values() if m.deadline_ms is not None)
+        yield from self.pending.values()
+        if self._phase_deadline_ms is not None:
+            yield self._phase_deadline_ms
+
+    def expire(self, now_ms: int) -> list[Reply[Ticket]]:
+        """Let go of members and member ids whose time is up, and end a phase whose time is up."""
+        gone = [m for m in self.members.values() if m.deadline_ms is not None and m.deadline_ms <= now_ms]
+        unused = [member_id for member_id, deadline_ms in self.pending.items() if deadline_ms <= now_ms]
+        for member in gone:
+            self._remove(member, ErrorCode.unknown_member_id)
+        for member_id in unused:
+            del self.pending[member_id]
+        if gone or unused:
+            self._after_departure(now_ms, somebody_left=bool(gone))
+        if self._phase_deadline_ms is not None and self._phase_deadline_ms <= now_ms:
+            self._end_phase(now_ms)
+        return self._take_replies()
+
+    def _end_phase(self, now_ms: int) -> None:
+        if self.state is State.PREPARING:
+            self._end_join_phase(now_ms)
+            return
+        for member_id in sorted(self._unsynced):
+            self._remove(self.members[member_id], ErrorCode.unknown_member_id)
+        self._rebalance(now_ms)
+
+    # -- Inside
+
+    def _enter(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"group {self.group_id}: {self.state.value} to {state.value}"
+        self.state = state
+
+    def _take_replies(self) -> list[Reply[Ticket]]:
+        replies, self._replies = self._replies, []
+        return replies
