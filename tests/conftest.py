@@ -1,0 +1,69 @@
+"""Rules for the whole suite: what may be left out, what is said about it, and where chance comes from.
+
+A test whose machine lacks something (a JDK, Maven) calls `leave_out` of `tests.kit.lacking`: it is skipped here, and
+fails where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random choices.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
+
+SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
+
+
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (DUOLOG_SEED={SEED} repeats it)"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Chance for one test, the same for the same seed and test whatever else runs."""
+    print(f"DUOLOG_SEED={SEED}")
+    return random.Random(f"{SEED} {request.node.nodeid}")
+
+
+# -- What was left out
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where CI is true a skip is a failure, whoever asked for it."""
+    outcome: Any = yield
+    report: pytest.TestReport = outcome.get_result()
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = _reason(report)
+        if not reason.startswith(MAY_BE_SKIPPED_IN_CI):
+            report.outcome = "failed"
+            report.longrepr = f"nothing may be skipped here, but {item.nodeid} was: {reason}"
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Outermost, so that these are the last lines, below the counts."""
+    yield
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None:
+        return
+    skipped = Counter(_reason(report) for report in terminal.stats.get("skipped", []))
+    for reason, count in skipped.most_common():
+        terminal.write_line(f"skipped {count}: {reason}", yellow=True)
+
+
+def _reason(report: Any) -> str:
+    where_and_why = report.longrepr
+    text = where_and_why[2] if isinstance(where_and_why, tuple) else str(where_and_why)
+    return text.removeprefix("Skipped: ")

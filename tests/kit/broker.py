@@ -1,0 +1,215 @@
+"""A broker of one's own: `duolog serve` as a child process, driven through its command line, ports and signals alone.
+
+    with Broker(tmp_path / "data", {"store.flush": "async"}) as broker:
+        producer = Producer({"bootstrap.servers": broker.kafka})
+        broker.kill()       # SIGKILL: nothing is said goodbye to
+        broker.start()      # same data, same ports, so that clients find it again
+
+The child runs isolated (`python -I -m bridge`), because the names of our packages are everybody's. Its standard error
+goes to `<data>.log`, and the end of that log is part of every complaint about it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+READY_WITHIN_S = 30.0
+STOP_WITHIN_S = 5.0  # The command's own promise.
+LOG_TAIL_BYTES = 4000
+
+
+class BrokerError(AssertionError):
+    """The broker did not do what its command line promises; carries the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where to reach a broker, each as host:port."""
+
+    kafka: str
+    rocketmq: str
+    namesrv: str
+    http: str
+
+
+class Broker:
+    """One broker on one data directory. It may be started, stopped and killed again and again."""
+
+    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.data = data
+        self.log = data.with_name(data.name + ".log")
+        self.settings = dict(settings or {})
+        self._endpoints: Endpoints | None = None  # Known after the first start, and kept from then on.
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- Where it is
+
+    @property
+    def endpoints(self) -> Endpoints:
+        assert self._endpoints is not None, "the broker was never started"
+        return self._endpoints
+
+    @property
+    def kafka(self) -> str:
+        return self.endpoints.kafka
+
+    @property
+    def rocketmq(self) -> str:
+        return self.endpoints.rocketmq
+
+    @property
+    def namesrv(self) -> str:
+        return self.endpoints.namesrv
+
+    @property
+    def http(self) -> str:
+        return self.endpoints.http
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    # -- Starting and ending it
+
+    def start(self, **settings: object) -> Self:
+        """Start and wait for the ready line; the first start takes free ports, later ones the same again.
+
+        Settings given here hold for this start only; `store__flush` stands for `store.flush`.
+        """
+        assert self._process is None, f"the broker already runs, pid {self._process and self._process.pid}"
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        once = {name.replace("__", "."): value for name, value in settings.items()}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(self.settings | once), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        try:
+            self._endpoints = self._read_ready_line()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM, and complain unless it ends in time with status 0."""
+        process = self._process
+        assert process is not None, "the broker is not running"
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(STOP_WITHIN_S + 1)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerError(f"the broker still ran {STOP_WITHIN_S} s after SIGTERM\n{self.log_tail()}") from None
+        self._forget()
+        if status != 0:
+            raise BrokerError(f"the broker ended with status {status} after SIGTERM\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone. Also right for one that has already ended."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def restart(self, **settings: object) -> None:
+        self.stop()
+        self.start(**settings)
+
+    def delete(self) -> None:
+        """Kill it and remove all that it wrote."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.log.unlink(missing_ok=True)
+
+    def check_alive(self) -> None:
+        """Complain if the broker has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise BrokerError(f"the broker ended by itself with status {self._process.returncode}\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """The last lines of the broker's standard error."""
+        if not self.log.exists():
+            return "(the broker wrote no log)"
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            return f"--- end of {self.log}\n{log.read().decode(errors='replace')}"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is not None:
+            if error is None:
+                self.stop()
+            else:
+                self.kill()
+
+    # -- The child process
+
+    def _command(self, settings: Mapping[str, object]) -> list[str]:
+        ports = self._ports()
+        command = [sys.executable, "-I", "-m", "bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
+        for option, port in ports.items():
+            command += [f"--{option}-port", str(port)]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def _ports(self) -> dict[str, int]:
+        if self._endpoints is None:
+            return {"kafka": 0, "rocketmq": 0, "namesrv": 0, "http": 0}
+        return {
+            "kafka": port_of(self.kafka),
+            "rocketmq": port_of(self.rocketmq),
+            "namesrv": port_of(self.namesrv),
+            "http": port_of(self.http),
+        }
+
+    def _read_ready_line(self) -> Endpoints:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = _read_line(self._process.stdout, READY_WITHIN_S)
+        if line is None or not line.startswith("ready "):
+            status = self._process.poll()
+            what = f"ended with status {status}" if status is not None else f"was not ready within {READY_WITHIN_S} s"
+            raise BrokerError(f"the broker {what}; its first line: {line!r}\n{self.log_tail()}")
+        fields = dict(field.split("=", 1) for field in line.split()[1:])
+        return Endpoints(fields["kafka"], fields["rocketmq"], fields["namesrv"], fields["http"])
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+
+def port_of(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])
+
+
+def _read_line(stream: IO[bytes], within_s: float) -> str | None:
+    """One line from a pipe, or None if the time is over or the pipe is closed before it is whole."""
+    until = time.monotonic() + within_s
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, until - time.monotonic())):
+                return None
+            piece = os.read(stream.fileno(), 4096)
+            if not piece:
+                return None
+            line += piece
+    return line.decode().rstrip("\n")

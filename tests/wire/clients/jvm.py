@@ -1,0 +1,200 @@
+"""The JVM side: jars fetched once by Maven, agents compiled against them, one long-lived process for each classpath.
+
+A JVM takes a second to start, so no test starts one: `agents.kafka("4.3")` gives the running agent or starts it, and
+`agent.call("read", ...)` is one JSON line to it and one back (see java/Agent.java).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tests.kit.lacking import leave_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JAVA = Path(__file__).parent.parent / "java"
+TARGET = JAVA / "target"
+KAFKA_VERSIONS = {"3.9": "3.9.2", "4.3": "4.3.1"}
+ROCKETMQ_VERSIONS = {"4.9": "4.9.8", "5.5": "5.5.0"}
+JAVA_OLDEST = 17
+FETCH_WITHIN_S = 600
+COMPILE_WITHIN_S = 120
+CALL_WITHIN_S = 60.0
+# Short-lived, on two cores: the first compiler and the simplest collector start and run fastest.
+JVM_OPTIONS = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+
+
+class AgentError(AssertionError):
+    """A command failed inside the JVM; carries the Java stack trace."""
+
+
+class Agent:
+    """One JVM that takes commands. Calls may come from several threads and run side by side."""
+
+    def __init__(self, name: str, command: list[str], home: Path) -> None:
+        self.name = name
+        self._log = home / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=home, text=True, bufsize=1
+            )
+        self._ids = itertools.count()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read_answers, name=f"{name} answers", daemon=True).start()
+
+    def call(self, op: str, *, within_s: float = CALL_WITHIN_S, **arguments: Any) -> Any:
+        """Run one command and return its result; raises AgentError with the Java trace, or after `within_s`."""
+        return self.start(op, **arguments).wait(within_s)
+
+    def start(self, op: str, **arguments: Any) -> Call:
+        """Send a command without waiting for its result."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._lock:
+            number = next(self._ids)
+            self._waiting[number] = answer
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"id": number, "op": op, **arguments}) + "\n")
+        return Call(self, op, answer)
+
+    def close(self) -> None:
+        """Close its standard input; the agent ends with it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log_tail(self) -> str:
+        return f"--- end of {self._log}\n" + self._log.read_text(errors="replace")[-4000:]
+
+    def _read_answers(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._waiting.pop(answer["id"]).set_result(answer)
+        for future in list(self._waiting.values()):
+            future.set_exception(AgentError(f"{self.name} ended\n{self.log_tail()}"))
+
+
+class Call:
+    """A command under way."""
+
+    def __init__(self, agent: Agent, op: str, answer: Future[dict[str, Any]]) -> None:
+        self._agent, self._op, self._answer = agent, op, answer
+
+    def wait(self, within_s: float = CALL_WITHIN_S) -> Any:
+        try:
+            answer = self._answer.result(within_s)
+        except FutureTimeout:
+            raise AgentError(f"{self._agent.name}: no answer to {self._op!r} within {within_s} s") from None
+        if "error" in answer:
+            raise AgentError(f"{self._agent.name}: {self._op}: {answer['error']}\n{answer['trace']}")
+        return answer["result"]
+
+
+class Agents:
+    """All agents of a test run, started when first asked for and ended together."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Agent] = {}
+        self._home = Path(tempfile.mkdtemp(prefix="duolog-agents-"))
+
+    def kafka(self, version: str) -> Agent:
+        return self._agent(f"kafka-{version}", "KafkaAgent", "KafkaAgent.java", [])
+
+    def rocketmq(self, version: str, header: str = "json") -> Agent:
+        """`header` is the form of the remoting header: json or binary."""
+        form = {"json": "JSON", "binary": "ROCKETMQ"}[header]
+        options = [f"-Drocketmq.serialize.type={form}", f"-Duser.home={self._home}"]
+        return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, f"-{header}")
+
+    def close(self) -> None:
+        for agent in self._running.values():
+            agent.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _agent(self, profile: str, main: str, source: str, options: list[str], suffix: str = "") -> Agent:
+        name = profile + suffix
+        if name not in self._running:
+            classpath = f"{jars(profile)}/*"
+            classes = _compile(profile, classpath, [JAVA / "Agent.java", JAVA / source])
+            command = ["java", *JVM_OPTIONS, *options, "-cp", f"{classes}:{classpath}", main]
+            self._running[name] = Agent(name, command, self._home)
+        return self._running[name]
+
+
+# -- Jars and classes
+
+
+def require_java() -> None:
+    """Leave the test out unless there is a JDK that can compile and run the agents."""
+    javac = shutil.which("javac")
+    if javac is None:
+        leave_out(f"no JDK {JAVA_OLDEST} or later: javac is not on the path")
+    version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=False, timeout=30)
+    words = (version.stdout + version.stderr).split()
+    if len(words) < 2 or int(words[1].split(".")[0]) < JAVA_OLDEST:
+        leave_out(f"no JDK {JAVA_OLDEST} or later: javac says {' '.join(words)!r}")
+
+
+def jars(profile: str) -> Path:
+    """The folder with the jars of one profile of java/pom.xml; fetched by Maven the first time."""
+    require_java()
+    folder = TARGET / "jars" / profile
+    complete = folder / ".complete"
+    pom = JAVA / "pom.xml"
+    with _alone(TARGET):
+        if not complete.exists() or complete.stat().st_mtime < pom.stat().st_mtime:
+            shutil.rmtree(folder, ignore_errors=True)
+            _maven(
+                "-P", profile, "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"
+            )
+            complete.touch()
+    return folder
+
+
+def _maven(*arguments: str) -> None:
+    if shutil.which("mvn") is None:
+        leave_out("no Maven to fetch the Java clients with: mvn is not on the path")
+    command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_WITHIN_S)
+    if done.returncode != 0:
+        leave_out(f"Maven could not fetch the Java clients: {(done.stdout + done.stderr).strip()[-1000:]}")
+
+
+def _compile(profile: str, classpath: str, sources: list[Path]) -> Path:
+    classes = TARGET / "classes" / profile
+    complete = classes / ".complete"
+    with _alone(TARGET):
+        newest = max(source.stat().st_mtime for source in sources)
+        if not complete.exists() or complete.stat().st_mtime < newest:
+            classes.mkdir(parents=True, exist_ok=True)
+            command = ["javac", "-nowarn", "-proc:none", "-cp", classpath, "-d", str(classes), *map(str, sources)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_WITHIN_S)
+            assert done.returncode == 0, done.stdout + done.stderr
+            complete.touch()
+    return classes
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[IO[str]]:
+    """Hold the folder's lock, so that two test runs do not fetch or compile into it at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock

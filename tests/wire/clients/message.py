@@ -1,0 +1,179 @@
+"""What a test writes and what a reader saw, in words of neither family.
+
+A `Message` says how both families spell it; `Seen` is what came out at a reader, brought back to the same words by the
+mapping of `protocol/convert.py`. Bodies are compared by fingerprint (`<size>:<sha1>`), because a megabyte through every
+pair of clients would be most of the test's time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+HEAD_BYTES = 64
+
+Position = tuple[int, int]  # queue, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to write. RocketMQ has no null body and takes no timestamp from its sender."""
+
+    body: bytes | None
+    queue: int = 0
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    tags: str | None = None
+    timestamp_ms: int | None = None
+
+    @property
+    def kafka_headers(self) -> list[tuple[str, bytes]]:
+        """Headers as a Kafka client sends them: the tags are one of them."""
+        tags = [("TAGS", self.tags.encode())] if self.tags is not None else []
+        return [*self.headers, *tags]
+
+    def as_kafka_json(self) -> dict[str, Any]:
+        return self._json(self.kafka_headers) | {"timestamp_ms": self.timestamp_ms}
+
+    def as_rocketmq_json(self) -> dict[str, Any]:
+        return self._json(self.headers) | {"tags": self.tags}
+
+    def _json(self, headers: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+        return {
+            "body": encode(self.body),
+            "key": encode(self.key),
+            "queue": self.queue,
+            "headers": [{"name": name, "value": encode(value)} for name, value in headers],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One message as a reader got it."""
+
+    topic: str
+    queue: int
+    offset: int
+    fingerprint: str | None  # None: a null body
+    head: bytes  # the body's first bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    tags: str | None
+    timestamp_ms: int
+    inner: Mapping[str, str] = field(default_factory=dict)  # what the family itself added to the message
+
+    @property
+    def position(self) -> Position:
+        return self.queue, self.offset
+
+    @property
+    def text(self) -> str:
+        """The body of a short message."""
+        return self.head.decode()
+
+
+def fingerprint(body: bytes | None) -> str | None:
+    return None if body is None else f"{len(body)}:{hashlib.sha1(body).hexdigest()}"
+
+
+def encode(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def decode(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value)
+
+
+# -- What a Kafka reader saw
+
+# Names that RocketMQ's client or broker gives to a message, not its sender. Kafka readers see them as headers.
+ROCKETMQ_OWN_HEADERS = frozenset({"UNIQ_KEY", "__SHARDINGKEY", "MSG_REGION", "TRACE_ON", "INSTANCE_ID"})
+
+
+def seen_by_kafka(
+    topic: str,
+    queue: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    timestamp_ms: int,
+) -> Seen:
+    """What a Python client saw."""
+    return _seen_by_kafka(
+        topic, queue, offset, key, fingerprint(value), (value or b"")[:HEAD_BYTES], headers, timestamp_ms
+    )
+
+
+def seen_by_kafka_json(seen: Mapping[str, Any]) -> Seen:
+    """What the Java client saw, from its agent's JSON."""
+    return _seen_by_kafka(
+        seen["topic"],
+        seen["queue"],
+        seen["offset"],
+        decode(seen["key"]),
+        seen["fingerprint"],
+        decode(seen["head"]) or b"",
+        [(header["name"], decode(header["value"])) for header in seen["headers"]],
+        seen["timestamp_ms"],
+    )
+
+
+def _seen_by_kafka(
+    topic: str,
+    queue: int,
+    offset: int,
+    key: bytes | None,
+    mark: str | None,
+    head: bytes,
+    headers: Sequence[tuple[str, bytes | None]],
+    timestamp_ms: int,
+) -> Seen:
+    tags = next((value.decode() for name, value in headers if name == "TAGS" and value is not None), None)
+    own = {name: (value or b"").decode() for name, value in headers if name in ROCKETMQ_OWN_HEADERS}
+    others = tuple(
+        (name, value or b"") for name, value in headers if name != "TAGS" and name not in ROCKETMQ_OWN_HEADERS
+    )
+    return Seen(topic, queue, offset, mark, head, key, others, tags, timestamp_ms, own)
+
+
+# -- What a RocketMQ reader saw
+
+ROCKETMQ_OWN_PROPERTIES = ROCKETMQ_OWN_HEADERS | {
+    "WAIT",
+    "CLUSTER",
+    "MIN_OFFSET",
+    "MAX_OFFSET",
+    "CONSUME_START_TIME",
+    "BUYER_ID",
+}
+
+
+def seen_by_rocketmq_json(seen: Mapping[str, Any]) -> Seen:
+    """What the Java client saw, from its agent's JSON; undoes what the conversion puts into properties."""
+    properties: dict[str, str] = seen["properties"]
+    null = "__KAFKA_NULL" in properties
+    key = decode(properties["__KAFKA_KEY"]) if "__KAFKA_KEY" in properties else None
+    if key is None and "KEYS" in properties:
+        key = properties["KEYS"].encode()
+    spelled = {"TAGS", "KEYS", "__KAFKA_NULL", "__KAFKA_KEY"}
+    headers = tuple(
+        (name, value.encode())
+        for name, value in sorted(properties.items())
+        if name not in spelled and name not in ROCKETMQ_OWN_PROPERTIES
+    )
+    return Seen(
+        seen["topic"],
+        seen["queue"],
+        seen["offset"],
+        None if null else seen["fingerprint"],
+        decode(seen["head"]) or b"",
+        key,
+        headers,
+        properties.get("TAGS"),
+        seen["born_ms"],
+        {name: value for name, value in properties.items() if name in ROCKETMQ_OWN_PROPERTIES},
+    )

@@ -1,0 +1,509 @@
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.WakeupException;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** Kafka's own Java client behind JSON lines: producers, consumers by assignment, group members, the admin client. */
+final class KafkaAgent {
+    private static final Duration POLL = Duration.ofMillis(50);
+    private static final Map<String, Admin> ADMINS = new ConcurrentHashMap<>();
+    private static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
+
+    public static void main(String[] unused) throws Exception {
+        Map<String, Agent.Command> commands = new HashMap<>();
+        commands.put("write", KafkaAgent::write);
+        commands.put("read", KafkaAgent::read);
+        commands.put("join", args -> MEMBERS.put(name(args), new Member(args)) == null);
+        commands.put("member", args -> MEMBERS.get(name(args)).act(args));
+        commands.put("leave", args -> MEMBERS.remove(name(args)).leave());
+        commands.put("create_topic", KafkaAgent::createTopic);
+        commands.put("create_partitions", KafkaAgent::createPartitions);
+        commands.put("delete_topic", args -> admin(args).deleteTopics(List.of(topic(args))).all().get());
+        commands.put("describe_topic", KafkaAgent::describeTopic);
+        commands.put("list_topics", args -> admin(args).listTopics().names().get());
+        commands.put("topic_config", KafkaAgent::topicConfig);
+        commands.put("set_topic_config", KafkaAgent::setTopicConfig);
+        commands.put("broker_config", KafkaAgent::brokerConfig);
+        commands.put("offsets", KafkaAgent::offsets);
+        commands.put("delete_records", KafkaAgent::deleteRecords);
+        commands.put("describe_group", KafkaAgent::describeGroup);
+        commands.put("group_offsets", KafkaAgent::groupOffsets);
+        commands.put("set_group_offsets", KafkaAgent::setGroupOffsets);
+        commands.put("list_groups", args -> admin(args).listConsumerGroups().all().get().stream()
+                .map(group -> group.groupId()).toList());
+        commands.put("delete_group", args -> admin(args).deleteConsumerGroups(List.of(name(args))).all().get());
+        Agent.serve(commands);
+    }
+
+    // -- Writing and reading
+
+    /** Sends each record alone and waits for it, or with "together" all of them and then waits, so that they share batches. */
+    private static Object write(JsonObject args) throws Exception {
+        Map<String, Object> config = config(args);
+        config.putIfAbsent("key.serializer", ByteArraySerializer.class.getName());
+        config.putIfAbsent("value.serializer", ByteArraySerializer.class.getName());
+        List<long[]> positions = new ArrayList<>();
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config)) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (JsonElement each : args.getAsJsonArray("messages")) {
+                sent.add(producer.send(record(topic(args), each.getAsJsonObject())));
+                if (!Agent.flag(args, "together")) {
+                    sent.get(sent.size() - 1).get(30, TimeUnit.SECONDS);
+                }
+            }
+            producer.flush();
+            for (Future<RecordMetadata> each : sent) {
+                RecordMetadata stored = each.get(30, TimeUnit.SECONDS);
+                positions.add(new long[] {stored.partition(), stored.offset(), stored.timestamp()});
+            }
+        }
+        return positions;
+    }
+
+    private static ProducerRecord<byte[], byte[]> record(String topic, JsonObject message) {
+        Integer partition = Agent.has(message, "queue") ? message.get("queue").getAsInt() : null;
+        Long timestamp = Agent.has(message, "timestamp_ms") ? message.get("timestamp_ms").getAsLong() : null;
+        ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(
+                topic, partition, timestamp, Agent.bytes(message, "key"), Agent.bytes(message, "body"));
+        for (JsonElement each : message.getAsJsonArray("headers")) {
+            JsonObject header = each.getAsJsonObject();
+            record.headers().add(header.get("name").getAsString(), Agent.bytes(header, "value"));
+        }
+        return record;
+    }
+
+    /** Reads every partition of the topics from its start until each topic gave as many records as asked for. */
+    private static Object read(JsonObject args) throws Exception {
+        Map<String, Integer> missing = new TreeMap<>();
+        args.getAsJsonObject("topics").asMap().forEach((topic, count) -> missing.put(topic, count.getAsInt()));
+        missing.values().removeIf(count -> count == 0);
+        List<Object> seen = new ArrayList<>();
+        long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Agent.number(args, "timeout_ms", 30_000));
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(args)) {
+            List<TopicPartition> partitions = new ArrayList<>();
+            for (String topic : missing.keySet()) {
+                consumer.partitionsFor(topic).forEach(p -> partitions.add(new TopicPartition(topic, p.partition())));
+            }
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            while (!missing.isEmpty()) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
+                    seen.add(seen(record));
+                    missing.computeIfPresent(record.topic(), (topic, count) -> count == 1 ? null : count - 1);
+                }
+                if (System.nanoTime() > until && !missing.isEmpty()) {
+                    throw new TimeoutException("read " + seen.size() + " records; still missing " + missing);
+                }
+            }
+        }
+        return seen;
+    }
+
+    private static Map<String, Object> seen(ConsumerRecord<byte[], byte[]> record) throws Exception {
+        Map<String, Object> seen = new HashMap<>();
+        List<Map<String, Object>> headers = new ArrayList<>();
+        for (Header header : record.headers()) {
+            Map<String, Object> each = new HashMap<>();
+            each.put("name", header.key());
+            each.put("value", Agent.base64(header.value()));
+            headers.add(each);
+        }
+        seen.put("topic", record.topic());
+        seen.put("queue", record.partition());
+        seen.put("offset", record.offset());
+        seen.put("key", Agent.base64(record.key()));
+        seen.put("head", Agent.head(record.value()));
+        seen.put("fingerprint", Agent.fingerprint(record.value()));
+        seen.put("headers", headers);
+        seen.put("timestamp_ms", record.timestamp());
+        seen.put("timestamp_type", record.timestampType().name);
+        return seen;
+    }
+
+    // -- Members of a group
+
+    /** A consumer with the thread that it must stay on: it polls all the time, and between two polls does what it is asked. */
+    private static final class Member implements ConsumerRebalanceListener, Runnable {
+        private final KafkaConsumer<byte[], byte[]> consumer;
+        private final ConcurrentLinkedQueue<Runnable> asked = new ConcurrentLinkedQueue<>();
+        private final List<Object> seen = new ArrayList<>();
+        private final List<Object> events = new ArrayList<>();
+        private final Thread thread = new Thread(this);
+        private volatile boolean leaving;
+        private volatile Throwable failure;
+
+        Member(JsonObject args) {
+            consumer = consumer(args);
+            List<String> topics = new ArrayList<>();
+            args.getAsJsonArray("topics").forEach(topic -> topics.add(topic.getAsString()));
+            consumer.subscribe(topics, this);
+            thread.start();
+        }
+
+        @Override
+        public void run() {
+            try (consumer) {
+                while (!leaving) {
+                    ConsumerRecords<byte[], byte[]> records = poll();
+                    synchronized (seen) {
+                        for (ConsumerRecord<byte[], byte[]> record : records) {
+                            Map<String, Object> each = seen(record);
+                            each.put("at_ms", System.currentTimeMillis());
+                            seen.add(each);
+                        }
+                    }
+                    for (Runnable each = asked.poll(); each != null; each = asked.poll()) {
+                        each.run();
+                    }
+                }
+            } catch (Throwable error) {
+                failure = error;
+            }
+        }
+
+        private ConsumerRecords<byte[], byte[]> poll() {
+            try {
+                return consumer.poll(Duration.ofMillis(500));
+            } catch (WakeupException asked) {
+                return ConsumerRecords.empty();
+            }
+        }
+
+        Object leave() throws Exception {
+            leaving = true;
+            consumer.wakeup();
+            thread.join(15_000);
+            return drain();
+        }
+
+        Object act(JsonObject args) throws Exception {
+            if (failure != null) {
+                throw new IllegalStateException("the member's thread ended: " + failure, failure);
+            }
+            String action = args.get("action").getAsString();
+            if (action.equals("seen")) {
+                return drain();
+            }
+            return onThread(switch (action) {
+                case "assignment" -> () -> partitions(consumer.assignment());
+                case "commit_sync" -> () -> commitSync(args);
+                case "commit_async" -> null; // Its own answer: see below.
+                case "committed" -> () -> committed();
+                case "seek" -> () -> seek(args);
+                case "pause" -> () -> pause(true);
+                case "resume" -> () -> pause(false);
+                case "positions" -> () -> positions();
+                case "offsets_for_time" -> () -> offsetsForTime(Agent.number(args, "timestamp_ms", 0));
+                case "end_offsets" -> () -> byPartition(consumer.endOffsets(consumer.assignment()));
+                case "lag" -> () -> lag();
+                case "group" -> () -> List.of(
+                        consumer.groupMetadata().generationId(), consumer.groupMetadata().memberId());
+                default -> throw new IllegalArgumentException("no such action: " + action);
+            });
+        }
+
+        private Object onThread(Callable<Object> work) throws Exception {
+            CompletableFuture<Object> done = new CompletableFuture<>();
+            asked.add(() -> {
+                try {
+                    if (work == null) {
+                        commitAsync(done);
+                    } else {
+                        done.complete(work.call());
+                    }
+                } catch (Throwable error) {
+                    done.completeExceptionally(error);
+                }
+            });
+            consumer.wakeup();
+            return done.get(20, TimeUnit.SECONDS);
+        }
+
+        private Object drain() {
+            synchronized (seen) {
+                Map<String, Object> all = Map.of("seen", new ArrayList<>(seen), "events", new ArrayList<>(events));
+                seen.clear();
+                events.clear();
+                return all;
+            }
+        }
+
+        private Object commitSync(JsonObject args) {
+            if (Agent.has(args, "offset")) {
+                consumer.commitSync(Map.of(partition(args), new OffsetAndMetadata(args.get("offset").getAsLong(), "note")));
+            } else {
+                consumer.commitSync();
+            }
+            return committed();
+        }
+
+        private void commitAsync(CompletableFuture<Object> done) {
+            consumer.commitAsync((offsets, error) -> {
+                if (error != null) {
+                    done.completeExceptionally(error);
+                } else {
+                    done.complete(offsets(offsets));
+                }
+            });
+        }
+
+        private Object committed() {
+            return offsets(consumer.committed(consumer.assignment()));
+        }
+
+        private Object seek(JsonObject args) {
+            consumer.seek(partition(args), args.get("offset").getAsLong());
+            return true;
+        }
+
+        private Object pause(boolean pause) {
+            if (pause) {
+                consumer.pause(consumer.assignment());
+            } else {
+                consumer.resume(consumer.assignment());
+            }
+            return partitions(consumer.paused());
+        }
+
+        private Object positions() {
+            Map<String, Object> positions = new TreeMap<>();
+            consumer.assignment().forEach(each -> positions.put(each.toString(), consumer.position(each)));
+            return positions;
+        }
+
+        private Object lag() {
+            Map<String, Object> lag = new TreeMap<>();
+            consumer.assignment().forEach(each -> lag.put(each.toString(), consumer.currentLag(each).orElse(-1)));
+            return lag;
+        }
+
+        private Object offsetsForTime(long timestamp) {
+            Map<TopicPartition, Long> times = new HashMap<>();
+            consumer.assignment().forEach(each -> times.put(each, timestamp));
+            Map<String, Object> found = new TreeMap<>();
+            for (Map.Entry<TopicPartition, OffsetAndTimestamp> each : consumer.offsetsForTimes(times).entrySet()) {
+                OffsetAndTimestamp at = each.getValue();
+                found.put(each.getKey().toString(), at == null ? null : List.of(at.offset(), at.timestamp()));
+            }
+            return found;
+        }
+
+        @Override
+        public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+            note("revoked", partitions);
+        }
+
+        @Override
+        public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+            note("assigned", partitions);
+        }
+
+        @Override
+        public void onPartitionsLost(Collection<TopicPartition> partitions) {
+            note("lost", partitions);
+        }
+
+        private void note(String what, Collection<TopicPartition> partitions) {
+            synchronized (seen) {
+                events.add(Map.of("what", what, "partitions", partitions(partitions), "at_ms", System.currentTimeMillis()));
+            }
+        }
+    }
+
+    // -- Topics
+
+    private static Object createTopic(JsonObject args) throws Exception {
+        NewTopic topic = new NewTopic(topic(args), (int) Agent.number(args, "partitions", -1), (short) -1);
+        topic.configs(strings(args, "topic_config"));
+        return admin(args).createTopics(List.of(topic)).all().get(20, TimeUnit.SECONDS);
+    }
+
+    private static Object createPartitions(JsonObject args) throws Exception {
+        NewPartitions total = NewPartitions.increaseTo((int) Agent.number(args, "partitions", 0));
+        return admin(args).createPartitions(Map.of(topic(args), total)).all().get(20, TimeUnit.SECONDS);
+    }
+
+    private static Object describeTopic(JsonObject args) throws Exception {
+        var topic = admin(args).describeTopics(List.of(topic(args))).allTopicNames().get(20, TimeUnit.SECONDS).get(topic(args));
+        return Map.of(
+                "internal", topic.isInternal(),
+                "id", topic.topicId().toString(),
+                "partitions", topic.partitions().stream().map(p -> p.partition()).toList(),
+                "leaders", topic.partitions().stream().map(p -> p.leader().id()).toList());
+    }
+
+    private static Object topicConfig(JsonObject args) throws Exception {
+        return config(args, new ConfigResource(ConfigResource.Type.TOPIC, topic(args)));
+    }
+
+    private static Object brokerConfig(JsonObject args) throws Exception {
+        int node = admin(args).describeCluster().nodes().get().iterator().next().id();
+        return config(args, new ConfigResource(ConfigResource.Type.BROKER, String.valueOf(node)));
+    }
+
+    private static Object config(JsonObject args, ConfigResource resource) throws Exception {
+        Map<String, Object> values = new TreeMap<>();
+        admin(args).describeConfigs(List.of(resource)).all().get(20, TimeUnit.SECONDS).get(resource).entries()
+                .forEach(entry -> values.put(entry.name(), entry.value()));
+        return values;
+    }
+
+    private static Object setTopicConfig(JsonObject args) throws Exception {
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic(args));
+        List<AlterConfigOp> changes = new ArrayList<>();
+        strings(args, "topic_config").forEach((name, value) ->
+                changes.add(new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET)));
+        return admin(args).incrementalAlterConfigs(Map.of(resource, changes)).all().get(20, TimeUnit.SECONDS);
+    }
+
+    /** "at" is "earliest", "latest" or a timestamp; the answer is {"topic-partition": [offset, timestamp]}. */
+    private static Object offsets(JsonObject args) throws Exception {
+        String at = Agent.text(args, "at", "latest");
+        OffsetSpec spec = switch (at) {
+            case "earliest" -> OffsetSpec.earliest();
+            case "latest" -> OffsetSpec.latest();
+            case "max_timestamp" -> OffsetSpec.maxTimestamp();
+            default -> OffsetSpec.forTimestamp(Long.parseLong(at));
+        };
+        Map<TopicPartition, OffsetSpec> asked = new HashMap<>();
+        for (TopicPartition each : partitionsOf(args)) {
+            asked.put(each, spec);
+        }
+        Map<String, Object> found = new TreeMap<>();
+        for (Map.Entry<TopicPartition, ListOffsetsResultInfo> each :
+                admin(args).listOffsets(asked).all().get(20, TimeUnit.SECONDS).entrySet()) {
+            found.put(each.getKey().toString(), List.of(each.getValue().offset(), each.getValue().timestamp()));
+        }
+        return found;
+    }
+
+    private static Object deleteRecords(JsonObject args) throws Exception {
+        RecordsToDelete before = RecordsToDelete.beforeOffset(Agent.number(args, "offset", 0));
+        return admin(args).deleteRecords(Map.of(partition(args), before)).all().get(20, TimeUnit.SECONDS);
+    }
+
+    // -- Groups
+
+    private static Object describeGroup(JsonObject args) throws Exception {
+        var group = admin(args).describeConsumerGroups(List.of(name(args))).all().get(20, TimeUnit.SECONDS).get(name(args));
+        List<Object> members = new ArrayList<>();
+        group.members().forEach(member -> members.add(Map.of(
+                "id", member.consumerId(),
+                "client", member.clientId(),
+                "instance", member.groupInstanceId().orElse(""),
+                "partitions", partitions(member.assignment().topicPartitions()))));
+        return Map.of("assignor", group.partitionAssignor(), "members", members);
+    }
+
+    private static Object groupOffsets(JsonObject args) throws Exception {
+        return offsets(admin(args).listConsumerGroupOffsets(name(args)).partitionsToOffsetAndMetadata().get(20, TimeUnit.SECONDS));
+    }
+
+    private static Object setGroupOffsets(JsonObject args) throws Exception {
+        OffsetAndMetadata offset = new OffsetAndMetadata(Agent.number(args, "offset", 0));
+        return admin(args).alterConsumerGroupOffsets(name(args), Map.of(partition(args), offset)).all().get(20, TimeUnit.SECONDS);
+    }
+
+    // -- Arguments and answers
+
+    private static String topic(JsonObject args) {
+        return args.get("topic").getAsString();
+    }
+
+    private static String name(JsonObject args) {
+        return args.get("name").getAsString();
+    }
+
+    private static TopicPartition partition(JsonObject args) {
+        return new TopicPartition(topic(args), (int) Agent.number(args, "queue", 0));
+    }
+
+    private static List<TopicPartition> partitionsOf(JsonObject args) throws Exception {
+        return admin(args).describeTopics(List.of(topic(args))).allTopicNames().get(20, TimeUnit.SECONDS).get(topic(args))
+                .partitions().stream().map(each -> new TopicPartition(topic(args), each.partition())).toList();
+    }
+
+    private static Map<String, String> strings(JsonObject args, String name) {
+        Map<String, String> strings = new HashMap<>();
+        if (Agent.has(args, name)) {
+            args.getAsJsonObject(name).asMap().forEach((key, value) -> strings.put(key, value.getAsString()));
+        }
+        return strings;
+    }
+
+    private static Map<String, Object> config(JsonObject args) {
+        Map<String, Object> config = new HashMap<>(strings(args, "config"));
+        config.put("bootstrap.servers", args.get("bootstrap").getAsString());
+        return config;
+    }
+
+    private static Admin admin(JsonObject args) {
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", args.get("bootstrap").getAsString());
+        config.put("default.api.timeout.ms", "15000");
+        config.put("request.timeout.ms", "10000");
+        return ADMINS.computeIfAbsent(args.get("bootstrap").getAsString(), unused -> Admin.create(config));
+    }
+
+    private static KafkaConsumer<byte[], byte[]> consumer(JsonObject args) {
+        Map<String, Object> config = config(args);
+        config.putIfAbsent("key.deserializer", ByteArrayDeserializer.class.getName());
+        config.putIfAbsent("value.deserializer", ByteArrayDeserializer.class.getName());
+        config.putIfAbsent("auto.offset.reset", "earliest");
+        config.putIfAbsent("enable.auto.commit", "false");
+        return new KafkaConsumer<>(config);
+    }
+
+    private static List<String> partitions(Collection<TopicPartition> partitions) {
+        return partitions.stream().map(TopicPartition::toString).sorted().toList();
+    }
+
+    private static Map<String, Object> byPartition(Map<TopicPartition, Long> values) {
+        Map<String, Object> sorted = new TreeMap<>();
+        values.forEach((partition, value) -> sorted.put(partition.toString(), value));
+        return sorted;
+    }
+
+    private static Map<String, Object> offsets(Map<TopicPartition, OffsetAndMetadata> offsets) {
+        Map<String, Object> sorted = new TreeMap<>();
+        offsets.forEach((partition, at) -> sorted.put(partition.toString(), at == null ? null : at.offset()));
+        return sorted;
+    }
+}

@@ -1,0 +1,537 @@
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Apache RocketMQ's own Java client behind JSON lines. The header form is the client's system property, one for each JVM. */
+final class RocketmqAgent {
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
+    private static final Map<String, Push> PUSHES = new ConcurrentHashMap<>();
+    private static final Map<String, Load> LOADS = new ConcurrentHashMap<>();
+    private static final AtomicInteger COUNT = new AtomicInteger();
+
+    public static void main(String[] unused) throws Exception {
+        Map<String, Agent.Command> commands = new HashMap<>();
+        commands.put("write", RocketmqAgent::write);
+        commands.put("write_oneway", RocketmqAgent::writeOneway);
+        commands.put("read_push", RocketmqAgent::readPush);
+        commands.put("read_lite", RocketmqAgent::readLite);
+        commands.put("read_pull", RocketmqAgent::readPull);
+        commands.put("open", args -> PUSHES.put(name(args), new Push(args)) == null);
+        commands.put("seen", args -> PUSHES.get(name(args)).drain());
+        commands.put("queues", args -> PUSHES.get(name(args)).queues());
+        commands.put("close", args -> PUSHES.remove(name(args)).close());
+        commands.put("offsets", RocketmqAgent::offsets);
+        commands.put("committed", RocketmqAgent::committed);
+        commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
+        commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
+        commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
+        Agent.serve(commands);
+    }
+
+    // -- Writing
+
+    /** Sends by the way named by "how"; the answer has [queue, offset, msgId, offsetMsgId] for each message. */
+    private static Object write(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        String how = Agent.text(args, "how", "sync");
+        List<Message> messages = messages(args);
+        if (how.equals("batch")) {
+            return batch(producer, args, messages);
+        }
+        List<Object> stored = new ArrayList<>();
+        List<CompletableFuture<SendResult>> waiting = new ArrayList<>();
+        for (int i = 0; i < messages.size(); i++) {
+            JsonElement each = args.getAsJsonArray("messages").get(i);
+            waiting.add(send(producer, how, messages.get(i), (int) Agent.number(each.getAsJsonObject(), "queue", -1)));
+        }
+        for (CompletableFuture<SendResult> each : waiting) {
+            stored.add(stored(each.get(20, TimeUnit.SECONDS)));
+        }
+        return stored;
+    }
+
+    private static CompletableFuture<SendResult> send(DefaultMQProducer producer, String how, Message message, int queue)
+            throws Exception {
+        CompletableFuture<SendResult> done = new CompletableFuture<>();
+        switch (how) {
+            case "sync" -> done.complete(
+                    queue < 0 ? producer.send(message) : producer.send(message, queue(producer, message.getTopic(), queue)));
+            case "selector" -> done.complete(producer.send(message, RocketmqAgent::select, queue));
+            case "async" -> {
+                SendCallback callback = new SendCallback() {
+                    @Override
+                    public void onSuccess(SendResult result) {
+                        done.complete(result);
+                    }
+
+                    @Override
+                    public void onException(Throwable error) {
+                        done.completeExceptionally(error);
+                    }
+                };
+                if (queue < 0) {
+                    producer.send(message, callback);
+                } else {
+                    producer.send(message, queue(producer, message.getTopic(), queue), callback);
+                }
+            }
+            default -> throw new IllegalArgumentException("no such way to send: " + how);
+        }
+        return done;
+    }
+
+    private static MessageQueue select(List<MessageQueue> queues, Message message, Object wanted) {
+        return queues.stream().filter(queue -> wanted.equals(queue.getQueueId())).findFirst().orElseThrow();
+    }
+
+    private static Object batch(DefaultMQProducer producer, JsonObject args, List<Message> messages) throws Exception {
+        int queue = (int) Agent.number(args.getAsJsonArray("messages").get(0).getAsJsonObject(), "queue", -1);
+        SendResult result = queue < 0
+                ? producer.send(messages)
+                : producer.send(messages, queue(producer, messages.get(0).getTopic(), queue));
+        stored(result);
+        String[] ids = result.getMsgId().split(",");
+        String[] offsetIds = result.getOffsetMsgId().split(",");
+        List<Object> stored = new ArrayList<>();
+        for (int i = 0; i < messages.size(); i++) {
+            stored.add(List.of(result.getMessageQueue().getQueueId(), result.getQueueOffset() + i, ids[i], offsetIds[i]));
+        }
+        return stored;
+    }
+
+    private static Object writeOneway(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        List<String> ids = new ArrayList<>();
+        List<Message> messages = messages(args);
+        for (int i = 0; i < messages.size(); i++) {
+            JsonObject each = args.getAsJsonArray("messages").get(i).getAsJsonObject();
+            producer.sendOneway(messages.get(i), queue(producer, messages.get(i).getTopic(), (int) Agent.number(each, "queue", 0)));
+            ids.add(MessageClientIDSetter.getUniqID(messages.get(i)));
+        }
+        return ids;
+    }
+
+    private static Object stored(SendResult result) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            throw new IllegalStateException("send was answered with " + result.getSendStatus());
+        }
+        return List.of(
+                result.getMessageQueue().getQueueId(), result.getQueueOffset(), result.getMsgId(), result.getOffsetMsgId());
+    }
+
+    private static MessageQueue queue(DefaultMQProducer producer, String topic, int id) throws Exception {
+        return select(producer.fetchPublishMessageQueues(topic), null, id);
+    }
+
+    private static List<Message> messages(JsonObject args) {
+        List<Message> messages = new ArrayList<>();
+        for (JsonElement each : args.getAsJsonArray("messages")) {
+            messages.add(message(args.get("topic").getAsString(), each.getAsJsonObject()));
+        }
+        return messages;
+    }
+
+    private static Message message(String topic, JsonObject from) {
+        Message message = new Message(topic, Agent.bytes(from, "body"));
+        if (Agent.has(from, "tags")) {
+            message.setTags(from.get("tags").getAsString());
+        }
+        if (Agent.has(from, "key")) {
+            message.setKeys(new String(Agent.bytes(from, "key"), StandardCharsets.UTF_8));
+        }
+        for (JsonElement each : from.getAsJsonArray("headers")) {
+            JsonObject header = each.getAsJsonObject();
+            message.putUserProperty(
+                    header.get("name").getAsString(), new String(Agent.bytes(header, "value"), StandardCharsets.UTF_8));
+        }
+        message.setWaitStoreMsgOK(!Agent.flag(from, "no_wait"));
+        return message;
+    }
+
+    /** One producer for each name server and compression. The client reads its codec from a system property when made. */
+    private static synchronized DefaultMQProducer producer(JsonObject args) throws Exception {
+        String namesrv = args.get("namesrv").getAsString();
+        String codec = Agent.text(args, "compress", "none");
+        String key = namesrv + " " + codec;
+        if (!PRODUCERS.containsKey(key)) {
+            System.setProperty("rocketmq.message.compressType", codec.equals("none") ? "ZLIB" : codec.toUpperCase());
+            DefaultMQProducer producer = new DefaultMQProducer(unique("producer"));
+            producer.setInstanceName(unique("producer"));
+            producer.setNamesrvAddr(namesrv);
+            producer.setSendMsgTimeout(10_000);
+            producer.setDefaultTopicQueueNums((int) Agent.number(args, "queues", 4));
+            producer.setCompressMsgBodyOverHowmuch(codec.equals("none") ? Integer.MAX_VALUE : 100);
+            producer.start();
+            PRODUCERS.put(key, producer);
+        }
+        return PRODUCERS.get(key);
+    }
+
+    private static synchronized Object forget(String namesrv) {
+        PRODUCERS.entrySet().removeIf(each -> {
+            boolean mine = each.getKey().startsWith(namesrv + " ");
+            if (mine) {
+                each.getValue().shutdown();
+            }
+            return mine;
+        });
+        return true;
+    }
+
+    // -- Reading
+
+    /** A push consumer; "seen" drains what its listener was given. */
+    private static final class Push {
+        private final DefaultMQPushConsumer consumer;
+        private final List<Object> seen = new ArrayList<>();
+        private final long started_ms;
+
+        Push(JsonObject args) throws Exception {
+            consumer = new DefaultMQPushConsumer(Agent.text(args, "group", unique("push")));
+            consumer.setInstanceName(unique("push"));
+            consumer.setNamesrvAddr(args.get("namesrv").getAsString());
+            consumer.setConsumeFromWhere(switch (Agent.text(args, "from", "first")) {
+                case "first" -> ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET;
+                case "last" -> ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET;
+                default -> ConsumeFromWhere.CONSUME_FROM_TIMESTAMP;
+            });
+            if (Agent.has(args, "timestamp")) {
+                consumer.setConsumeTimestamp(args.get("timestamp").getAsString()); // yyyyMMddHHmmss, local time
+            }
+            for (Map.Entry<String, JsonElement> each : args.getAsJsonObject("topics").entrySet()) {
+                consumer.subscribe(each.getKey(), Agent.text(args, "expression", "*"));
+            }
+            consumer.setPersistConsumerOffsetInterval((int) Agent.number(args, "persist_ms", 5000));
+            if (Agent.flag(args, "orderly")) {
+                consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                    take(messages);
+                    return ConsumeOrderlyStatus.SUCCESS;
+                });
+            } else {
+                consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                    take(messages);
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                });
+            }
+            started_ms = System.currentTimeMillis();
+            consumer.start();
+        }
+
+        private void take(List<MessageExt> messages) {
+            synchronized (seen) {
+                for (MessageExt each : messages) {
+                    Map<String, Object> one = seenMessage(each);
+                    one.put("at_ms", System.currentTimeMillis());
+                    seen.add(one);
+                }
+            }
+        }
+
+        Object drain() {
+            synchronized (seen) {
+                Map<String, Object> all = Map.of("seen", new ArrayList<>(seen), "started_ms", started_ms);
+                seen.clear();
+                return all;
+            }
+        }
+
+        /** The queues that this member owns now, retry topics left out. */
+        Object queues() {
+            Map<String, List<Integer>> owned = new TreeMap<>();
+            for (MessageQueue each : consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()) {
+                if (!each.getTopic().startsWith("%RETRY%")) {
+                    owned.computeIfAbsent(each.getTopic(), unused -> new ArrayList<>()).add(each.getQueueId());
+                }
+            }
+            owned.values().forEach(queues -> queues.sort(null));
+            return owned;
+        }
+
+        Object close() {
+            consumer.shutdown();
+            return drain();
+        }
+    }
+
+    private static Object readPush(JsonObject args) throws Exception {
+        Missing missing = new Missing(args);
+        Push push = new Push(args);
+        try {
+            while (missing.any()) {
+                Thread.sleep(20);
+                synchronized (push.seen) {
+                    missing.take(push.seen);
+                    push.seen.clear();
+                }
+            }
+        } finally {
+            push.close();
+        }
+        return missing.seen;
+    }
+
+    private static Object readLite(JsonObject args) throws Exception {
+        Missing missing = new Missing(args);
+        DefaultLitePullConsumer consumer =
+                new DefaultLitePullConsumer(Agent.text(args, "group", unique("lite")));
+        consumer.setInstanceName(unique("lite"));
+        consumer.setNamesrvAddr(args.get("namesrv").getAsString());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        for (String topic : missing.counts.keySet()) {
+            consumer.subscribe(topic, "*");
+        }
+        consumer.start();
+        try {
+            while (missing.any()) {
+                missing.take(seenMessages(consumer.poll(100)));
+            }
+        } finally {
+            consumer.shutdown(); // Also writes the group's offsets.
+        }
+        return missing.seen;
+    }
+
+    /** Pulls each queue from its minimum to its maximum offset, without a group's help. */
+    @SuppressWarnings("deprecation")
+    private static Object readPull(JsonObject args) throws Exception {
+        Missing missing = new Missing(args);
+        DefaultMQPullConsumer consumer = pullConsumer(args);
+        try {
+            for (String topic : Set.copyOf(missing.counts.keySet())) {
+                for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                    long offset = consumer.minOffset(queue);
+                    long end = consumer.maxOffset(queue);
+                    while (offset < end && missing.inTime()) {
+                        PullResult pulled = consumer.pull(queue, "*", offset, 32);
+                        if (pulled.getPullStatus() == PullStatus.FOUND) {
+                            missing.take(seenMessages(pulled.getMsgFoundList()));
+                        }
+                        if (pulled.getNextBeginOffset() <= offset) {
+                            throw new IllegalStateException("pull at " + offset + " of " + end + " stays there: " + pulled);
+                        }
+                        offset = pulled.getNextBeginOffset();
+                    }
+                }
+            }
+        } finally {
+            consumer.shutdown();
+        }
+        missing.check();
+        return missing.seen;
+    }
+
+    @SuppressWarnings("deprecation")
+    private static DefaultMQPullConsumer pullConsumer(JsonObject args) throws Exception {
+        DefaultMQPullConsumer consumer =
+                new DefaultMQPullConsumer(Agent.text(args, "group", unique("pull")));
+        consumer.setInstanceName(unique("pull"));
+        consumer.setNamesrvAddr(args.get("namesrv").getAsString());
+        consumer.start();
+        return consumer;
+    }
+
+    /** How many messages of each topic are still to come, and the moment that ends the patience. */
+    private static final class Missing {
+        final Map<String, Integer> counts = new TreeMap<>();
+        final List<Object> seen = new ArrayList<>();
+        private final long until_ns;
+
+        Missing(JsonObject args) {
+            args.getAsJsonObject("topics").asMap().forEach((topic, count) -> counts.put(topic, count.getAsInt()));
+            until_ns = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Agent.number(args, "timeout_ms", 30_000));
+        }
+
+        @SuppressWarnings("unchecked")
+        void take(Collection<?> messages) {
+            for (Object each : messages) {
+                seen.add(each);
+                String topic = (String) ((Map<String, Object>) each).get("topic");
+                counts.computeIfPresent(topic, (unused, count) -> count == 1 ? null : count - 1);
+            }
+        }
+
+        boolean inTime() throws TimeoutException {
+            if (System.nanoTime() > until_ns) {
+                check();
+            }
+            return true;
+        }
+
+        boolean any() throws TimeoutException {
+            return !counts.isEmpty() && inTime();
+        }
+
+        void check() throws TimeoutException {
+            if (!counts.isEmpty()) {
+                throw new TimeoutException("read " + seen.size() + " messages; still missing " + counts);
+            }
+        }
+    }
+
+    private static List<Object> seenMessages(Collection<MessageExt> messages) {
+        List<Object> seen = new ArrayList<>();
+        messages.forEach(each -> seen.add(seenMessage(each)));
+        return seen;
+    }
+
+    private static Map<String, Object> seenMessage(MessageExt message) {
+        try {
+            byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
+            Map<String, Object> seen = new HashMap<>();
+            seen.put("topic", message.getTopic());
+            seen.put("queue", message.getQueueId());
+            seen.put("offset", message.getQueueOffset());
+            seen.put("msg_id", message.getMsgId());
+            seen.put("properties", new TreeMap<>(message.getProperties()));
+            seen.put("born_ms", message.getBornTimestamp());
+            seen.put("store_ms", message.getStoreTimestamp());
+            seen.put("head", Agent.head(body));
+            seen.put("fingerprint", Agent.fingerprint(body));
+            return seen;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    // -- Offsets
+
+    /** {queue: offset}; "at" is "min", "max" or a timestamp to search. */
+    @SuppressWarnings("deprecation")
+    private static Object offsets(JsonObject args) throws Exception {
+        DefaultMQPullConsumer consumer = pullConsumer(args);
+        try {
+            Map<String, Object> offsets = new TreeMap<>();
+            String at = Agent.text(args, "at", "max");
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(args.get("topic").getAsString())) {
+                long offset = switch (at) {
+                    case "min" -> consumer.minOffset(queue);
+                    case "max" -> consumer.maxOffset(queue);
+                    default -> consumer.searchOffset(queue, Long.parseLong(at));
+                };
+                offsets.put(String.valueOf(queue.getQueueId()), offset);
+            }
+            return offsets;
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    @SuppressWarnings("deprecation")
+    private static Object committed(JsonObject args) throws Exception {
+        DefaultMQPullConsumer consumer = pullConsumer(args);
+        try {
+            Map<String, Object> offsets = new TreeMap<>();
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(args.get("topic").getAsString())) {
+                offsets.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
+            }
+            return offsets;
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    // -- Load
+
+    /** Threads that send small messages without end; keeps what was acknowledged, for the test to look for. */
+    private static final class Load {
+        private final DefaultMQProducer producer;
+        private final List<Thread> threads = new ArrayList<>();
+        private final List<Object> acknowledged = new ArrayList<>();
+        private final Map<String, Integer> failures = new TreeMap<>();
+        private volatile boolean stopping;
+
+        Load(JsonObject args) throws Exception {
+            producer = new DefaultMQProducer(unique("load"));
+            producer.setInstanceName(unique("load"));
+            producer.setNamesrvAddr(args.get("namesrv").getAsString());
+            producer.setSendMsgTimeout(3_000);
+            producer.setRetryAnotherBrokerWhenNotStoreOK(true);
+            producer.start();
+            for (int i = 0; i < Agent.number(args, "threads", 2); i++) {
+                String prefix = name(args) + "-" + i + "-";
+                threads.add(new Thread(() -> run(args.get("topic").getAsString(), prefix)));
+            }
+            threads.forEach(Thread::start);
+        }
+
+        private void run(String topic, String prefix) {
+            for (int n = 0; !stopping; n++) {
+                String body = prefix + n;
+                try {
+                    SendResult result = producer.send(new Message(topic, body.getBytes(StandardCharsets.UTF_8)));
+                    stored(result);
+                    note(body, result);
+                } catch (Exception error) {
+                    synchronized (acknowledged) {
+                        failures.merge(error.getClass().getSimpleName(), 1, Integer::sum);
+                    }
+                    pause();
+                }
+            }
+        }
+
+        private void note(String body, SendResult result) {
+            synchronized (acknowledged) {
+                acknowledged.add(List.of(body, result.getMessageQueue().getQueueId(), result.getQueueOffset()));
+            }
+        }
+
+        private static void pause() {
+            try {
+                Thread.sleep(10);
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+        }
+
+        Object stop() throws Exception {
+            stopping = true;
+            for (Thread each : threads) {
+                each.join(15_000);
+            }
+            producer.shutdown();
+            synchronized (acknowledged) {
+                return Map.of("acknowledged", acknowledged, "failures", failures);
+            }
+        }
+    }
+
+    /** A name for a group or a client that no other agent of any run uses. */
+    private static String unique(String what) {
+        return "wire-" + what + "-" + System.currentTimeMillis() + "-" + ProcessHandle.current().pid() + "-" + COUNT.incrementAndGet();
+    }
+
+    private static String name(JsonObject args) {
+        return args.get("name").getAsString();
+    }
+}
