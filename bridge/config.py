@@ -50,7 +50,7 @@ class ServerOptions(_Section, frozen=True):
     advertise: Annotated[
         str,
         _setting(
-            "host that clients are told to connect to; empty: `server.host`, or this machine's name if that is a wildcard",
+            "host that clients are told; empty: `server.host`, or this machine's name if that is a wildcard",
             kafka="advertised.listeners",
             rocketmq="brokerIP1",
         ),

@@ -1,0 +1,608 @@
+"""Sockets: feed, collect, write, re-arm. The only file that knows asyncio's transports.
+
+    data_received ──> FrameReader.feed ──> received(frame)        (the subclass: one protocol's header and table)
+                                               │
+           leave(buffers) <── promise kept <── send(answer) or OrderedOutbox
+                │
+    end of the loop's turn: one write of all that is ready        (Server.touch schedules it, once a turn)
+
+At the end of a turn the log is written first (`end_turn`), so that answers which wait for that write leave in the same
+system call as those which wait for nothing.
+
+What is bounded, and what happens at the bound (`limits.*`, and `kafka.*` or `rocketmq.*` by `Connection.wire`):
+- open connections: further ones are closed as soon as they are accepted;
+- one frame, and unanswered requests of a connection: ProtocolError; not read from until half of them are answered;
+- unfinished frames over all connections: the connection with the largest is closed;
+- unsent answers of a connection, and over all: those who have some are not read from until they took them;
+- silence (no first request, no traffic, unsent answers that nobody takes): closed by `Server.sweep`.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from bridge.answers import Answer
+from bridge.clock import Clock
+from bridge.config import ConfigError, LimitsOptions
+from protocol.errors import ProtocolError
+from protocol.framing import FrameReader
+from store.entry import Buffer, Promise
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+log = logging.getLogger("bridge")
+
+SLICE_BYTES = (
+    16 * 1024
+)  # Pieces from here on go to the transport as they are, smaller ones are joined: one copy is cheaper.
+JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
+BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 1024 (NettyServerConfig).
+SWEEP_INTERVAL_MS = 250
+SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
+
+
+class Log(Protocol):
+    """What an answer that waits for the log asks of it."""
+
+    def kept(self, promise: Promise) -> bool: ...
+
+    def when(self, promise: Promise, done: Callable[[StoreError | None], None]) -> None: ...
+
+
+class Bounds(NamedTuple):
+    """The limits of one wire protocol's connections."""
+
+    frame_bytes_max: int
+    unanswered_max: int
+    idle_ms: int
+
+
+class StartError(Exception):
+    """The broker cannot start, for a reason that its user can mend; the message is one line."""
+
+
+# -- One connection
+
+
+class Connection(asyncio.Protocol):
+    """One client. A subclass names its `wire`, takes frames in `received` and answers by `send` or an OrderedOutbox.
+
+    `received` gets a read-only view that stays valid as long as it is referenced. A ProtocolError that it raises closes
+    the connection; any other exception is our bug and ends the broker.
+    """
+
+    wire: ClassVar[str]
+
+    __slots__ = (
+        "_charged_bytes",
+        "_choked",
+        "_frames",
+        "_handed_bytes",
+        "_heard",
+        "_held",
+        "_holding",
+        "_partial_bytes",
+        "_progress_mono_ms",
+        "_ready",
+        "_sent_bytes_seen",
+        "_transport",
+        "_unsent_bytes",
+        "active_mono_ms",
+        "bounds",
+        "broker",
+        "closed",
+        "log",
+        "on_close",
+        "peer",
+        "server",
+        "unanswered",
+    )
+
+    def __init__(self, broker: "Broker") -> None:
+        self.broker = broker
+        self.server: Server = broker.server
+        self.log: Log = broker.store
+        self.bounds = self.server.bounds[self.wire]
+        self.peer: tuple[str, int] = ("", 0)
+        self.closed = True  # Until connection_made, and from close() on.
+        self.on_close: list[Callable[[], None]] = []
+        self.unanswered = 0  # Requests in work; the subclass or its outbox counts.
+        self.active_mono_ms = 0  # Of the last byte either way, as fine as sweeps are.
+        self._frames = FrameReader(self.bounds.frame_bytes_max)
+        self._heard = False  # One whole frame came.
+        self._partial_bytes = 0
+        self._held: deque[memoryview] = deque()  # Frames that came before reading stopped; not yet received.
+        self._holding = False  # Not reading. Invariant: `_held` is empty otherwise.
+        self._ready: list[Buffer] = []  # Leaves at the end of this turn.
+        self._choked = False  # The transport has bytes that the socket did not take.
+        self._unsent_bytes = 0  # Those bytes, when last looked at.
+        self._charged_bytes = 0  # Finished answers that wait behind an unfinished one.
+        self._handed_bytes = 0  # To the transport, ever.
+        self._sent_bytes_seen = 0
+        self._progress_mono_ms = 0
+
+    def received(self, frame: memoryview) -> None:
+        """Take one request; the subclass's part."""
+        raise NotImplementedError
+
+    # -- Answering
+
+    def send(self, answer: Answer) -> None:
+        """Let the answer go as soon as its promise is kept, whatever else is unanswered."""
+        promise = answer.promise
+        if promise is None or self.log.kept(promise):
+            self.leave(answer.buffers)
+        else:
+            self.log.when(promise, partial(self._released, answer))
+
+    def leave(self, buffers: Iterable[Buffer]) -> None:
+        """Write these bytes at the end of the loop's turn; nothing holds them back any more."""
+        if self.closed:
+            return
+        if not self._ready:
+            self.server.answering(self)
+        self._ready += buffers
+
+    def _released(self, answer: Answer, error: StoreError | None) -> None:
+        if error is None:
+            self.leave(answer.buffers)
+        else:
+            self.close(f"the log cannot keep what the answer promises: {error}")
+
+    def flush(self) -> None:
+        """Hand all that is ready to the transport, in one call."""
+        pieces, self._ready = self._ready, []
+        if self.closed:
+            return
+        if len(pieces) == 1:
+            size = len(pieces[0])
+            self._transport.write(pieces[0])
+        else:
+            size = sum(map(len, pieces))
+            if size <= JOIN_BYTES_MAX:
+                self._transport.write(b"".join(pieces))
+            else:
+                self._transport.writelines(joined(pieces))
+        self._handed_bytes += size
+        self.server.sent_bytes += size
+        self.active_mono_ms = self.server.mono_ms
+        if self._choked:
+            self._measure_unsent()
+
+    def charge(self, size: int) -> None:
+        """Count (or, below zero, give back) bytes of finished answers that cannot leave yet."""
+        self._charged_bytes += size
+        self.server.answer_bytes += size
+        self._hold_if_over()
+
+    # -- Back-pressure
+
+    def pause_writing(self) -> None:
+        """The socket did not take everything; the transport's high-water mark is 0."""
+        self._choked = True
+        self._progress_mono_ms = self.server.mono_ms
+        self._measure_unsent()
+
+    def resume_writing(self) -> None:
+        """The socket took everything."""
+        self._choked = False
+        self.active_mono_ms = self.server.mono_ms
+        self._measure_unsent()
+        self.go_on_soon()
+
+    def _measure_unsent(self) -> None:
+        unsent_bytes = self._transport.get_write_buffer_size() if self._choked else 0
+        self.server.answer_bytes += unsent_bytes - self._unsent_bytes
+        self._unsent_bytes = unsent_bytes
+        self._hold_if_over()
+
+    def _hold_if_over(self) -> None:
+        pending_bytes = self._unsent_bytes + self._charged_bytes
+        limits = self.server.limits
+        if pending_bytes > limits.unsent_bytes_max or (
+            pending_bytes and self.server.answer_bytes > limits.answer_bytes_max
+        ):
+            self.hold()
+
+    def hold(self) -> None:
+        """Read no further request until `go_on_soon` finds room again."""
+        if not self._holding:
+            self._holding = True
+            if not self.closed:
+                self._transport.pause_reading()
+
+    def go_on_soon(self) -> None:
+        """Read again if there is room; call it when something was answered or sent."""
+        if self._holding and self._has_room():
+            self.server.loop.call_soon(self._go_on)
+
+    def _has_room(self) -> bool:
+        return (
+            not self.closed
+            and not self._unsent_bytes
+            and self._charged_bytes <= self.server.limits.unsent_bytes_max // 2
+            and self.unanswered <= self.bounds.unanswered_max // 2
+        )
+
+    def _go_on(self) -> None:
+        if not self._holding or not self._has_room():
+            return
+        self._holding = False
+        held, self._held = self._held, deque()
+        self.server.touch()
+        self._take(held)
+        if not self._holding:
+            self._transport.resume_reading()
+
+    # -- Reading
+
+    def data_received(self, data: bytes) -> None:
+        server = self.server
+        server.touch()
+        server.received_bytes += len(data)
+        self.active_mono_ms = server.mono_ms
+        try:
+            frames = self._frames.feed(data)
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if self._partial_bytes or self._frames.buffered:
+            self._count_partial()
+        if self._holding:
+            self._held.extend(frames)
+        elif frames:
+            self._heard = True
+            self._take(frames)
+
+    def _take(self, frames: Iterable[memoryview]) -> None:
+        """Receive frames until one of them makes us hold."""
+        rest = iter(frames)
+        try:
+            for frame in rest:
+                self.received(frame)
+                if self._holding:
+                    break
+        except ProtocolError as error:
+            self.close(str(error))
+        self._held.extend(rest)
+
+    def _count_partial(self) -> None:
+        partial_bytes = self._frames.buffered
+        self.server.request_bytes += partial_bytes - self._partial_bytes
+        self._partial_bytes = partial_bytes
+        if self.server.request_bytes > self.server.limits.request_bytes_max:
+            self.server.relieve()
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes held of a request that is not complete."""
+        return self._partial_bytes
+
+    # -- Coming and going
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self.server.admit(self):
+            transport.abort()
+            return
+        self.closed = False
+        self.peer = tuple(transport.get_extra_info("peername", ("", 0))[:2])
+        self.active_mono_ms = self.server.mono_ms
+        transport.set_write_buffer_limits(high=0)
+
+    def close(self, reason: str, *, abort: bool = False) -> None:
+        """Close once the answers that are ready have left; with `abort` at once. Other answers are dropped."""
+        if self.closed:
+            return
+        if self._ready and not abort:
+            self.flush()
+        self.closed = True
+        self._holding = True  # Ends a loop over frames that is under way.
+        if reason:
+            log.info("connection closed wire=%s peer=%s:%d reason=%r", self.wire, *self.peer, reason)
+        if abort:
+            self.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, also when `close` still waits for answers to leave."""
+        self.closed = True
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._holding = True
+        self._held.clear()
+        self._ready.clear()
+        self.server.forget(self, self._unsent_bytes + self._charged_bytes, self._partial_bytes)
+        self._unsent_bytes = self._charged_bytes = self._partial_bytes = 0
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            callback()
+
+    def overdue(self, mono_ms: int) -> str:
+        """Say why this connection has used up its time; empty: it has not."""
+        limits = self.server.limits
+        if self._choked:
+            sent_bytes = self._handed_bytes - self._transport.get_write_buffer_size()
+            if sent_bytes > self._sent_bytes_seen:
+                self._sent_bytes_seen, self._progress_mono_ms = sent_bytes, mono_ms
+            elif mono_ms - self._progress_mono_ms > limits.unread_ms:
+                return f"took none of {self._unsent_bytes} unsent bytes for limits.unread_ms={limits.unread_ms}"
+            return ""
+        silent_ms = mono_ms - self.active_mono_ms
+        if not self._heard and silent_ms > limits.first_request_ms:
+            return f"no whole request within limits.first_request_ms={limits.first_request_ms}"
+        if silent_ms > self.bounds.idle_ms:
+            return f"silent for {self.wire}.idle_ms={self.bounds.idle_ms}"
+        return ""
+
+
+def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
+    """Join runs of small pieces; leave the large ones as they are."""
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < SLICE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small = []
+        out.append(piece)
+    if small:
+        out.append(b"".join(small))
+    return out
+
+
+# -- Answers in request order
+
+
+class OutboxSlot:
+    """The place of one answer in the order; filled once, with None when the request has no answer."""
+
+    __slots__ = ("answer", "is_filled")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.is_filled = False
+
+
+class OrderedOutbox:
+    """The answers of a connection whose client takes them in request order only (Kafka), whenever each gets ready.
+
+    Only the first answer's promise is waited for: the log keeps promises in the order in which they were given.
+    """
+
+    __slots__ = ("_connection", "_is_waiting", "_slots")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._slots: deque[OutboxSlot] = deque()
+        self._is_waiting = False  # For the log, on behalf of the first slot.
+
+    def add(self, answer: Answer) -> None:
+        """Answer the request that was just received: `reserve` and `fill` in one."""
+        promise = answer.promise
+        if not self._slots and (promise is None or self._connection.log.kept(promise)):
+            self._connection.leave(answer.buffers)
+        else:
+            self.fill(self.reserve(), answer)
+
+    def reserve(self) -> OutboxSlot:
+        """Keep the next place for an answer that comes later."""
+        slot = OutboxSlot()
+        self._slots.append(slot)
+        connection = self._connection
+        connection.unanswered = unanswered = len(self._slots)
+        if unanswered >= connection.bounds.unanswered_max:
+            connection.hold()
+        return slot
+
+    def fill(self, slot: OutboxSlot, answer: Answer | None) -> None:
+        """Put the answer into its place; None: this request has none (acks=0)."""
+        assert not slot.is_filled, "answered twice"
+        if self._connection.closed:
+            return
+        slot.answer, slot.is_filled = answer, True
+        if answer is not None:
+            self._connection.charge(answer.size)
+        if slot is self._slots[0]:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Let leave what is ready, from the first on."""
+        slots, connection = self._slots, self._connection
+        while slots and slots[0].is_filled:
+            answer = slots[0].answer
+            if answer is not None:
+                if answer.promise is not None and not connection.log.kept(answer.promise):
+                    self._wait(answer.promise)
+                    break
+                connection.leave(answer.buffers)
+                connection.charge(-answer.size)
+            slots.popleft()
+        connection.unanswered = len(slots)
+        connection.go_on_soon()
+
+    def _wait(self, promise: Promise) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._connection.log.when(promise, self._log_kept)
+
+    def _log_kept(self, error: StoreError | None) -> None:
+        self._is_waiting = False
+        if error is not None:
+            self._connection.close(f"the log cannot keep what an answer promises: {error}")
+        elif not self._connection.closed:
+            self._advance()
+
+
+# -- All connections
+
+
+class Server:
+    """The open connections of all ports: their limits and sums, and the end of the loop's turn.
+
+    `end_turn` runs at the end of each turn in which something was received: it writes the log and re-arms the ticker.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        limits: LimitsOptions,
+        bounds: dict[str, Bounds],
+        end_turn: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.limits = limits
+        self.bounds = bounds
+        self.connections: set[Connection] = set()
+        self.connections_max = limits.connections_max
+        self.mono_ms = clock.mono_ms()  # Of the last sweep or accept: close enough for what is idle.
+        self.refused_count = 0  # The next five are for the metrics.
+        self.accepted_count = 0
+        self.closed_overdue_count = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.answer_bytes = 0  # Unsent and charged, over all connections.
+        self.request_bytes = 0  # Of unfinished frames, over all connections.
+        self._clock = clock
+        self._end_turn = end_turn
+        self._is_touched = False
+        self._answering: list[Connection] = []
+        self._round: list[Connection] = []  # Still to be looked at in this round of sweeps.
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._is_empty = asyncio.Event()  # Set when the last connection has gone.
+
+    async def listen(self, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept connections on a socket from `bind`."""
+        self._listeners.append(await self.loop.create_server(factory, sock=bound, backlog=BACKLOG))
+
+    def answer_room_bytes(self) -> int:
+        """How many bytes of answers may be added now; a read gives at least one batch even at 0."""
+        return max(0, self.limits.answer_bytes_max - self.answer_bytes)
+
+    # -- The end of the loop's turn
+
+    def touch(self) -> None:
+        """Have this turn end with `end_turn` and one write per connection that has answers."""
+        if not self._is_touched:
+            self._is_touched = True
+            self.loop.call_soon(self._turn_ends)
+
+    def answering(self, connection: Connection) -> None:
+        """Note that this connection has answers ready."""
+        self._answering.append(connection)
+        self.touch()
+
+    def _turn_ends(self) -> None:
+        self._end_turn()
+        self.flush()
+        self._is_touched = False
+
+    def flush(self) -> None:
+        """Write all that is ready. The log's keeper calls it when promises were kept outside of a turn's end."""
+        while self._answering:
+            connections, self._answering = self._answering, []
+            for connection in connections:
+                connection.flush()
+
+    # -- Limits over all connections
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.connections_max:
+            self.refused_count += 1
+            log.warning("connection refused wire=%s limits.connections_max=%d", connection.wire, self.connections_max)
+            return False
+        self.accepted_count += 1
+        self.connections.add(connection)
+        self.mono_ms = self._clock.mono_ms()
+        self.touch()  # The first connection arms the sweeps.
+        return True
+
+    def forget(self, connection: Connection, answer_bytes: int, request_bytes: int) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._is_empty.set()
+        self.answer_bytes -= answer_bytes
+        self.request_bytes -= request_bytes
+
+    def relieve(self) -> None:
+        """Close the connection with the largest unfinished request."""
+        largest = max((c for c in self.connections if not c.closed), key=lambda c: c.partial_bytes, default=None)
+        if largest is not None:
+            limit = self.limits.request_bytes_max
+            largest.close(
+                f"{largest.partial_bytes} bytes of a request, above limits.request_bytes_max={limit} over all"
+            )
+
+    def next_deadline_ms(self) -> int | None:
+        return self.mono_ms + SWEEP_INTERVAL_MS if self.connections else None
+
+    def sweep(self, mono_ms: int) -> None:
+        """Close connections whose time is up; some of them at a time."""
+        self.mono_ms = mono_ms
+        if not self._round:
+            self._round = list(self.connections)
+        batch, self._round = self._round[:SWEEP_CONNECTIONS_MAX], self._round[SWEEP_CONNECTIONS_MAX:]
+        for connection in batch:
+            reason = "" if connection.closed else connection.overdue(mono_ms)
+            if reason:
+                self.closed_overdue_count += 1
+                connection.close(reason, abort=True)
+
+    # -- Stopping
+
+    async def stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def hold_all(self) -> None:
+        """Read no further requests."""
+        for connection in self.connections:
+            connection.hold()
+
+    async def close_all(self, wait_ms: int) -> None:
+        """Close every connection; give what is unsent `wait_ms` to leave."""
+        self.flush()
+        self._is_empty.clear()
+        for connection in self.connections:
+            connection.close("")
+        if self.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), wait_ms / 1000)
+        for connection in self.connections:
+            connection.abort()
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """Take a port (0: any free one) and close it to others; raises ConfigError or StartError, naming the setting."""
+    try:
+        found: Sequence[tuple[int, int, int, str, tuple[str, int]]] = sorted(
+            socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),  # type: ignore[arg-type]
+            key=lambda address: address[0] != socket.AF_INET,
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"server.host: {host!r} is no address of this machine: {error}") from error
+    family, kind, number, _, address = found[0]
+    bound = socket.socket(family, kind, number)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise StartError(f"{setting}: cannot listen on {host}:{port}: {error.strerror}") from error
+    bound.setblocking(False)
+    return bound
