@@ -1,0 +1,478 @@
+"""A disk in memory that forgets what was not synced when the power goes, and one whose n-th operation fails.
+
+    disk = CrashDisk(cut_at=17)                  # the 17th changing operation raises PowerCut, and so do all after it
+    disk.after_power_cut(seed)                   # the disk as the next start might find it
+    disk.after_kill()                            # the process died, the machine did not: all is there, not synced
+
+What may be left of changes that were not synced, each decided by the seed:
+
+  - bytes: every 4 KiB page as it was after any one of the writes to it, or before all of them; some pages are torn,
+    each 512-byte sector then has a choice of its own. Bytes inside the length that were never written read as zeros.
+  - length: as after any of the writes and truncations, or in between. Writes behind a lost truncation are lost too.
+  - names: every created, renamed or removed name has taken effect or not; for one name the effects are a prefix of what
+    was done to it. A rename is one change: never both names, never neither. `sync` of a file does not keep its name:
+    ext4 does, POSIX does not promise it.
+
+What was synced, and whatever lies in a synced directory, is there. Garbage never appears: file systems show zeros where
+blocks were allocated and not written (ext4 data=ordered, XFS).
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from random import Random
+from typing import NamedTuple
+
+from store.entry import Buffer
+
+PAGE_SIZE = 4096
+SECTOR_SIZE = 512
+SECTORS_PER_PAGE = PAGE_SIZE // SECTOR_SIZE
+TORN_SHARE = 0.2  # of the unsynced pages
+# A cut draws one pair: how likely all changes to a page, length or name came through, and how likely none did.
+FATES = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.1, 0.1), (0.8, 0.1), (0.1, 0.8))
+
+
+class PowerCut(BaseException):
+    """The machine is off. Not an Exception: nothing in the broker may take it for something it can handle."""
+
+
+class CrashDisk:
+    """Implements `store.files.Files`. One thread at a time.
+
+    `operations` counts what changes the disk: creating open, write, sync, sync_directory, truncate, reserve, rename,
+    remove, remove_directory, make_directory. The operation that the cut hits has happened like any unsynced one; a sync
+    that it hits has not.
+    """
+
+    def __init__(self, *, cut_at: int | None = None) -> None:
+        self.cut_at = cut_at
+        self.operations = 0
+        self.cached = True  # False: read_cached finds nothing
+        self.total_bytes = 1 << 40
+        self.used_bytes: int | None = None  # None: the sum of all lengths
+        self._root = _Directory()
+        self._open: dict[int, _File] = {}
+        self._locks: dict[int, str] = {}
+        self._next_handle = 3
+        self._is_off = False
+
+    # -- What happens to it
+
+    def after_power_cut(self, seed: int) -> "CrashDisk":
+        """Return the disk as the machine might find it; all on it is then durable. This one stays as it is."""
+        disk = CrashDisk()
+        disk._root = self._root.after_cut(_Fate(seed))
+        disk.total_bytes, disk.used_bytes = self.total_bytes, self.used_bytes
+        return disk
+
+    def after_kill(self) -> "CrashDisk":
+        """Return the disk as the next process finds it: unsynced changes are there, and still unsynced."""
+        disk = CrashDisk()
+        disk._root = deepcopy(self._root)
+        disk.total_bytes, disk.used_bytes = self.total_bytes, self.used_bytes
+        return disk
+
+    def flip(self, path: str, at: int, mask: int = 0xFF) -> None:
+        """Damage one byte, durably, as a failing disk does."""
+        file = self._file_at(path)
+        for image in (file.bytes, file.durable):
+            if at < len(image):
+                image[at] ^= mask
+
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(path for path, _ in self._root.walk(""))
+
+    def contents(self) -> dict[str, bytes]:
+        return {path: bytes(file.bytes) for path, file in self._root.walk("")}
+
+    # -- Files: handles and bytes
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        self._check_on()
+        directory, name = self._parent(path)
+        found = directory.entries.get(name)
+        if create:
+            if found is not None:
+                raise _os_error(errno.EEXIST, path)
+            found = _File()
+            self._change(directory, {name: found}, f"create {path}")
+        if not isinstance(found, _File):
+            raise _os_error(errno.ENOENT if found is None else errno.EISDIR, path)
+        return self._handle(found)
+
+    def close(self, file: int) -> None:
+        if self._is_off:
+            return  # so that clean-up on the way out of a cut is not in its way
+        self._locks.pop(file, None)
+        del self._open[file]
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        data = b"".join(buffers)
+        cut = self._count("write", f"{len(data)} bytes at {at}")
+        self._file(file).write(at, data)
+        self._cut_if(cut)
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        self._check_on()
+        return bytes(self._file(file).bytes[at : at + size])
+
+    def read_cached(self, file: int, size: int, at: int) -> bytes | None:
+        found = self.read(file, size, at)
+        return found if self.cached and len(found) == size else None
+
+    def sync(self, file: int) -> None:
+        self._cut_if(self._count("sync", ""))
+        self._file(file).sync()
+
+    def size(self, file: int) -> int:
+        self._check_on()
+        return len(self._file(file).bytes)
+
+    def truncate(self, file: int, size: int) -> None:
+        cut = self._count("truncate", f"to {size}")
+        self._file(file).resize(size)
+        self._cut_if(cut)
+
+    def reserve(self, file: int, size: int) -> None:
+        cut = self._count("reserve", f"up to {size}")
+        if size > len(self._file(file).bytes):
+            self._file(file).resize(size)
+        self._cut_if(cut)
+
+    # -- Files: names
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory_at(path)
+        self._cut_if(self._count("sync_directory", path))
+        directory.sync()
+
+    def rename(self, old: str, new: str) -> None:
+        directory, old_name = self._parent(old)
+        other, new_name = self._parent(new)
+        assert directory is other, (
+            f"rename of {old} to {new}: across directories it is two changes on some file systems"
+        )
+        self._change(directory, {old_name: None, new_name: self._file_at(old)}, f"rename {old} to {new}")
+
+    def remove(self, path: str) -> None:
+        directory, name = self._parent(path)
+        self._file_at(path)
+        self._change(directory, {name: None}, f"remove {path}")
+
+    def remove_directory(self, path: str) -> None:
+        if self._directory_at(path).entries:
+            raise _os_error(errno.ENOTEMPTY, path)
+        directory, name = self._parent(path)
+        self._change(directory, {name: None}, f"remove_directory {path}")
+
+    def make_directory(self, path: str) -> None:
+        directory = self._root
+        for name in _parts(path):
+            below = directory.entries.get(name)
+            if below is None:
+                below = _Directory()
+                self._change(directory, {name: below}, f"make_directory {path}")
+            if not isinstance(below, _Directory):
+                raise _os_error(errno.ENOTDIR, path)
+            directory = below
+
+    def list(self, path: str) -> list[str]:
+        self._check_on()
+        try:
+            return sorted(self._directory_at(path).entries)
+        except FileNotFoundError:
+            return []
+
+    def lock(self, path: str) -> int:
+        if path in self._locks.values():
+            raise _os_error(errno.EAGAIN, path)
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            handle = self.open(path, create=True)
+        self._locks[handle] = path
+        return handle
+
+    def usage(self) -> tuple[int, int]:
+        self._check_on()
+        if self.used_bytes is not None:
+            return self.used_bytes, self.total_bytes
+        return sum(len(file.bytes) for _, file in self._root.walk("")), self.total_bytes
+
+    # -- Counting and cutting
+
+    def _count(self, kind: str, detail: str) -> str:
+        """Count one operation; return what to tell if the power goes during it, or nothing."""
+        self._check_on()
+        self.operations += 1
+        return f"operation {self.operations}: {kind} {detail}" if self.operations == self.cut_at else ""
+
+    def _cut_if(self, cut: str) -> None:
+        if cut:
+            self._is_off = True
+            raise PowerCut(cut)
+
+    def _check_on(self) -> None:
+        if self._is_off:
+            raise PowerCut("the power is off")
+
+    def _change(self, directory: "_Directory", change: "dict[str, _Node | None]", detail: str) -> None:
+        kind, _, rest = detail.partition(" ")
+        cut = self._count(kind, rest)
+        directory.change(change)
+        self._cut_if(cut)
+
+    # -- Finding
+
+    def _handle(self, file: "_File") -> int:
+        handle = self._next_handle
+        self._next_handle += 1
+        self._open[handle] = file
+        return handle
+
+    def _file(self, handle: int) -> "_File":
+        return self._open[handle]
+
+    def _parent(self, path: str) -> "tuple[_Directory, str]":
+        above, _, name = path.rpartition("/")
+        return self._directory_at(above), name
+
+    def _directory_at(self, path: str) -> "_Directory":
+        found: _Node = self._root
+        for name in _parts(path):
+            below = found.entries.get(name) if isinstance(found, _Directory) else None
+            if below is None:
+                raise _os_error(errno.ENOENT, path)
+            found = below
+        if not isinstance(found, _Directory):
+            raise _os_error(errno.ENOTDIR, path)
+        return found
+
+    def _file_at(self, path: str) -> "_File":
+        directory, name = self._parent(path)
+        found = directory.entries.get(name)
+        if not isinstance(found, _File):
+            raise _os_error(errno.ENOENT if found is None else errno.EISDIR, path)
+        return found
+
+
+class FailingDisk(CrashDisk):
+    """A disk on which operations of one kind fail from the n-th on: `failures` times, or until `heal()`.
+
+    `kind` is a method's name, and "create" for a creating open. A failing write leaves half of its bytes (ENOSPC does).
+    A failing sync takes with it what it should have kept: the operating system forgets that those pages were dirty, so
+    a later sync succeeds without writing them (PostgreSQL's "fsyncgate", 2018).
+    """
+
+    def __init__(self, kind: str, nth: int, error: int, *, failures: int | None = 1, cut_at: int | None = None) -> None:
+        super().__init__(cut_at=cut_at)
+        self._kind, self._error = kind, error
+        self._calls_until, self._failures_left = nth, failures
+
+    def heal(self) -> None:
+        self._failures_left = 0
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        try:
+            super().write(file, buffers, at)
+        except OSError:
+            data = b"".join(buffers)
+            self._file(file).write(at, data[: len(data) // 2])
+            raise
+
+    def sync(self, file: int) -> None:
+        try:
+            super().sync(file)
+        except OSError:
+            self._file(file).forget_unsynced()
+            raise
+
+    def _count(self, kind: str, detail: str) -> str:
+        cut = super()._count(kind, detail)
+        if kind == self._kind:
+            self._calls_until -= 1
+            if self._calls_until <= 0 and self._failures_left != 0:
+                if self._failures_left is not None:
+                    self._failures_left -= 1
+                raise _os_error(self._error, f"{kind} {detail}")
+        return cut
+
+
+# -- What lies on the disk
+
+
+class _Write(NamedTuple):
+    at: int
+    data: bytes
+
+
+class _Resize(NamedTuple):
+    size: int
+    shrinks: bool
+
+
+class _File:
+    """One inode: what programs read, what is durable, and the changes between the two in their order."""
+
+    def __init__(self, content: bytes | bytearray = b"") -> None:
+        self.bytes = bytearray(content)
+        self.durable = bytearray(content)
+        self.unsynced: list[_Write | _Resize] = []
+
+    def write(self, at: int, data: bytes) -> None:
+        _put(self.bytes, at, data)
+        self.unsynced.append(_Write(at, data))
+
+    def resize(self, size: int) -> None:
+        self.unsynced.append(_Resize(size, shrinks=size < len(self.bytes)))
+        _resize(self.bytes, size)
+
+    def sync(self) -> None:
+        for change in self.unsynced:
+            if isinstance(change, _Write):
+                _put(self.durable, change.at, change.data)
+            else:
+                _resize(self.durable, change.size)
+        self.unsynced = []
+
+    def forget_unsynced(self) -> None:
+        """The changes can be read until the power goes, and no sync will ever keep them."""
+        self.unsynced = []
+
+    def after_cut(self, fate: "_Fate") -> "_File":
+        changes = self.unsynced
+        resized = fate.moment(len(changes))  # the length is as it was after this many changes
+        lost_cut = (number for number in range(resized, len(changes)) if _is_cut(changes[number]))
+        changes = changes[: next(lost_cut, len(changes))]
+        image, size = bytearray(self.durable), len(self.durable)
+        pages = _Pages(fate, len(changes))
+        for number, change in enumerate(changes):
+            if isinstance(change, _Write):
+                pages.write(image, number, change)
+                size = max(size, change.at + len(change.data)) if number < resized else size
+            elif number < resized:
+                size = change.size
+                if change.shrinks:
+                    _resize(image, size)
+        if size > len(self.durable):
+            size = len(self.durable) + fate.moment(size - len(self.durable))
+        _resize(image, size)
+        return _File(image)
+
+
+class _Pages:
+    """Draws for each page of a file, or each sector of a torn one, how many of the changes have reached the disk."""
+
+    def __init__(self, fate: "_Fate", changes: int) -> None:
+        self._fate, self._changes = fate, changes
+        self._moments: dict[int, list[int]] = {}  # page -> one moment per sector
+
+    def write(self, image: bytearray, number: int, change: _Write) -> None:
+        """Apply those sectors of the change that have survived."""
+        end = change.at + len(change.data)
+        for sector in range(change.at // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
+            if number < self._moment(sector):
+                start, until = max(change.at, sector * SECTOR_SIZE), min(end, (sector + 1) * SECTOR_SIZE)
+                _put(image, start, change.data[start - change.at : until - change.at])
+
+    def _moment(self, sector: int) -> int:
+        page, number = divmod(sector, SECTORS_PER_PAGE)
+        moments = self._moments.get(page)
+        if moments is None:
+            draws = SECTORS_PER_PAGE if self._fate.tears() else 1
+            moments = [self._fate.moment(self._changes) for _ in range(draws)]
+            self._moments[page] = moments = moments * (SECTORS_PER_PAGE // draws)
+        return moments[number]
+
+
+class _Directory:
+    """Names: as programs see them, as they are durable, and the changes between the two in their order."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Node] = {}
+        self.durable: dict[str, _Node] = {}
+        self.unsynced: list[dict[str, _Node | None]] = []  # None: the name is removed
+
+    def change(self, change: "dict[str, _Node | None]") -> None:
+        _apply(self.entries, change)
+        self.unsynced.append(change)
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.unsynced = []
+
+    def walk(self, above: str) -> "Iterator[tuple[str, _File]]":
+        for name, node in self.entries.items():
+            if isinstance(node, _File):
+                yield above + name, node
+            else:
+                yield from node.walk(f"{above}{name}/")
+
+    def after_cut(self, fate: "_Fate") -> "_Directory":
+        entries, lost = dict(self.durable), set[str]()
+        for change in self.unsynced:
+            if lost.isdisjoint(change) and fate.moment(1):
+                _apply(entries, change)
+            else:
+                lost.update(change)
+        directory = _Directory()
+        directory.entries = {name: node.after_cut(fate) for name, node in entries.items()}
+        directory.durable = dict(directory.entries)
+        return directory
+
+
+_Node = _File | _Directory
+
+
+class _Fate:
+    """What one power cut does; everything that is left to chance is asked here."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(seed)
+        self._all, self._none = self._rng.choice(FATES)
+
+    def moment(self, changes: int) -> int:
+        """How many of so many changes in a row have come through: all, none, or any number."""
+        drawn = self._rng.random()
+        if drawn < self._all:
+            return changes
+        return 0 if drawn < self._all + self._none else self._rng.randint(0, changes)
+
+    def tears(self) -> bool:
+        return self._rng.random() < TORN_SHARE
+
+
+def _is_cut(change: _Write | _Resize) -> bool:
+    return isinstance(change, _Resize) and change.shrinks
+
+
+def _put(image: bytearray, at: int, data: bytes) -> None:
+    if at > len(image):
+        _resize(image, at)
+    image[at : at + len(data)] = data
+
+
+def _resize(image: bytearray, size: int) -> None:
+    if size < len(image):
+        del image[size:]
+    else:
+        image.extend(bytes(size - len(image)))
+
+
+def _apply(entries: dict[str, _Node], change: dict[str, _Node | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+def _parts(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _os_error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
