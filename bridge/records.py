@@ -23,7 +23,7 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
 # -- The cluster
 
 
-class ClusterNamed(_Record, tag=1):
+class ClusterNamed(_Record, frozen=True, tag=1):
     """The id that Kafka clients see, made once for a data directory."""
 
     cluster_id: str
@@ -32,7 +32,7 @@ class ClusterNamed(_Record, tag=1):
 # -- Topics
 
 
-class TopicCreated(_Record, tag=10):
+class TopicCreated(_Record, frozen=True, tag=10):
     number: int
     name: str  # as its creator spelled it
     id: UUID
@@ -42,7 +42,7 @@ class TopicCreated(_Record, tag=10):
     created_ms: int
 
 
-class TopicChanged(_Record, tag=11):
+class TopicChanged(_Record, frozen=True, tag=11):
     """What is None stays as it was; `configs` replaces all overrides."""
 
     number: int
@@ -51,11 +51,11 @@ class TopicChanged(_Record, tag=11):
     perm: int | None = None
 
 
-class TopicDeleted(_Record, tag=12):
+class TopicDeleted(_Record, frozen=True, tag=12):
     number: int
 
 
-class TopicNumbersUsed(_Record, tag=13):
+class TopicNumbersUsed(_Record, frozen=True, tag=13):
     """Only in snapshots: numbers below `next_number` were given out, also those of topics that are gone."""
 
     next_number: int
@@ -69,7 +69,7 @@ class EpochStart(NamedTuple):
     start_offset: int
 
 
-class LeaderEpochsStarted(_Record, tag=14):
+class LeaderEpochsStarted(_Record, frozen=True, tag=14):
     starts: Sequence[EpochStart]
 
 
@@ -83,7 +83,7 @@ class CommittedPosition(NamedTuple):
     metadata: str = ""
 
 
-class PositionsCommitted(_Record, tag=20):
+class PositionsCommitted(_Record, frozen=True, tag=20):
     """Without positions it only says that the group was alive at `commit_ms`."""
 
     group: str
@@ -91,16 +91,16 @@ class PositionsCommitted(_Record, tag=20):
     commit_ms: int
 
 
-class PositionsDeleted(_Record, tag=21):
+class PositionsDeleted(_Record, frozen=True, tag=21):
     group: str
     keys: Sequence[int]
 
 
-class GroupDeleted(_Record, tag=22):
+class GroupDeleted(_Record, frozen=True, tag=22):
     group: str
 
 
-class GroupConfigured(_Record, tag=23):
+class GroupConfigured(_Record, frozen=True, tag=23):
     """The settings of a RocketMQ subscription group, by their names in SubscriptionGroupConfig."""
 
     group: str
@@ -110,7 +110,7 @@ class GroupConfigured(_Record, tag=23):
 # -- Producers
 
 
-class ProducerIdsReserved(_Record, tag=30):
+class ProducerIdsReserved(_Record, frozen=True, tag=30):
     """Producer ids below `next_id` may have been handed out."""
 
     next_id: int
@@ -133,7 +133,7 @@ class ProducerWindow(NamedTuple):
     batches: Sequence[ProducerBatch]
 
 
-class ProducerWindows(_Record, tag=31):
+class ProducerWindows(_Record, frozen=True, tag=31):
     """Only in snapshots: otherwise windows follow from the frames."""
 
     windows: Sequence[ProducerWindow]

@@ -1,0 +1,182 @@
+"""The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
+
+The names are Kafka's, and three of our own: `flush.mode` (when a write counts as kept), `retention.records`, and
+`delay.headers` (whether Kafka batches are searched for delay headers). Values are text, as on Kafka's wire. A value
+comes from the topic (an override), else from the broker's own settings, else from this table.
+`cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from bridge.config import Options
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+
+
+class InvalidConfig(Exception):
+    """A config that no topic has, or a value that its config does not take; the message names both."""
+
+
+class ConfigType(IntEnum):
+    """As DescribeConfigs numbers them (ConfigDef.Type)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class TopicConfig(NamedTuple):
+    name: str
+    type: ConfigType
+    default: str
+    check: Callable[[str], bool]
+    doc: str
+
+
+def _integer(low: int, high: int) -> Callable[[str], bool]:
+    def check(value: str) -> bool:
+        try:
+            return low <= int(value) <= high
+        except ValueError:
+            return False
+
+    return check
+
+
+def _share(value: str) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except ValueError:
+        return False
+
+
+def _one_of(*values: str) -> Callable[[str], bool]:
+    return values.__contains__
+
+
+def _some_of(*values: str) -> Callable[[str], bool]:
+    return lambda value: {part.strip() for part in value.split(",")} <= {"", *values}
+
+
+def _any_text(value: str) -> bool:
+    return True
+
+
+def _row(name: str, type_: ConfigType, default: int | str, check: Callable[[str], bool], doc: str) -> TopicConfig:
+    return TopicConfig(name, type_, str(default), check, doc)
+
+
+_B, _S, _I, _L, _D, _LIST = ConfigType
+_BOOL = _one_of("true", "false")
+_POSITIVE, _NATURAL, _FROM_MINUS_1 = _integer(1, INT64_MAX), _integer(0, INT64_MAX), _integer(-1, INT64_MAX)
+_UNUSED = "Accepted for applications that set it; changes nothing here."
+
+# fmt: off
+TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
+    # Heeded.
+    _row("max.message.bytes", _I, 1048588, _integer(0, INT32_MAX), "The largest Kafka batch, as sent, in bytes."),
+    _row("message.timestamp.type", _S, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
+         "Whose clock a Kafka record's timestamp is: the producer's or the broker's."),
+    _row("message.timestamp.before.max.ms", _L, INT64_MAX, _NATURAL, "How far a batch may be behind our clock."),
+    _row("message.timestamp.after.max.ms", _L, 3600000, _NATURAL, "How far a batch may be ahead of it."),
+    _row("retention.ms", _L, 604800000, _FROM_MINUS_1, "How long records are kept after their append; -1: for good."),
+    _row("retention.bytes", _L, -1, _FROM_MINUS_1, "How many bytes are kept in each queue; -1: no limit."),
+    _row("retention.records", _L, -1, _FROM_MINUS_1, "How many records are kept in each queue; -1: no limit."),
+    _row("cleanup.policy", _LIST, "delete", _some_of("delete", "compact"),
+         "delete: by the retention limits. compact: accepted; all records are kept."),
+    _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
+    _row("delay.headers", _B, "true", _BOOL, "Whether Kafka records are searched for delay headers."),
+    _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
+    # Shown because applications, Connect and Streams among them, set or read them.
+    _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
+    _row("file.delete.delay.ms", _L, 60000, _NATURAL, _UNUSED),
+    _row("flush.messages", _L, INT64_MAX, _POSITIVE, _UNUSED),
+    _row("flush.ms", _L, INT64_MAX, _NATURAL, _UNUSED),
+    _row("index.interval.bytes", _I, 4096, _integer(0, INT32_MAX), _UNUSED),
+    _row("max.compaction.lag.ms", _L, INT64_MAX, _POSITIVE, _UNUSED),
+    _row("min.cleanable.dirty.ratio", _D, "0.5", _share, _UNUSED),
+    _row("min.compaction.lag.ms", _L, 0, _NATURAL, _UNUSED),
+    _row("min.insync.replicas", _I, 1, _integer(1, INT32_MAX), _UNUSED),
+    _row("preallocate", _B, "false", _BOOL, _UNUSED),
+    _row("segment.bytes", _I, 1073741824, _integer(14, INT32_MAX), _UNUSED),
+    _row("segment.index.bytes", _I, 10485760, _integer(4, INT32_MAX), _UNUSED),
+    _row("segment.jitter.ms", _L, 0, _NATURAL, _UNUSED),
+    _row("segment.ms", _L, 604800000, _POSITIVE, _UNUSED),
+    _row("unclean.leader.election.enable", _B, "false", _BOOL, _UNUSED),
+    # Set by tools although they mean replication between brokers, or a log format of the past.
+    _row("leader.replication.throttled.replicas", _LIST, "", _any_text, _UNUSED),
+    _row("follower.replication.throttled.replicas", _LIST, "", _any_text, _UNUSED),
+    _row("remote.storage.enable", _B, "false", _one_of("false"), "There is no tiered storage."),
+)}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What the broker heeds of a topic's configs, typed."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    retention_ms: int  # -1: no limit; so the next two
+    retention_bytes: int
+    retention_records: int
+    compact: bool
+    delete: bool
+    durable: bool
+    delay_headers: bool
+
+
+def broker_defaults(options: Options) -> Mapping[str, str]:
+    """The broker's settings, by the names of the topic configs whose default they are."""
+    return {
+        "max.message.bytes": str(options.topics.message_bytes_max),
+        "retention.ms": str(options.retention.ms),
+        "retention.bytes": str(options.retention.bytes),
+        "retention.records": str(options.retention.records),
+        "flush.mode": options.store.flush,
+    }
+
+
+def check(configs: Mapping[str, str]) -> None:
+    """Raise `InvalidConfig` for a config that no topic has, or a value that it does not take."""
+    for name, value in configs.items():
+        row = TABLE.get(name)
+        if row is None:
+            raise InvalidConfig(f"unknown topic config {name}")
+        if not row.check(value):
+            raise InvalidConfig(f"invalid value {value!r} for topic config {name} ({row.type.name.lower()})")
+
+
+def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> str:
+    return overrides[name] if name in overrides else broker.get(name, TABLE[name].default)
+
+
+def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSettings:
+    """Type what a topic's configs come to; all values have passed `check`."""
+
+    def value(name: str) -> str:
+        return value_of(name, overrides, broker)
+
+    policies = {part.strip() for part in value("cleanup.policy").split(",")}
+    return TopicSettings(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        retention_records=int(value("retention.records")),
+        compact="compact" in policies,
+        delete="compact" not in policies or "delete" in policies,
+        durable=value("flush.mode") == "sync",
+        delay_headers=value("delay.headers") == "true",
+    )

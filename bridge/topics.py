@@ -1,0 +1,394 @@
+"""The topics: their names, numbers, queues, configs and leader epochs.
+
+A topic's number is never given out twice, and a topic created again is a new one: new number, new id, offsets from 0.
+Its name is kept as its creator spelled it, and found under either family's spelling (`protocol.names`).
+
+Changes go through the ledger. Promises returned here say when the change may be answered; the change itself is
+visible at once, so every answer that reports topics waits for `Ledger.barrier()`.
+"""
+
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from bridge import topic_configs
+from bridge.config import TopicsOptions
+from bridge.ledger import Ledger
+from bridge.records import (
+    EpochStart,
+    LeaderEpochsStarted,
+    Record,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicNumbersUsed,
+)
+from bridge.topic_configs import TopicSettings
+from protocol import names
+from protocol.rocketmq.flags import PERM_INHERIT, PERM_READ_WRITE
+from protocol.rocketmq.names import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    NOT_ALLOWED_TO_SEND,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+)
+from store.entry import Promise, Slot
+from store.queue import Queue
+
+QUEUE_ID_BITS = 16
+EPOCHS_MAX = 64  # remembered for each queue; of older ones only the end of the oldest is known
+EPOCH_STARTS_IN_RECORD = 1000
+AUTO_CREATED_QUEUES_MAX = 8  # TopicConfigManager.java: what a producer may wish for is bounded by TBW102's own
+
+_KAFKA_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+
+logger = logging.getLogger("bridge")
+
+
+class TopicError(Exception):
+    """A topic cannot be made or changed so; each door answers with its own code."""
+
+
+class TopicExists(TopicError):
+    """The name, or a name with the same spelling in the other family, is taken."""
+
+
+class UnknownTopic(TopicError):
+    pass
+
+
+class InvalidTopicName(TopicError):
+    pass
+
+
+class InvalidQueueCount(TopicError):
+    pass
+
+
+class TooManyTopics(TopicError):
+    """`topics.count_max` is reached."""
+
+
+class TopicStore(Protocol):
+    """What topics ask of the store."""
+
+    def queue(self, key: int) -> Queue: ...
+
+    def queues(self) -> Iterable[Queue]: ...
+
+    def drop_topic(self, number: int, now_ms: int) -> None: ...
+
+
+class SystemTopic(NamedTuple):
+    """A topic of the broker's own: made at start, readable by all, refused to producers unless `may_produce`."""
+
+    name: str
+    queue_count: int
+    perm: int = PERM_READ_WRITE
+    may_produce: bool = False
+
+
+def system_topics(cluster: str, broker: str) -> Collection[SystemTopic]:
+    """The topics that RocketMQ clients and tools take for granted."""
+    return (
+        SystemTopic(AUTO_CREATE_TOPIC, AUTO_CREATED_QUEUES_MAX, PERM_READ_WRITE | PERM_INHERIT),
+        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
+        SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT),
+        SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """One topic; only replay changes it."""
+
+    number: int
+    name: str
+    id: uuid.UUID
+    perm: int
+    created_ms: int
+    queue_count: int
+    configs: Mapping[str, str]  # overrides only
+    settings: TopicSettings
+    kafka_name: str
+    rocketmq_name: str
+    is_listed: bool  # in Kafka's listings; the templates that RocketMQ's tools expect are not
+    may_produce: bool
+    queues: list[Queue] = field(default_factory=list)  # by queue id
+    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)  # by queue id; none: epoch 0 from offset 0
+
+    def key(self, queue_id: int) -> int:
+        return self.number << QUEUE_ID_BITS | queue_id
+
+    def leader_epoch(self, queue_id: int) -> int:
+        starts = self.epochs.get(queue_id)
+        return starts[-1].epoch if starts else 0
+
+    def epoch_end(self, queue_id: int, epoch: int) -> tuple[int, int]:
+        """Answer OffsetForLeaderEpoch: (the greatest epoch up to that one, where it ended); (-1, -1) if not known."""
+        starts = self.epochs.get(queue_id, ())
+        if epoch > self.leader_epoch(queue_id) or epoch < 0:
+            return -1, -1
+        known, end = -1 if len(starts) == EPOCHS_MAX else 0, self.queues[queue_id].visible_end
+        for start in starts:
+            if start.epoch > epoch:
+                return known, start.start_offset
+            known = start.epoch
+        return known, end
+
+
+class Topics:
+    """The catalog of topics."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        options: TopicsOptions,
+        *,
+        system: Collection[SystemTopic] = (),
+        config_defaults: Mapping[str, str] | None = None,
+    ) -> None:
+        """`config_defaults`: `topic_configs.broker_defaults`."""
+        self.version = 0  # Moves with every change; caches of metadata key on it.
+        self.config_defaults = dict(config_defaults or {})
+        topic_configs.check(self.config_defaults)
+        self._ledger, self._options = ledger, options
+        self._system = {topic.name: topic for topic in system}
+        self._next_number = 1
+        self._by_number: dict[int, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._by_kafka_name: dict[str, Topic] = {}
+        self._by_rocketmq_name: dict[str, Topic] = {}
+        self._store: TopicStore | None = None
+        self.by_kafka_name = self._by_kafka_name.get
+        self.by_rocketmq_name = self._by_rocketmq_name.get
+        self.by_number = self._by_number.get
+        self.by_id = self._by_id.get
+        ledger.own(TopicCreated, self._replay_created)
+        ledger.own(TopicChanged, self._replay_changed)
+        ledger.own(TopicDeleted, self._replay_deleted)
+        ledger.own(TopicNumbersUsed, self._replay_numbers_used)
+        ledger.own(LeaderEpochsStarted, self._replay_epochs)
+        ledger.on_snapshot(self._snapshot)
+
+    # -- Finding
+
+    def get(self, name: str) -> Topic | None:
+        """Find a topic by its name in any spelling."""
+        return self._by_kafka_name.get(name) or self._by_rocketmq_name.get(name)
+
+    def all(self) -> Collection[Topic]:
+        return self._by_number.values()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def queue(self, key: int) -> Queue | None:
+        """Give the queue of that key, if its topic is there and has it."""
+        topic = self._by_number.get(key >> QUEUE_ID_BITS)
+        queue_id = key & (1 << QUEUE_ID_BITS) - 1
+        return topic.queues[queue_id] if topic is not None and queue_id < len(topic.queues) else None
+
+    # -- Starting
+
+    def attach(self, store: TopicStore, now_ms: int, *, clean: bool) -> None:
+        """Take the queues of the recovered store, drop those of no topic, make what is missing, begin new epochs.
+
+        After an unclean end, records that a queue under async flush had shown may be gone: its next ones get a higher
+        leader epoch, by which Kafka clients notice.
+        """
+        self._store = store
+        for topic in self._by_number.values():
+            self._bind(topic)
+        for number in {queue.key >> QUEUE_ID_BITS for queue in store.queues()} - self._by_number.keys():
+            logger.warning("dropped queues of a deleted topic number=%d", number)
+            store.drop_topic(number, now_ms)
+        for system in self._system.values():
+            if system.name not in self._by_rocketmq_name:
+                self.create(system.name, system.queue_count, {}, now_ms, perm=system.perm)
+        if not clean:
+            self._begin_epochs(now_ms)
+
+    def _begin_epochs(self, now_ms: int) -> None:
+        starts = [
+            EpochStart(queue.key, topic.leader_epoch(queue_id) + 1, queue.end_offset)
+            for topic in self._by_number.values()
+            for queue_id, queue in enumerate(topic.queues)
+            if not queue.durable and queue.end_offset
+        ]
+        if starts:
+            self._ledger.commit([LeaderEpochsStarted(part) for part in _parts(starts)], now_ms)
+
+    # -- Changing
+
+    def create(
+        self, name: str, queue_count: int, configs: Mapping[str, str], now_ms: int, *, perm: int = PERM_READ_WRITE
+    ) -> tuple[Topic, Promise]:
+        """Create a topic; raises `TopicError` or `InvalidConfig`, and `StoreError` from the log."""
+        self.check_new(name, queue_count, configs)
+        number = self._next_number
+        created = TopicCreated(number, name, uuid.uuid4(), queue_count, perm, dict(configs), now_ms)
+        promise = self._ledger.commit([created], now_ms).promise
+        return self._by_number[number], promise
+
+    def check_new(self, name: str, queue_count: int, configs: Mapping[str, str]) -> None:
+        """Raise what `create` would (for requests that only validate)."""
+        if not (names.is_kafka_topic(name) or names.is_rocketmq_topic(name)):
+            raise InvalidTopicName(f"topic name {name[:300]!r} is legal neither in Kafka nor in RocketMQ")
+        taken = self._by_kafka_name.get(names.kafka_name(name)) or self._by_rocketmq_name.get(names.rocketmq_name(name))
+        if taken:
+            raise TopicExists(f"topic {name} exists" + (f" as {taken.name}" if taken.name != name else ""))
+        if len(self._by_number) >= self._options.count_max:
+            raise TooManyTopics(f"{len(self._by_number)} topics; topics.count_max is {self._options.count_max}")
+        self._check_queue_count(name, queue_count)
+        topic_configs.check(configs)
+
+    def delete(self, topic: Topic, now_ms: int) -> Promise:
+        assert self._store is not None, "the store is not open"
+        if topic.name in self._system:
+            raise InvalidTopicName(f"topic {topic.name} is the broker's own")
+        promise = self._ledger.commit([TopicDeleted(topic.number)], now_ms).promise
+        # After the record: a crash between the two leaves queues of no topic, which the next start drops.
+        self._store.drop_topic(topic.number, now_ms)
+        return promise
+
+    def add_queues(self, topic: Topic, queue_count: int, now_ms: int) -> Promise:
+        """Let the topic have `queue_count` queues in all. Queues are never taken away: their records would be lost."""
+        if queue_count <= topic.queue_count:
+            raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
+        self._check_queue_count(topic.name, queue_count)
+        return self._ledger.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
+
+    def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
+        """Replace all overrides of the topic's configs; raises `InvalidConfig`."""
+        topic_configs.check(configs)
+        return self._ledger.commit([TopicChanged(topic.number, configs=dict(configs))], now_ms).promise
+
+    def permit(self, topic: Topic, perm: int, now_ms: int) -> Promise:
+        """Set what RocketMQ clients may do with the topic (`protocol.rocketmq.flags`, PERM_*)."""
+        return self._ledger.commit([TopicChanged(topic.number, perm=perm)], now_ms).promise
+
+    def _check_queue_count(self, name: str, queue_count: int) -> None:
+        most = self._options.queues_max
+        if not 1 <= queue_count <= most:
+            raise InvalidQueueCount(f"topic {name} cannot have {queue_count} queues; 1 to {most} are allowed")
+
+    # -- Creating on first use
+
+    def auto_create_for_kafka(self, name: str, now_ms: int) -> Topic | None:
+        """Create what Metadata asked for; None if topics are not created so or this one not by its name."""
+        if not self._options.auto_create or not names.is_kafka_topic(name) or self._is_reserved(name):
+            return None
+        return self.create(name, self._options.queues, {}, now_ms)[0]
+
+    def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
+        """Create what a send named; `template` is the topic that it names as the pattern (TBW102), or None results.
+
+        A retry or dead-letter topic is always created, with one queue. TopicConfigManager.java.
+        """
+        if not names.is_rocketmq_topic(name) or self._is_reserved(name):
+            return None
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return self.create(name, 1, {}, now_ms)[0]
+        pattern = self._by_rocketmq_name.get(template)
+        if not self._options.auto_create or pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        queue_count = min(wished_queues if wished_queues > 0 else self._options.queues, pattern.queue_count)
+        return self.create(name, queue_count, {}, now_ms, perm=pattern.perm & ~PERM_INHERIT)[0]
+
+    def _is_reserved(self, name: str) -> bool:
+        spelled = names.rocketmq_name(name)
+        return name in _KAFKA_INTERNAL or spelled in NOT_ALLOWED_TO_SEND or spelled.startswith(SYSTEM_PREFIX)
+
+    # -- Replay
+
+    def _replay_created(self, record: TopicCreated, slot: Slot) -> None:
+        if record.number in self._by_number:
+            return  # A snapshot that was appended again.
+        system = self._system.get(record.name)
+        topic = Topic(
+            number=record.number,
+            name=record.name,
+            id=record.id,
+            perm=record.perm,
+            created_ms=record.created_ms,
+            queue_count=record.queue_count,
+            configs=record.configs,
+            settings=topic_configs.settings(record.configs, self.config_defaults),
+            kafka_name=names.kafka_name(record.name),
+            rocketmq_name=names.rocketmq_name(record.name),
+            is_listed=system is None,
+            may_produce=system.may_produce if system else not self._is_reserved(record.name),
+        )
+        self._by_number[topic.number] = self._by_id[topic.id] = topic
+        self._by_kafka_name[topic.kafka_name] = self._by_rocketmq_name[topic.rocketmq_name] = topic
+        self._next_number = max(self._next_number, topic.number + 1)
+        self._bind(topic)
+        self.version += 1
+
+    def _replay_changed(self, record: TopicChanged, slot: Slot) -> None:
+        topic = self._by_number.get(record.number)
+        if topic is None:
+            return
+        if record.queue_count is not None:
+            topic.queue_count = max(topic.queue_count, record.queue_count)
+        if record.configs is not None:
+            topic.configs = record.configs
+            topic.settings = topic_configs.settings(record.configs, self.config_defaults)
+        if record.perm is not None:
+            topic.perm = record.perm
+        self._bind(topic)
+        self.version += 1
+
+    def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        topic = self._by_number.pop(record.number, None)
+        if topic is not None:
+            del self._by_id[topic.id], self._by_kafka_name[topic.kafka_name]
+            del self._by_rocketmq_name[topic.rocketmq_name]
+            self.version += 1
+
+    def _replay_numbers_used(self, record: TopicNumbersUsed, slot: Slot) -> None:
+        self._next_number = max(self._next_number, record.next_number)
+
+    def _replay_epochs(self, record: LeaderEpochsStarted, slot: Slot) -> None:
+        for start in record.starts:
+            topic = self._by_number.get(start.key >> QUEUE_ID_BITS)
+            if topic is None:
+                continue
+            queue_id = start.key & (1 << QUEUE_ID_BITS) - 1
+            if start.epoch > topic.leader_epoch(queue_id):
+                starts = topic.epochs.setdefault(queue_id, [])
+                starts.append(start)
+                del starts[:-EPOCHS_MAX]
+        self.version += 1
+
+    def _snapshot(self) -> Iterable[Record]:
+        yield TopicNumbersUsed(self._next_number)
+        for topic in self._by_number.values():
+            yield TopicCreated(
+                topic.number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
+            )
+            starts = [start for starts in topic.epochs.values() for start in starts]
+            for part in _parts(starts):
+                yield LeaderEpochsStarted(part)
+
+    def _bind(self, topic: Topic) -> None:
+        """Give a topic its queues; during recovery there are none yet."""
+        if self._store is None:
+            return
+        for queue_id in range(len(topic.queues), topic.queue_count):
+            topic.queues.append(self._store.queue(topic.key(queue_id)))
+        for queue in topic.queues:
+            queue.durable = topic.settings.durable
+
+
+def _parts(starts: list[EpochStart]) -> Iterable[list[EpochStart]]:
+    for at in range(0, len(starts), EPOCH_STARTS_IN_RECORD):
+        yield starts[at : at + EPOCH_STARTS_IN_RECORD]
