@@ -1,0 +1,85 @@
+"""Frames of both protocols: a length and that many bytes, out of a stream that was cut anywhere.
+
+    length i32, big-endian | payload: `length` bytes      (Kafka: a request; RocketMQ: a remoting command)
+
+The length does not count itself. Sans-IO: whoever owns the socket feeds what arrived and gets whole payloads.
+"""
+
+import struct
+
+from protocol.errors import ProtocolError
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameReader:
+    """Cut a stream into the payloads of its frames.
+
+    `limit_bytes` is the largest payload accepted; the peers' own defaults are 100 MiB (Kafka,
+    `socket.request.max.bytes`) and 16 MiB (RocketMQ, `com.rocketmq.remoting.frameMaxLength`). It may be changed
+    between two frames, as Kafka does once a connection has authenticated.
+    At most one unfinished frame is held, and of it only what arrived: a length costs nothing until its bytes come.
+    """
+
+    __slots__ = ("_missing", "_partial", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._partial = bytearray()  # The start of an unfinished frame: one to three bytes of length, or payload only.
+        self._missing = 0  # Payload bytes still to come. Invariant: 0 while `_partial` is part of a length.
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a frame that is not complete."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """Take what arrived, give the payloads that it completes, in order, read-only.
+
+        `data` must not change later: a payload that lies whole in it is a slice of it, not a copy. A payload that
+        spans several calls is joined once. Raises ProtocolError for a length below 0 or above the limit, before any
+        of that frame is kept; the stream has then lost its frames for good, and the frames before it in `data` go
+        with it.
+        """
+        if self._partial or self._missing:
+            return self._resume(memoryview(data))
+        return self._cut(memoryview(data), 0)
+
+    def _cut(self, view: memoryview, at: int) -> list[memoryview]:
+        payloads: list[memoryview] = []
+        end = len(view)
+        while end - at >= 4:
+            start = at + 4
+            at = start + self._checked(_LENGTH.unpack_from(view, at)[0])
+            if at > end:
+                self._partial += view[start:]
+                self._missing = at - end
+                return payloads
+            payloads.append(view[start:at].toreadonly())
+        self._partial += view[at:]
+        return payloads
+
+    def _resume(self, view: memoryview) -> list[memoryview]:
+        """Go on with the unfinished frame."""
+        at = 0
+        if not self._missing:
+            at = 4 - len(self._partial)
+            self._partial += view[:at]
+            if len(self._partial) < 4:
+                return []
+            self._missing = self._checked(_LENGTH.unpack(self._partial)[0])
+            self._partial = bytearray()
+        rest = view[at : at + self._missing]
+        # One growing buffer, not a list of chunks: single bytes from a peer would make us keep an object for each.
+        self._partial += rest
+        self._missing -= len(rest)
+        if self._missing:
+            return []
+        payload = memoryview(self._partial).toreadonly()
+        self._partial = bytearray()
+        return [payload, *self._cut(view, at + len(rest))]
+
+    def _checked(self, length: int) -> int:
+        if not 0 <= length <= self.limit_bytes:
+            raise ProtocolError(f"frame of {length} bytes; allowed are 0 to {self.limit_bytes}")
+        return length

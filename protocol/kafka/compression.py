@@ -1,0 +1,129 @@
+"""The compression codecs of record batches, with a limit on what comes out.
+
+A batch's attributes name the codec; its records are one stream of it:
+
+    gzip    RFC 1952
+    snappy  a raw block (librdkafka, Sarama, franz-go), or xerial's framing (Java, kafka-python, kafkajs):
+            \\x82SNAPPY\\0 | version i32 | compatible i32 | { length i32 | raw block } ...      big-endian
+    lz4     an LZ4 frame
+    zstd    a Zstandard frame
+
+Sources: Kafka's `CompressionType.java`, snappy-java's `SnappyCodec.java`.
+"""
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+
+import cramjam
+
+from protocol.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+_BLOCK_LENGTH = struct.Struct(">i")
+
+# A first guess of the room that an inflated batch needs; room grows by the same factor until it is enough.
+_ROOM_BYTES_MIN = 64 << 10
+_ROOM_FACTOR = 8
+
+
+def inflate(codec: int, data: Buffer, limit_bytes: int) -> bytes:
+    """Decompress `data`, which may claim or contain anything.
+
+    Raises ProtocolError if it is not a whole stream of `codec`, or holds more than `limit_bytes`; memory used stays
+    below twice the limit, whatever the data claims.
+    """
+    try:
+        if codec == Codec.SNAPPY:
+            return _inflate_snappy(data, limit_bytes)
+        return _inflate_stream(_INFLATERS[codec], data, limit_bytes)
+    except KeyError:
+        raise ProtocolError(f"unknown compression codec {codec}") from None
+    except cramjam.DecompressionError as error:
+        raise ProtocolError(f"{len(data)} bytes do not inflate as {Codec(codec).name}: {error}") from None
+
+
+def deflate(codec: int, data: Buffer) -> bytes:
+    """Compress `data`; the same bytes in give the same bytes out."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Codec.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(data))
+        case Codec.LZ4:
+            # cramjam's own default is a slow high-compression level; 0 is what Kafka's producers use.
+            return bytes(cramjam.lz4.compress(data, level=0))
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data))
+    raise ValueError(f"unknown compression codec {codec}")
+
+
+def _inflate_stream(inflate_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
+    """Inflate into a buffer of fixed size, larger ones while it is too small: never into one that grows by itself.
+
+    The codecs do not tell "no room" from "corrupt" in one way, so a corrupt stream is tried as often.
+    """
+    room = min(max(len(data) * _ROOM_FACTOR, _ROOM_BYTES_MIN), limit_bytes)
+    while True:
+        inflated = bytearray(room)
+        try:
+            size = inflate_into(data, inflated)
+        except cramjam.DecompressionError:
+            if room == limit_bytes:
+                raise
+            room = min(room * _ROOM_FACTOR, limit_bytes)
+        else:
+            return bytes(memoryview(inflated)[:size])
+
+
+def _inflate_snappy(data: Buffer, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        return _inflate_snappy_block(view, limit_bytes)
+    blocks = []
+    at = _XERIAL_HEADER_BYTES
+    while at < len(view):
+        if at + 4 > len(view):
+            raise ProtocolError(f"xerial snappy: {len(view) - at} bytes where a block length should be")
+        (length,) = _BLOCK_LENGTH.unpack_from(view, at)
+        at += 4
+        if not 0 < length <= len(view) - at:
+            raise ProtocolError(f"xerial snappy: a block of {length} bytes; {len(view) - at} are left")
+        block = _inflate_snappy_block(view[at : at + length], limit_bytes)
+        limit_bytes -= len(block)
+        blocks.append(block)
+        at += length
+    return b"".join(blocks)
+
+
+def _inflate_snappy_block(block: memoryview, limit_bytes: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > limit_bytes:
+        raise ProtocolError(f"snappy block claims {size} bytes; {limit_bytes} are allowed")
+    inflated = bytearray(size)
+    if cramjam.snappy.decompress_raw_into(block, inflated) != size:
+        raise ProtocolError(f"snappy block claims {size} bytes and holds fewer")
+    return bytes(inflated)
+
+
+_INFLATERS: dict[int, Callable[[Buffer, bytearray], int]] = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}

@@ -1,0 +1,204 @@
+"""Fetch (key 1, versions 4 to 12), read and written by hand: records pass through as the buffers that the store gave.
+
+    request   replica_id i32 | max_wait_ms i32 | min_bytes i32 | max_bytes i32 | isolation_level i8 |
+              v7: session_id i32 | session_epoch i32 |
+              [ topic | [ partition i32 | v9: current_leader_epoch i32 | fetch_offset i64 |
+                          v12: last_fetched_epoch i32 | v5: log_start_offset i64 | max_bytes i32 ] ] |
+              v7: forgotten [ topic | [ partition i32 ] ] | v11: rack_id string
+    answer    throttle_ms i32 | v7: error i16 | session_id i32 |
+              [ topic | [ partition i32 | error i16 | high_watermark i64 | last_stable_offset i64 |
+                          v5: log_start_offset i64 | aborted [ producer_id i64 | first_offset i64 ]? |
+                          v11: preferred_read_replica i32 | records bytes ] ]
+
+In version 12 all is compact with tags after each struct. Of the request, what only followers or fetch sessions mean
+(log_start_offset, last_fetched_epoch, forgotten topics) is passed over, and so is the rack. Clients discard a full
+answer that does not list exactly the partitions asked for (KIP-227), so an answer has one for each.
+
+Source: Kafka's `FetchRequest.json`, `FetchResponse.json`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic
+
+VERSION_MIN: Final = 4
+VERSION_MAX: Final = 12
+_COMPACT_FROM: Final = 12
+
+# Records of at least this size go to the transport as they are; joining smaller ones costs less than sending pieces.
+SLICE_BYTES_MIN: Final = 16 << 10
+
+_REQUEST = struct.Struct(">iiiib")
+_SESSION = struct.Struct(">ii")
+# partition, (v9: current_leader_epoch,) fetch_offset, max_bytes
+_ASKED_V4 = struct.Struct(">iqi")
+_ASKED_V5 = struct.Struct(">iq8xi")
+_ASKED_V9 = struct.Struct(">iiq8xi")
+_ASKED_V12 = struct.Struct(">iiq4x8xi")
+
+_FETCHED_V4 = struct.Struct(">ihqq")
+_FETCHED_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_THROTTLE = struct.Struct(">i")
+_THROTTLE_V7 = struct.Struct(">ihi")
+_FRAME_HEADER = struct.Struct(">ii")
+_NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
+
+
+class PartitionAsked(NamedTuple):
+    """What a request wants of one partition."""
+
+    topic: str
+    partition: int
+    current_leader_epoch: int  # -1: the client does not say, so do not check
+    fetch_offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int  # -1: a consumer
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int  # 1: committed transactions only
+    session_id: int
+    session_epoch: int
+    partitions: list[PartitionAsked]
+
+
+class PartitionFetched(NamedTuple):
+    """The answer for one partition; the defaults are those of an error.
+
+    `records` are whole batches in offset order, in any number of pieces. `aborted` lists (producer id, first offset);
+    None stands for "not asked" (read_uncommitted).
+    """
+
+    topic: str
+    partition: int
+    error: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Sequence[Buffer] = ()
+    aborted: Sequence[tuple[int, int]] | None = None
+
+
+# -- Request
+
+
+def decode_request(version: int, buffer: Buffer, at: int = 0) -> FetchRequest:
+    """Read the body of a request. Raises ProtocolError; bytes after the partitions are ignored."""
+    _check(version)
+    try:
+        return _decode(version, buffer, at)
+    except MALFORMED as error:
+        raise ProtocolError(f"malformed Fetch request of version {version}: {error}") from None
+
+
+def _decode(version: int, buffer: Buffer, at: int) -> FetchRequest:
+    read_string, _, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _REQUEST.unpack_from(buffer, at)
+    at += _REQUEST.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(buffer, at)
+        at += _SESSION.size
+    topic_count, at = read_count(buffer, at)
+    partitions: list[PartitionAsked] = []
+    for _ in range(topic_count):
+        topic, at = read_string(buffer, at)
+        if topic is None:
+            raise ProtocolError("null topic")
+        count, at = read_count(buffer, at)
+        if len(partitions) + count > ELEMENTS_MAX:
+            raise ProtocolError(f"Fetch request for more than {ELEMENTS_MAX} partitions")
+        if version >= 9:
+            asked = _ASKED_V12 if version >= 12 else _ASKED_V9
+            for _ in range(count):
+                partitions.append(PartitionAsked(topic, *asked.unpack_from(buffer, at)))
+                at = skip_tags(buffer, at + asked.size)
+        else:
+            asked = _ASKED_V5 if version >= 5 else _ASKED_V4
+            for _ in range(count):
+                partition, fetch_offset, max_bytes = asked.unpack_from(buffer, at)
+                partitions.append(PartitionAsked(topic, partition, -1, fetch_offset, max_bytes))
+                at += asked.size
+        at = skip_tags(buffer, at)
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, partitions
+    )
+
+
+# -- Answer
+
+
+def encode_response(
+    version: int,
+    correlation_id: int,
+    partitions: Sequence[PartitionFetched],
+    *,
+    throttle_ms: int = 0,
+    error: int = 0,
+    session_id: int = 0,
+) -> list[Buffer]:
+    """Encode a whole frame, length prefix included, as the pieces to send.
+
+    Partitions of a topic that follow each other share its name. Pieces of `records` of SLICE_BYTES_MIN and more are
+    in the result themselves, uncopied; the rest is joined.
+    """
+    _check(version)
+    wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    no_tags = wire.no_tags
+    topics = by_topic(partitions)
+    small: list[Buffer] = [_encode_head(version, throttle_ms, error, session_id), wire.array_count(len(topics))]
+    pieces: list[Buffer] = []
+    for topic, fetched_of_topic in topics:
+        small += (wire.string(topic), wire.array_count(len(fetched_of_topic)))
+        for fetched in fetched_of_topic:
+            records = fetched.records
+            small.append(_encode_partition(version, fetched, sum(map(len, records))))
+            for piece in records:
+                if len(piece) < SLICE_BYTES_MIN:
+                    small.append(piece)
+                else:
+                    pieces += (b"".join(small), piece)
+                    small = []
+            small.append(no_tags)
+        small.append(no_tags)
+    small.append(no_tags)
+    pieces.append(b"".join(small))
+    pieces[0] = _FRAME_HEADER.pack(sum(map(len, pieces)) + 4, correlation_id) + pieces[0]
+    return pieces
+
+
+def _encode_head(version: int, throttle_ms: int, error: int, session_id: int) -> bytes:
+    if version < 7:
+        return _THROTTLE.pack(throttle_ms)
+    head = _THROTTLE_V7.pack(throttle_ms, error, session_id)
+    # The response header has tags where the version is flexible, like every struct of the body.
+    return COMPACT.no_tags + head if version >= _COMPACT_FROM else head
+
+
+def _encode_partition(version: int, fetched: PartitionFetched, records_size: int) -> bytes:
+    """All of a partition up to its records, their size included."""
+    _, partition, error, high_watermark, last_stable_offset, log_start_offset, _, aborted = fetched
+    if version < 5:
+        fields = _FETCHED_V4.pack(partition, error, high_watermark, last_stable_offset)
+    else:
+        fields = _FETCHED_V5.pack(partition, error, high_watermark, last_stable_offset, log_start_offset)
+    wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    size = wire.bytes_size(records_size)
+    if version >= 11:
+        size = _NO_PREFERRED_REPLICA + size
+    if aborted is None:
+        return fields + wire.null_array + size
+    transactions = [_ABORTED.pack(*transaction) + wire.no_tags for transaction in aborted]
+    return fields + wire.array_count(len(transactions)) + b"".join(transactions) + size
+
+
+def _check(version: int) -> None:
+    if not VERSION_MIN <= version <= VERSION_MAX:
+        raise ProtocolError(f"Fetch version {version}; served are {VERSION_MIN} to {VERSION_MAX}")

@@ -1,0 +1,129 @@
+"""Produce (key 0, versions 3 to 12), read and written by hand: a library's objects would cost more than the append.
+
+    request   transactional_id string? | acks i16 | timeout_ms i32 | [ topic | [ partition i32 | records bytes? ] ]
+    answer    [ topic | [ partition i32 | error i16 | base_offset i64 | log_append_time i64 |
+                          v5: log_start_offset i64 |
+                          v8: record errors [ batch_index i32 | message string? ] | error_message string? ] ]
+              | throttle_ms i32
+
+From version 9 on all is compact with tags after each struct; the tags that version 10 adds (current leader, node
+endpoints) tell of other brokers and are never written. Versions 0 to 2 carry message sets of older magics: they are
+advertised, so that old librdkafka compresses, and never served.
+
+Source: Kafka's `ProduceRequest.json`, `ProduceResponse.json`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic
+
+VERSION_MIN: Final = 3
+VERSION_MAX: Final = 12
+_COMPACT_FROM: Final = 9
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_I32 = struct.Struct(">i")
+_PRODUCED = struct.Struct(">ihqq")
+_PRODUCED_V5 = struct.Struct(">ihqqq")
+_FRAME_HEADER = struct.Struct(">ii")
+
+
+class PartitionRecords(NamedTuple):
+    """What a request has for one partition."""
+
+    topic: str
+    partition: int
+    records: memoryview | None  # A part of the request's own buffer.
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[PartitionRecords]
+
+
+class PartitionProduced(NamedTuple):
+    """The answer for one partition; the defaults are those of an error."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+def decode_request(version: int, buffer: Buffer, at: int = 0) -> ProduceRequest:
+    """Read the body of a request. Raises ProtocolError; bytes after the body are ignored, as Kafka does.
+
+    The same topic or partition may appear twice; who appends decides what that means.
+    """
+    _check(version)
+    try:
+        return _decode(version, memoryview(buffer), at)
+    except MALFORMED as error:
+        raise ProtocolError(f"malformed Produce request of version {version}: {error}") from None
+
+
+def _decode(version: int, view: memoryview, at: int) -> ProduceRequest:
+    read_string, read_bytes, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    transactional_id, at = read_string(view, at)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, at)
+    topic_count, at = read_count(view, at + _ACKS_TIMEOUT.size)
+    partitions: list[PartitionRecords] = []
+    for _ in range(topic_count):
+        topic, at = read_string(view, at)
+        if topic is None:
+            raise ProtocolError("null topic")
+        count, at = read_count(view, at)
+        if len(partitions) + count > ELEMENTS_MAX:
+            raise ProtocolError(f"Produce request for more than {ELEMENTS_MAX} partitions")
+        for _ in range(count):
+            (partition,) = _I32.unpack_from(view, at)
+            records, at = read_bytes(view, at + 4)
+            at = skip_tags(view, at)
+            partitions.append(PartitionRecords(topic, partition, records))
+        at = skip_tags(view, at)
+    skip_tags(view, at)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+def encode_response(
+    version: int, correlation_id: int, partitions: Sequence[PartitionProduced], throttle_ms: int = 0
+) -> list[bytes]:
+    """Encode a whole frame, length prefix included. Partitions of a topic that follow each other share its name."""
+    _check(version)
+    wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    no_tags = wire.no_tags
+    topics = by_topic(partitions)
+    parts: list[bytes] = []
+    for topic, produced_of_topic in topics:
+        parts += (wire.string(topic), wire.array_count(len(produced_of_topic)))
+        parts += [_encode_partition(version, produced) for produced in produced_of_topic]
+        parts.append(no_tags)
+    # The response header has tags where the version is flexible, like every struct of the body.
+    body = b"".join((no_tags, wire.array_count(len(topics)), *parts, _I32.pack(throttle_ms), no_tags))
+    return [_FRAME_HEADER.pack(len(body) + 4, correlation_id) + body]
+
+
+def _encode_partition(version: int, produced: PartitionProduced) -> bytes:
+    _, partition, error, base_offset, log_append_time_ms, log_start_offset, message = produced
+    if version < 5:
+        return _PRODUCED.pack(partition, error, base_offset, log_append_time_ms)
+    fields = _PRODUCED_V5.pack(partition, error, base_offset, log_append_time_ms, log_start_offset)
+    if version < 8:
+        return fields
+    if version < _COMPACT_FROM:
+        return fields + b"\0\0\0\0" + CLASSIC.string(message)
+    # No record errors, the message, no tags.
+    return fields + (b"\x01\0\0" if message is None else b"\x01" + COMPACT.string(message) + b"\0")
+
+
+def _check(version: int) -> None:
+    if not VERSION_MIN <= version <= VERSION_MAX:
+        raise ProtocolError(f"Produce version {version}; served are {VERSION_MIN} to {VERSION_MAX}")

@@ -1,0 +1,557 @@
+"""Kafka's record batch, version 2 (magic 2): the frame that Kafka producers write and Kafka consumers read.
+
+    base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32 |           <- the broker stamps the
+    attributes i16 | last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 |         first three but length
+    producer_id i64 | producer_epoch i16 | base_sequence i32 | record_count i32 | records
+                                                                                      big-endian, 61 bytes + records
+    attributes   0-2 codec of `records` · 3 timestamps are the broker's (LogAppendTime) · 4 transactional · 5 control
+    records      record_count times, together one stream of the codec:
+                 size varint | attributes i8 | timestamp delta varlong | offset delta varint |
+                 key size varint, key | value size varint, value | header count varint,
+                 { key size varint, key | value size varint, value }                           size -1: null
+
+`batch_length` counts what follows it. The CRC-32C covers `attributes` to the end, so base offset and leader epoch can
+be stamped without recomputing it (KIP-98). Varints are zig-zag, least significant group first. Timestamps are
+milliseconds; -1 is none. One batch of n records takes n offsets, whatever its codec; compaction may leave gaps inside.
+
+Source: Kafka's `DefaultRecordBatch.java`, `DefaultRecord.java`, `LogValidator.java`.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from protocol.errors import ProtocolError
+from protocol.kafka.compression import Buffer, Codec, deflate, inflate
+
+HEADER_BYTES: Final = 61
+MAGIC: Final = 2
+
+# Kafka has no limit of its own on the count; librdkafka's `batch.num.messages` allows a million.
+RECORDS_MAX: Final = 1 << 20
+
+# A record of nothing: size, attributes, two deltas, null key, null value, no headers, one byte each.
+_RECORD_BYTES_MIN: Final = 7
+_PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
+_CRC_FROM: Final = 21
+
+# Keeps every sum of a base timestamp and a delta within 64 bits, so that nobody downstream overflows.
+_TIMESTAMP_LIMIT: Final = 1 << 62
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_LENGTH_AT, _LEADER_EPOCH_AT, _CRC_AT, _MAX_TIMESTAMP_AT = 8, 12, 17, 35
+
+_CODEC_BITS: Final = 0x07
+_LOG_APPEND_TIME_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+
+Header = tuple[str, bytes | None]
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records, as they stand; nothing is checked."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + _PREFIX_BYTES
+
+    @property
+    def codec(self) -> int:
+        """A `Codec`, unless the batch is not valid."""
+        return self.attributes & _CODEC_BITS
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record; after 2^31 - 1 comes 0. -1 without a producer id."""
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF if self.producer_id >= 0 else -1
+
+
+class Record(NamedTuple):
+    """One message, as its writer meant it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+
+
+class Reason(Enum):
+    """Why a produced batch is refused; the error code that answers it is the bridge's to choose."""
+
+    NOT_ONE_BATCH = auto()  # none, several, or of an older magic
+    CORRUPT = auto()  # the only one that a retry can mend
+    INVALID = auto()
+    TOO_LARGE = auto()  # Java splits the batch and sends its parts
+    TIMESTAMP = auto()
+    COMPRESSION = auto()
+
+
+class InvalidBatch(ProtocolError):
+    """A produced batch that must not be appended. The connection is fine."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+# -- Headers
+
+
+def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
+    """Read the header of the batch at `buffer[at]`. Raises ProtocolError if the buffer ends before it does."""
+    try:
+        return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, at))
+    except struct.error:
+        raise ProtocolError(f"a batch header takes {HEADER_BYTES} bytes; {len(buffer) - at} are left") from None
+
+
+def split(batches: Buffer) -> list[memoryview]:
+    """Cut concatenated batches, the records of one partition in a Fetch answer, into one view each.
+
+    Raises ProtocolError unless they fill the buffer exactly.
+    """
+    view = memoryview(batches)
+    parts = []
+    at = 0
+    while at < len(view):
+        size = read_header(view, at).size
+        if not HEADER_BYTES <= size <= len(view) - at:
+            raise ProtocolError(f"batch of {size} bytes where {len(view) - at} are left")
+        parts.append(view[at : at + size])
+        at += size
+    return parts
+
+
+# -- Checking what a producer sent
+
+
+def check(batch: Buffer, *, bytes_max: int = 0x7FFFFFFF, records_max: int = RECORDS_MAX) -> BatchHeader:
+    """Check the records that a Produce request has for one partition: one sound batch of a client.
+
+    Raises InvalidBatch. Records are not opened: a batch may still lie about them, and then those who open it
+    (`records`, ...) raise ProtocolError. Left to the caller, because they depend on more than the batch: zstd before
+    Produce 7, the topic's bounds on timestamps, the producer's sequence.
+    The order of the checks is Kafka's, so that clients see the same error.
+    """
+    size = len(batch)
+    if size < HEADER_BYTES:
+        raise InvalidBatch(Reason.CORRUPT if size else Reason.NOT_ONE_BATCH, f"{size} bytes are no record batch")
+    header = read_header(batch)
+    if header.magic != MAGIC:
+        raise InvalidBatch(Reason.NOT_ONE_BATCH, f"record batch of magic {header.magic}; only {MAGIC} is known")
+    if header.size != size:
+        reason = Reason.NOT_ONE_BATCH if HEADER_BYTES <= header.size < size else Reason.CORRUPT
+        raise InvalidBatch(reason, f"a batch of {header.size} bytes in {size} bytes of records")
+    if size > bytes_max:
+        raise InvalidBatch(Reason.TOO_LARGE, f"batch of {size} bytes; {bytes_max} are allowed")
+    crc = crc32c(memoryview(batch)[_CRC_FROM:])
+    if crc != header.crc:
+        raise InvalidBatch(Reason.CORRUPT, f"batch has CRC {crc:#010x} and says {header.crc:#010x}")
+    _check_fields(header, records_max)
+    return header
+
+
+def _check_fields(header: BatchHeader, records_max: int) -> None:
+    (base_offset, length, _, _, _, attributes, last_offset_delta, base_timestamp, max_timestamp) = header[:9]
+    (producer_id, producer_epoch, base_sequence, count) = header[9:]
+    codec = attributes & _CODEC_BITS
+    if base_offset != 0:
+        raise InvalidBatch(Reason.INVALID, f"batch of a client with base offset {base_offset}")
+    if count <= 0 or last_offset_delta != count - 1:
+        raise InvalidBatch(Reason.INVALID, f"batch of {count} records with last offset delta {last_offset_delta}")
+    if count > records_max:
+        raise InvalidBatch(Reason.TOO_LARGE, f"batch of {count} records; {records_max} are allowed")
+    if codec == Codec.NONE and count * _RECORD_BYTES_MIN > length + _PREFIX_BYTES - HEADER_BYTES:
+        raise InvalidBatch(Reason.INVALID, f"batch claims {count} records in {length} bytes")
+    if attributes & _CONTROL_BIT:
+        raise InvalidBatch(Reason.INVALID, "control batch of a client")
+    if producer_id >= 0 and (base_sequence < 0 or producer_epoch < 0):
+        raise InvalidBatch(
+            Reason.INVALID, f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}"
+        )
+    if attributes & _TRANSACTIONAL_BIT and producer_id < 0:
+        raise InvalidBatch(Reason.INVALID, "transactional batch without a producer id")
+    if attributes & _LOG_APPEND_TIME_BIT:
+        raise InvalidBatch(Reason.TIMESTAMP, "a client chose LogAppendTime")
+    if not (-1 <= base_timestamp < _TIMESTAMP_LIMIT and -1 <= max_timestamp < _TIMESTAMP_LIMIT):
+        raise InvalidBatch(Reason.TIMESTAMP, f"batch with timestamps {base_timestamp} and {max_timestamp}")
+    if codec > Codec.ZSTD:
+        raise InvalidBatch(Reason.COMPRESSION, f"unknown compression codec {codec}")
+
+
+# -- Stamping on append
+
+
+def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at `buffer[at]` its place in the log. Its CRC stays valid."""
+    _BASE_OFFSET.pack_into(buffer, at, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, at + _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) -> None:
+    """Say in the batch at `buffer[at]` that all its records are of `now_ms`; signs it anew."""
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + _CRC_FROM)
+    _ATTRIBUTES.pack_into(buffer, at + _CRC_FROM, attributes | _LOG_APPEND_TIME_BIT)
+    _MAX_TIMESTAMP.pack_into(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
+    (length,) = _LENGTH.unpack_from(buffer, at + _LENGTH_AT)
+    signed = memoryview(buffer)[at + _CRC_FROM : at + _PREFIX_BYTES + length]
+    _CRC.pack_into(buffer, at + _CRC_AT, crc32c(signed))
+
+
+# -- Reading records
+
+
+def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
+    """Open a batch and yield its records in order.
+
+    Raises ProtocolError, maybe after some records, if they are not what the header says: wrong count, sizes that do
+    not add up, offsets that do not rise, more than `inflate_bytes_max` bytes once inflated. Memory beyond the
+    inflated bytes is one record's. Header keys that are not UTF-8 come with U+FFFD, as Java shows them.
+    """
+    header = read_header(batch)
+    body = _inflated(batch, header, inflate_bytes_max)
+    base_offset = header.base_offset
+    base_timestamp = _base_timestamp(header)
+    log_append_time = header.is_log_append_time
+    timestamp = header.max_timestamp
+    previous = -1  # The offset delta before this one, doubled as zig-zag has it.
+    headers: Sequence[Header]
+    make = tuple.__new__
+    at = 0
+    try:
+        # One varint after another, each first taken as the single byte that it mostly is: `n > 127` says that more
+        # follow. Zig-zag is undone by `>> 1`, since all but the timestamp are even: an odd number is negative.
+        for _ in range(header.record_count):
+            n = body[at]
+            at += 1
+            if n > 127:
+                n, at = _more(body, at, n)
+            doubled_end = 2 * at + n  # Doubled, so that a negative size never comes out right.
+            n = body[at + 1]  # Past the attributes, which have no meaning yet.
+            at += 2
+            if n > 127:
+                n, at = _more(body, at, n)
+            if not log_append_time:
+                timestamp = base_timestamp + ((n >> 1) ^ -(n & 1))
+            delta = body[at]
+            at += 1
+            if delta > 127:
+                delta, at = _more(body, at, delta)
+            if delta <= previous or delta & 1:
+                raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
+            previous = delta
+
+            key = value = None
+            n = body[at]
+            at += 1
+            if n != 1:
+                if n > 127:
+                    n, at = _more(body, at, n)
+                if n & 1:
+                    raise ProtocolError("record with a negative key size")
+                start = at
+                at += n >> 1
+                key = body[start:at]
+            n = body[at]
+            at += 1
+            if n != 1:
+                if n > 127:
+                    n, at = _more(body, at, n)
+                if n & 1:
+                    raise ProtocolError("record with a negative value size")
+                start = at
+                at += n >> 1
+                value = body[start:at]
+            n = body[at]
+            at += 1
+            if n:
+                headers, at = _headers(body, at, n)
+            else:
+                headers = ()
+            if 2 * at != doubled_end:
+                raise ProtocolError(f"record ends at {at} and says {doubled_end / 2}")
+            if at > len(body):
+                raise IndexError
+            yield make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers))
+    except IndexError:
+        raise ProtocolError(f"records end after {len(body)} bytes, before the count of {header.record_count}") from None
+    if at != len(body) or previous > 2 * header.last_offset_delta:
+        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes, offset {previous >> 1}")
+
+
+def find_timestamp(batch: Buffer, timestamp_ms: int, inflate_bytes_max: int) -> tuple[int, int] | None:
+    """Find the first record of at least that timestamp: (offset, its timestamp). Raises as `records` does."""
+    for found in _timestamps(batch, inflate_bytes_max):
+        if found[1] >= timestamp_ms:
+            return found
+    return None
+
+
+def max_timestamp_record(batch: Buffer, inflate_bytes_max: int) -> tuple[int, int]:
+    """Find the first record with the greatest timestamp: (offset, its timestamp). Raises as `records` does."""
+    return max(_timestamps(batch, inflate_bytes_max), key=lambda found: (found[1], -found[0]))
+
+
+def _timestamps(batch: Buffer, inflate_bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Walk (offset, timestamp) without cutting keys and values out."""
+    header = read_header(batch)
+    if header.is_log_append_time:
+        # All records have the same one, so the first is the answer to every question.
+        yield header.base_offset, header.max_timestamp
+        return
+    body = _inflated(batch, header, inflate_bytes_max)
+    base_timestamp = _base_timestamp(header)
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            n, at = _varint(body, at)
+            end = at + n
+            delta, at = _varint(body, at + 1)
+            offset_delta, at = _varint(body, at)
+            if not (at < end <= len(body) and 0 <= offset_delta <= header.last_offset_delta):
+                raise ProtocolError(f"record of {n} bytes with offset delta {offset_delta} before {at}")
+            yield header.base_offset + offset_delta, base_timestamp + delta
+            at = end
+    except IndexError:
+        raise ProtocolError(f"records end after {len(body)} bytes, before the count of {header.record_count}") from None
+
+
+def _inflated(batch: Buffer, header: BatchHeader, inflate_bytes_max: int) -> bytes:
+    """The records as plain bytes. Of `batch` itself nothing is larger than itself, so only inflation is limited."""
+    if header.record_count <= 0:
+        raise ProtocolError(f"batch of {header.record_count} records")
+    if not HEADER_BYTES <= header.size <= len(batch):
+        raise ProtocolError(f"batch of {header.size} bytes in a buffer of {len(batch)}")
+    packed = memoryview(batch)[HEADER_BYTES : header.size]
+    return inflate(header.codec, packed, inflate_bytes_max) if header.codec else bytes(packed)
+
+
+def _base_timestamp(header: BatchHeader) -> int:
+    if not -_TIMESTAMP_LIMIT <= header.base_timestamp < _TIMESTAMP_LIMIT:
+        raise ProtocolError(f"batch with base timestamp {header.base_timestamp}")
+    return header.base_timestamp
+
+
+def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], int]:
+    """Read the headers of one record, whose count is known by its first byte; `at` is after that byte."""
+    if doubled_count > 127:
+        doubled_count, at = _more(body, at, doubled_count)
+    if doubled_count & 1:
+        raise ProtocolError("record with a negative header count")
+    headers: list[Header] = []
+    for _ in range(doubled_count >> 1):
+        size, at = _varint(body, at)
+        end = at + size
+        if size < 0 or end > len(body):
+            raise ProtocolError(f"record with a header key of {size} bytes")
+        name = body[at:end].decode("utf-8", "replace")
+        size, at = _varint(body, end)
+        if size < 0:
+            if size != -1:
+                raise ProtocolError(f"record with a header value of {size} bytes")
+            headers.append((name, None))
+        else:
+            end = at + size
+            headers.append((name, body[at:end]))
+            at = end
+    return headers, at
+
+
+# -- Building batches
+
+
+class BatchBuilder:
+    """A batch that grows by one record at a time; the same records always give the same bytes.
+
+    The first record's timestamp is the base of the others'. `size` is what `finish` will give, if not compressed.
+    """
+
+    __slots__ = ("_base_timestamp", "_count", "_last_offset_delta", "_max_timestamp", "_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._count = 0
+        self._base_timestamp = self._max_timestamp = -1
+        self._last_offset_delta = -1
+        self.size = HEADER_BYTES
+
+    @property
+    def count(self) -> int:
+        """Records so far."""
+        return self._count
+
+    def append(
+        self,
+        offset_delta: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Add a record; offset deltas must rise."""
+        assert offset_delta > self._last_offset_delta, f"offset delta {offset_delta} after {self._last_offset_delta}"
+        self._last_offset_delta = offset_delta
+        if not self._count:
+            self._base_timestamp = self._max_timestamp = timestamp_ms
+        elif timestamp_ms > self._max_timestamp:
+            self._max_timestamp = timestamp_ms
+        self._count += 1
+        record = b"\0%b%b%b%b%b%b%b" % (
+            _encoded(timestamp_ms - self._base_timestamp),
+            _encoded(offset_delta),
+            b"\x01" if key is None else _encoded(len(key)),
+            key or b"",
+            b"\x01" if value is None else _encoded(len(value)),
+            value or b"",
+            _encoded_headers(headers) if headers else b"\0",
+        )
+        size = _encoded(len(record))
+        self._parts += (size, record)
+        self.size += len(size) + len(record)
+
+    def finish(
+        self,
+        base_offset: int,
+        leader_epoch: int,
+        *,
+        codec: int = Codec.NONE,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        is_transactional: bool = False,
+        last_offset_delta: int | None = None,
+    ) -> bytearray:
+        """Give the batch, signed. `producer` is its id, epoch and base sequence.
+
+        `last_offset_delta` makes the batch cover offsets after its last record. A batch without records is not allowed.
+        """
+        assert self._count, "a batch without records"
+        if codec:
+            parts = [bytes(HEADER_BYTES), deflate(codec, b"".join(self._parts))]
+        else:
+            parts = [bytes(HEADER_BYTES), *self._parts]
+        batch = bytearray().join(parts)
+        fields = (
+            codec | (_TRANSACTIONAL_BIT if is_transactional else 0),
+            self._last_offset_delta if last_offset_delta is None else last_offset_delta,
+            self._base_timestamp,
+            self._max_timestamp,
+            *producer,
+            self._count,
+        )
+        _HEADER.pack_into(batch, 0, base_offset, len(batch) - _PREFIX_BYTES, leader_epoch, MAGIC, 0, *fields)
+        _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
+        return batch
+
+
+def build(
+    records: Iterable[Record],
+    base_offset: int,
+    leader_epoch: int,
+    *,
+    codec: int = Codec.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    is_transactional: bool = False,
+) -> bytearray:
+    """Build one batch of records whose offsets rise from `base_offset` on; see BatchBuilder."""
+    builder = BatchBuilder()
+    for offset, timestamp_ms, key, value, headers in records:
+        builder.append(offset - base_offset, timestamp_ms, key, value, headers)
+    return builder.finish(base_offset, leader_epoch, codec=codec, producer=producer, is_transactional=is_transactional)
+
+
+def _encoded_headers(headers: Sequence[Header]) -> bytes:
+    parts = [_encoded(len(headers))]
+    for name, value in headers:
+        key = name.encode()
+        parts += (_encoded(len(key)), key)
+        parts += (_encoded(-1),) if value is None else (_encoded(len(value)), value)
+    return b"".join(parts)
+
+
+# -- Varints
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint: (value, where it ends)."""
+    n = body[at]
+    at += 1
+    if n > 127:
+        n, at = _more(body, at, n)
+    return (n >> 1) ^ -(n & 1), at
+
+
+def _more(body: bytes, at: int, first: int) -> tuple[int, int]:
+    """Go on with a varint whose first byte says that there are more: (value still in zig-zag, where it ends)."""
+    byte = body[at]
+    if byte < 128:
+        return first & 127 | byte << 7, at + 1
+    value = first & 127
+    shift = 7
+    while byte > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+        if shift > 63:
+            raise ProtocolError(f"varint longer than 10 bytes at {at}")
+        at += 1
+        byte = body[at]
+    return value | byte << shift, at + 1
+
+
+def _encode(value: int) -> bytes:
+    n = value << 1 ^ value >> 63
+    encoded = bytearray()
+    while n > 127:
+        encoded.append(n & 127 | 128)
+        n >>= 7
+    encoded.append(n)
+    return bytes(encoded)
+
+
+# Most of what is encoded are sizes and deltas below this.
+_ENCODED: Final = tuple(map(_encode, range(2048)))
+
+
+def _encoded(value: int) -> bytes:
+    """`value` as a zig-zag varint."""
+    return _ENCODED[value] if 0 <= value < 2048 else _encode(value)
