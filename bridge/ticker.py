@@ -1,0 +1,107 @@
+"""One sleeper until the earliest deadline of all that waits for time.
+
+Whoever waits offers `next_deadline_ms()` and a function to run then. Deadlines are asked for again at the end of every
+turn of the loop in which something happened (`arm`), so nobody has to announce an earlier one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.clock import Clock
+from store.errors import StoreError
+
+log = logging.getLogger("bridge")
+
+# A wall clock may be set forward while we sleep; so while somebody waits for a date, no sleep is longer than this.
+WALL_SLEEP_MS_MAX = 100
+RETRY_MS = 1000  # When the store refused (disk full): ask that one again so much later.
+
+
+@dataclass(slots=True)
+class _Sleeper:
+    name: str
+    next_deadline_ms: Callable[[], int | None]
+    run: Callable[[int, int], object]
+    is_wall: bool
+    not_before_mono_ms: int = 0
+
+
+class Ticker:
+    """Runs what is due, in the order in which it was added."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._sleepers: list[_Sleeper] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_mono_ms = 0  # When `_timer` fires.
+        self._is_stopped = False
+
+    def add(
+        self,
+        name: str,
+        next_deadline_ms: Callable[[], int | None],
+        run: Callable[[int, int], object],
+        *,
+        is_wall: bool = False,
+    ) -> None:
+        """Call `run(now_ms, mono_ms)` at each deadline; `is_wall` says of which clock the deadlines are."""
+        self._sleepers.append(_Sleeper(name, next_deadline_ms, run, is_wall))
+
+    def arm(self) -> None:
+        """Sleep until the earliest deadline; cheap when that has not changed."""
+        if self._is_stopped:
+            return
+        mono_ms = self._clock.mono_ms()
+        earliest = self._earliest_mono_ms(mono_ms)
+        if self._timer is not None:
+            # A later deadline is noticed when the timer fires; only an earlier one makes us set it anew.
+            if earliest is None or earliest >= self._timer_mono_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if earliest is not None:
+            self._timer_mono_ms = earliest
+            self._timer = self._loop.call_later(max(0, earliest - mono_ms) / 1000, self._fire)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _earliest_mono_ms(self, mono_ms: int) -> int | None:
+        earliest: int | None = None
+        now_ms = -1
+        for sleeper in self._sleepers:
+            deadline = sleeper.next_deadline_ms()
+            if deadline is None:
+                continue
+            if sleeper.is_wall:
+                if now_ms < 0:
+                    now_ms = self._clock.now_ms()
+                deadline = mono_ms + min(deadline - now_ms, WALL_SLEEP_MS_MAX)
+            deadline = max(deadline, sleeper.not_before_mono_ms)
+            if earliest is None or deadline < earliest:
+                earliest = deadline
+        return earliest
+
+    def _fire(self) -> None:
+        self._timer = None
+        now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
+        for sleeper in self._sleepers:
+            deadline = sleeper.next_deadline_ms()
+            at_ms = now_ms if sleeper.is_wall else mono_ms
+            if deadline is not None and deadline <= at_ms and sleeper.not_before_mono_ms <= mono_ms:
+                self._run(sleeper, now_ms, mono_ms)
+        self.arm()
+
+    def _run(self, sleeper: _Sleeper, now_ms: int, mono_ms: int) -> None:
+        try:
+            sleeper.run(now_ms, mono_ms)
+        except StoreError as error:
+            # A state of affairs: the disk is full, say. What was due stays due.
+            sleeper.not_before_mono_ms = mono_ms + RETRY_MS
+            log.warning("put off what=%s retry_ms=%d reason=%r", sleeper.name, RETRY_MS, str(error))
