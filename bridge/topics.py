@@ -70,7 +70,7 @@ class InvalidQueueCount(TopicError):
 
 
 class TooManyTopics(TopicError):
-    """`topics.count_max` is reached."""
+    """`topics.topics_max` is reached."""
 
 
 class TopicStore(Protocol):
@@ -245,8 +245,8 @@ class Topics:
         taken = self._by_kafka_name.get(names.kafka_name(name)) or self._by_rocketmq_name.get(names.rocketmq_name(name))
         if taken:
             raise TopicExists(f"topic {name} exists" + (f" as {taken.name}" if taken.name != name else ""))
-        if len(self._by_number) >= self._options.count_max:
-            raise TooManyTopics(f"{len(self._by_number)} topics; topics.count_max is {self._options.count_max}")
+        if len(self._by_number) >= self._options.topics_max:
+            raise TooManyTopics(f"{len(self._by_number)} topics; topics.topics_max is {self._options.topics_max}")
         self._check_queue_count(name, queue_count)
         topic_configs.check(configs)
 

@@ -1,0 +1,182 @@
+"""Idempotent producers: their ids, and the window in which a repeated batch is recognised.
+
+For each producer id and queue the last five batches are remembered: Kafka's clients have up to five in flight and
+send all again after a lost connection (ProducerStateEntry.java#NUM_BATCHES_TO_RETAIN). The windows follow from the
+frames: live and at recovery `remember` alone changes them.
+
+    state of (producer id, queue)     the batch is
+    none, or silent for too long      taken, with any first sequence
+    same epoch                        one of the five: answered again; next in sequence: taken; else OutOfOrderSequence
+    older epoch                       taken, if its first sequence is 0 (KIP-360); else OutOfOrderSequence
+    newer epoch                       InvalidProducerEpoch
+
+Sequences count records and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the longest silent goes; a retry of its
+last batches would then be appended again, as after its expiry.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from bridge.config import KafkaOptions
+from bridge.forms import KAFKA
+from bridge.ledger import Ledger
+from bridge.records import (
+    ProducerBatch,
+    ProducerIdsReserved,
+    ProducerWindow,
+    ProducerWindows,
+    Record,
+    TopicDeleted,
+)
+from protocol.kafka.record_batch import BatchHeader
+from store.entry import Promise, Slot
+
+BATCHES_REMEMBERED: Final = 5
+IDS_RESERVED: Final = 1000  # ProducerIdsBlock.java
+WINDOWS_IN_RECORD: Final = 200
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence in a batch's header
+_PRODUCER_AT: Final = 43
+_ATTRIBUTES_AT: Final = 22  # the low byte
+_CONTROL_BIT: Final = 0x20
+
+
+class ProducerError(Exception):
+    """A batch does not fit to what its producer sent before."""
+
+
+class OutOfOrderSequence(ProducerError):
+    pass
+
+
+class InvalidProducerEpoch(ProducerError):
+    """A newer instance of this producer has taken over."""
+
+
+class _Window:
+    __slots__ = ("batches", "epoch", "next_sequence", "stored_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: list[ProducerBatch] = []
+        self.next_sequence = 0
+        self.stored_ms = 0  # of the latest batch
+
+    def add(self, batch: ProducerBatch) -> None:
+        self.batches.append(batch)
+        if len(self.batches) > BATCHES_REMEMBERED:
+            del self.batches[0]
+        self.next_sequence = batch.last_sequence + 1 & _SEQUENCE_MASK
+        self.stored_ms = batch.stored_ms
+
+
+class Producers:
+    """All windows, the longest silent first."""
+
+    def __init__(self, ledger: Ledger, options: KafkaOptions) -> None:
+        self._ledger = ledger
+        self._windows_max, self._expiration_ms = options.producers_max, options.producer_id_expiration_ms
+        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()  # by producer id and queue key
+        self._reserved = 0  # Ids below it may have been handed out, in this run or an earlier one.
+        self._next_id = self._granted = 0  # What is left of this run's block.
+        ledger.own(ProducerIdsReserved, self._replay_reserved)
+        ledger.own(ProducerWindows, self._replay_windows)
+        ledger.own(TopicDeleted, self._replay_topic_deleted)
+        ledger.on_frame(self.replay_frame)
+        ledger.on_snapshot(self._snapshot)
+
+    # -- Ids
+
+    def allocate(self, now_ms: int) -> tuple[int, Promise]:
+        """Give a producer id that nobody had; the answer waits for the promise that its block is reserved."""
+        if self._next_id == self._granted:
+            first = self._reserved
+            self._ledger.commit([ProducerIdsReserved(first + IDS_RESERVED)], now_ms)
+            self._next_id, self._granted = first, first + IDS_RESERVED
+        self._next_id += 1
+        return self._next_id - 1, self._ledger.barrier()
+
+    # -- Windows
+
+    def check(self, key: int, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+        """Judge a batch before its append: None if it is to be appended, else the batch that it repeats.
+
+        Raises ProducerError.
+        """
+        window = self._windows.get((header.producer_id, key))
+        if window is None or window.stored_ms + self._expiration_ms <= now_ms:
+            return None
+        first = header.base_sequence
+        epoch = header.producer_epoch
+        if epoch == window.epoch:
+            if first == window.next_sequence:
+                return None
+            last = header.last_sequence
+            for batch in window.batches:
+                if batch.first_sequence == first and batch.last_sequence == last:
+                    return batch
+            expected = window.next_sequence
+        elif epoch < window.epoch:
+            raise InvalidProducerEpoch(f"producer {header.producer_id} has epoch {window.epoch}; the batch has {epoch}")
+        elif first == 0:
+            return None
+        else:
+            expected = 0
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} in epoch {epoch} sent sequence {first}; {expected} was expected"
+        )
+
+    def remember(self, key: int, producer_id: int, epoch: int, batch: ProducerBatch) -> None:
+        """Take note of a batch that was appended; live and at recovery."""
+        name = (producer_id, key)
+        window = self._windows.get(name)
+        if window is None or window.epoch != epoch:
+            window = self._windows[name] = _Window(epoch)
+        window.add(batch)
+        self._windows.move_to_end(name)
+        self._forget(batch.stored_ms)
+
+    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        """Remember a frame, if it is a batch of an idempotent producer."""
+        if form != KAFKA:
+            return
+        producer_id, epoch, first = _PRODUCER.unpack_from(frame, _PRODUCER_AT)
+        if producer_id < 0 or first < 0 or frame[_ATTRIBUTES_AT] & _CONTROL_BIT:
+            return
+        position, base_offset, stored_ms = slot
+        last = first + count - 1 & _SEQUENCE_MASK
+        self.remember(key, producer_id, epoch, ProducerBatch(first, last, base_offset, position, stored_ms))
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop who was silent for too long, on the log's own clock: so recovery comes to the same."""
+        windows = self._windows
+        oldest_ms = now_ms - self._expiration_ms
+        while len(windows) > self._windows_max or windows[next(iter(windows))].stored_ms <= oldest_ms:
+            windows.popitem(last=False)
+
+    # -- Replay
+
+    def _replay_reserved(self, record: ProducerIdsReserved, slot: Slot) -> None:
+        self._reserved = max(self._reserved, record.next_id)
+
+    def _replay_windows(self, record: ProducerWindows, slot: Slot) -> None:
+        for key, producer_id, epoch, batches in record.windows:
+            window = self._windows[producer_id, key] = _Window(epoch)
+            self._windows.move_to_end((producer_id, key))
+            for batch in batches:
+                window.add(batch)
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        for name in [name for name in self._windows if name[1] >> 16 == record.number]:
+            del self._windows[name]
+
+    def _snapshot(self) -> Iterable[Record]:
+        yield ProducerIdsReserved(self._reserved)
+        windows = [
+            ProducerWindow(key, producer_id, window.epoch, [*window.batches])
+            for (producer_id, key), window in self._windows.items()
+        ]
+        for at in range(0, len(windows), WINDOWS_IN_RECORD):
+            yield ProducerWindows(windows[at : at + WINDOWS_IN_RECORD])

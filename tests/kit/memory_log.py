@@ -1,0 +1,90 @@
+"""A log without a disk: what the bridge's state needs of a store, for tests of what is appended and replayed.
+
+It keeps each unit as it was appended, so that `replay` can give all of them, or those after a snapshot, to a new
+`Replayer`. Frames are copied and stamped as the store does it. Everything is visible at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from store.entry import Appended, Frame, Promise, Slot, State
+from store.store import Replayer
+
+ENTRY_BYTES = 64  # what each entry takes in this log besides its bytes
+
+
+@dataclass
+class MemoryQueue:
+    key: int
+    start_offset: int = 0
+    end_offset: int = 0
+    visible_end: int = 0
+    durable: bool = True
+    size_bytes: int = 0
+
+
+@dataclass
+class _Kept:
+    key: int | None  # None: a state record
+    slot: Slot
+    form: int
+    count: int
+    body: bytes
+    extra: bytes
+
+
+@dataclass
+class MemoryLog:
+    kept: list[_Kept] = field(default_factory=list)
+    end: int = 0
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        self._queues: dict[int, MemoryQueue] = {}
+        self._now_ms = 0
+
+    def queue(self, key: int) -> MemoryQueue:
+        return self._queues.setdefault(key, MemoryQueue(key))
+
+    def queues(self) -> Iterable[MemoryQueue]:
+        return list(self._queues.values())
+
+    def drop_topic(self, number: int, now_ms: int) -> None:
+        for key in [key for key in self._queues if key >> 16 == number]:
+            del self._queues[key]
+
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+        self._now_ms = max(self._now_ms, now_ms)
+        slots = [self._append_one(entry) for entry in entries]
+        self.units += 1
+        durable = all(entry.queue.durable for entry in entries if isinstance(entry, Frame))
+        return Appended(slots, Promise(self.end, durable))
+
+    def _append_one(self, entry: Frame | State) -> Slot:
+        if isinstance(entry, State):
+            slot = Slot(self.end, -1, self._now_ms)
+            self.kept.append(_Kept(None, slot, 1, 0, entry.payload, b""))
+            self.end += ENTRY_BYTES + len(entry.payload)
+            return slot
+        queue = entry.queue
+        slot = Slot(self.end, queue.end_offset, self._now_ms)
+        pieces = [entry.body] if isinstance(entry.body, bytes | bytearray | memoryview) else entry.body
+        body = bytearray(b"".join(pieces))
+        if entry.stamp is not None:
+            entry.stamp(body, 0, slot)
+        self.kept.append(_Kept(queue.key, slot, entry.form, entry.count, bytes(body), entry.extra))
+        queue.end_offset += entry.count
+        queue.visible_end = queue.end_offset
+        self.end += ENTRY_BYTES + max(len(body), entry.count)
+        return slot
+
+    def promise(self) -> Promise:
+        return Promise(self.end, True)
+
+    def replay(self, replayer: Replayer, since: int = 0) -> None:
+        """Give the entries from number `since` on to `replayer`, as recovery does."""
+        for kept in self.kept[since:]:
+            if kept.key is None:
+                replayer.replay_state(kept.body, kept.slot)
+            else:
+                replayer.replay_frame(kept.key, kept.slot, kept.form, kept.count, memoryview(kept.body), kept.extra)

@@ -1,0 +1,70 @@
+"""The bridge's state on a log in memory, and a picture of it that two states can be compared by."""
+
+from dataclasses import dataclass
+
+from bridge import topic_configs
+from bridge.config import GroupsOptions, KafkaOptions, Options, TopicsOptions
+from bridge.ledger import Ledger
+from bridge.positions import Positions
+from bridge.producers import Producers
+from bridge.topics import Topics, system_topics
+from store.entry import Slot
+from tests.kit.memory_log import MemoryLog
+
+NOW = 1_700_000_000_000
+
+
+@dataclass
+class State:
+    ledger: Ledger
+    topics: Topics
+    positions: Positions
+    producers: Producers
+
+    def picture(self) -> object:
+        """All that replay must give again, in values that compare."""
+        return (
+            sorted(
+                (t.number, t.name, t.id, t.perm, t.created_ms, t.queue_count, dict(t.configs), t.settings, t.epochs)
+                for t in self.topics.all()
+            ),
+            self.topics._next_number,
+            {group: dict(self.positions.all_of(group)) for group in self.positions.groups()},
+            {name: group.commit_ms for name, group in self.positions._groups.items()},
+            self.positions._count,
+            [(name, w.epoch, w.next_sequence, w.batches) for name, w in self.producers._windows.items()],
+            self.producers._reserved,
+        )
+
+
+def new_state(
+    topics: TopicsOptions = TopicsOptions(),
+    groups: GroupsOptions = GroupsOptions(),
+    kafka: KafkaOptions = KafkaOptions(),
+) -> State:
+    ledger = Ledger()
+    catalog = Topics(
+        ledger,
+        topics,
+        system=system_topics("DefaultCluster", "duolog"),
+        config_defaults=topic_configs.broker_defaults(Options()),
+    )
+    return State(ledger, catalog, Positions(ledger, catalog.__contains__, groups), Producers(ledger, kafka))
+
+
+def open_state(log: MemoryLog, state: State | None = None, *, clean: bool = True) -> State:
+    """Recover a state from the log and go on with it."""
+    state = state or new_state()
+    log.replay(state.ledger)
+    state.ledger.attach(log)
+    state.topics.attach(log, NOW, clean=clean)
+    return state
+
+
+def replayed(log: MemoryLog, since: int = 0, snapshot: list[bytes] | None = None) -> State:
+    """What recovery gives: a snapshot, then the entries after it."""
+    state = new_state()
+    for payload in snapshot or ():
+        state.ledger.replay_state(payload, Slot(0, -1, NOW))
+    log.replay(state.ledger, since)
+    return state
