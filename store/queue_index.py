@@ -2,11 +2,13 @@
 
     index/<topic number>/<queue id>/<number of its first row, 20 digits>      ROWS_PER_FILE rows each
 
-    one row, 48 bytes, big-endian:
+    one row, 56 bytes, big-endian:
     base_offset u64 | position u64 | size u32 | count u32 | latest_ms i64 | stored_ms i64 | tags i32 | form u8 | 3 zero
+    bytes_before u64
 
-`size` counts frame bytes, `count` records (at least 1). `latest_ms` is the greatest record timestamp of this and all
-earlier rows; so base_offset, latest_ms and stored_ms never fall from row to row, and each can be searched.
+`size` counts frame bytes, `bytes_before` those of all earlier rows, `count` records (at least 1). `latest_ms` is the
+greatest record timestamp of this and all earlier rows. So base_offset, latest_ms, stored_ms and bytes_before never fall
+from row to row, and each can be searched.
 
     row   0 ..... 65535       65536 .... 131071       131072 ..........
          [     a file     ]   [     a file     ]      [   a file  : not written yet ]
@@ -24,7 +26,7 @@ instead. The same call with `block=True` waits, and may come from any thread.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -32,14 +34,14 @@ from store.entry import Buffer
 from store.errors import Corruption
 from store.files import Files
 
-# (base_offset, position, size, count, latest_ms, stored_ms, tags, form). A plain tuple, to be unpacked into these names
-# at once: every read makes one for each entry, and a named one takes three times as long.
-Row = tuple[int, int, int, int, int, int, int, int]
+# (base_offset, position, size, count, latest_ms, stored_ms, tags, form, bytes_before). A plain tuple, to be unpacked
+# into these names at once: every read makes one for each entry, and a named one takes three times as long.
+Row = tuple[int, int, int, int, int, int, int, int, int]
 
-ROW = Struct(">QQIIqqiB3x")
+ROW = Struct(">QQIIqqiB3xQ")
 ROW_SIZE = ROW.size
-ROWS_PER_FILE = 65_536
-TAIL_BYTES_MAX = 64 * 1024  # 1,365 rows in one write; bounds what a queue holds in memory
+ROWS_PER_FILE = 65_536  # a multiple of PROBE_ROWS
+TAIL_BYTES_MAX = 64 * 1024  # 1,170 rows in one write; bounds what a queue holds in memory
 TAIL_BYTES_KEPT = 8 * 1024
 OPEN_FILES_MAX = 256  # by all queues together; beyond, the file unused for longest is closed
 PROBE_ROWS = 64  # a search in files reads this many at once: most of a page, for the price of one row
@@ -71,6 +73,7 @@ class _Column(NamedTuple):
 _BASE_OFFSET = _Column(0, Struct(">Q"))
 _LATEST_MS = _Column(24, Struct(">q"))
 _STORED_MS = _Column(32, Struct(">q"))
+_BYTES_BEFORE = _Column(48, Struct(">Q"))
 
 
 class _NotCached(Exception):
@@ -90,6 +93,7 @@ class QueueIndex:
         "first_offset",
         "first_row",
         "latest_ms",
+        "total_bytes",
     )
 
     def __init__(self, files: "IndexFiles", topic: int, queue_id: int) -> None:
@@ -102,6 +106,7 @@ class QueueIndex:
         self.first_offset = 0  # its base offset
         self.end_offset = 0  # behind the records of the last row
         self.latest_ms = BEFORE_ALL_MS
+        self.total_bytes = 0  # of the frames of all rows, dropped ones included
 
     @classmethod
     def open(cls, files: "IndexFiles", topic: int, queue_id: int, end_row: int) -> "QueueIndex":
@@ -110,12 +115,9 @@ class QueueIndex:
         Raises Corruption when rows are missing; then the index must be made again from the log.
         """
         index = cls(files, topic, queue_id)
-        starts = files.starts(index._directory)
-        index.first_row = _start_of_run(starts, end_row)
+        index.first_row = files.adopt(index._directory, end_row)
         index._tail = _tail_from(end_row)
         index._written_row = index._flushed_row = end_row
-        index._remove_files(start for start in starts if not index.first_row <= start < end_row)
-        index._cut_file_at(end_row)
         index._recall_ends()
         return index
 
@@ -154,8 +156,9 @@ class QueueIndex:
         tail = self._tail
         if not tail and tail.first_row == self.first_row:
             self.first_offset = base_offset
-        tail += ROW.pack(base_offset, position, size, count, self.latest_ms, stored_ms, tags, form)
+        tail += ROW.pack(base_offset, position, size, count, self.latest_ms, stored_ms, tags, form, self.total_bytes)
         self.end_offset = base_offset + count
+        self.total_bytes += size
         return len(tail) >= TAIL_BYTES_MAX
 
     def flush(self) -> None:
@@ -164,13 +167,9 @@ class QueueIndex:
         Raises OSError as the disk does. Then no row is lost, and the next flush writes the same ones again.
         """
         tail, end_row = self._tail, self.end_row
-        while self._written_row < end_row:
-            row = self._written_row
-            until = min(end_row, _file_start(row) + ROWS_PER_FILE)
-            self._files.write(
-                self._directory, _file_start(row), _slice(tail, row, until), row % ROWS_PER_FILE * ROW_SIZE
-            )
-            self._written_row = until
+        if self._written_row < end_row:
+            self._files.write(self._directory, self._written_row, _slice(tail, self._written_row, end_row))
+            self._written_row = end_row
         idle = end_row == self._flushed_row
         kept_row = end_row if idle else max(tail.first_row, end_row - TAIL_BYTES_KEPT // ROW_SIZE)
         if kept_row > tail.first_row:
@@ -184,32 +183,28 @@ class QueueIndex:
         self._tail = _tail_from(min(end_row, tail.first_row), _slice(tail, tail.first_row, end_row))
         self._written_row, self._flushed_row = min(end_row, written_row), min(end_row, self._flushed_row)
         if end_row < written_row:
-            self._remove_files(range(_file_start(end_row + ROWS_PER_FILE - 1), written_row, ROWS_PER_FILE))
-            self._cut_file_at(end_row)
+            self._files.cut(self._directory, end_row, written_row)
         self._recall_ends()
 
     def drop_before(self, offset: int) -> None:
         """Remove the files in which every row ends at or below `offset`. Blocks for a few pages when a file can go."""
-        last_file = _file_start(self._tail.first_row)
+        last_file = self._files.start_of(self._tail.first_row)
         if last_file == self.first_row:
             return
         row = self.find_offset(offset, block=True)
         assert row is not None
-        old_first, new_first = self.first_row, min(_file_start(row), last_file)
-        if new_first == old_first:
-            return
-        rows = self.rows(new_first, block=True)
-        # The number moves first: a reader thread that misses a file looks at it to learn why.
-        self.first_row = new_first
-        self.first_offset = rows[0][0] if rows else self.end_offset
-        self._remove_files(range(old_first, new_first, ROWS_PER_FILE))
+        old_first, new_first = self.first_row, min(self._files.start_of(row), last_file)
+        if new_first > old_first:
+            (first,) = self.rows(new_first, block=True) or []
+            # The number moves first: a reader thread that misses a file looks at it to learn why.
+            self.first_row, self.first_offset = new_first, first[0]
+            self._files.remove(self._directory, range(old_first, new_first, self._files.rows_per_file))
 
     def remove(self) -> None:
         """Remove all files, for the topic is gone. Nothing may be appended afterwards."""
         self.first_row = self._written_row = self._flushed_row = self.end_row
         self._tail = _tail_from(self.first_row)
-        self._remove_files(self._files.starts(self._directory))
-        self._files.remove_directories(self._directory)
+        self._files.remove_all(self._directory)
 
     # -- Reading
 
@@ -224,11 +219,9 @@ class QueueIndex:
         """
         number = self.find_offset(offset, block=block)
         rows = None if number is None else self.rows(number, max_rows, block=block)
-        if not rows:
-            return rows
-        if rows[0][0] + rows[0][3] <= offset:
-            del rows[0]
-        return _within(rows, max_bytes, until_offset)
+        if number is not None and rows and rows[0][0] + rows[0][3] <= offset:
+            rows = self.rows(number + 1, max_rows, block=block)
+        return _within(rows, max_bytes, until_offset) if rows else rows
 
     def rows(self, number: int, max_rows: int = 1, *, block: bool = False) -> list[Row] | None:
         """Return up to `max_rows` rows from row `number` on; fewer only at the end of the queue."""
@@ -258,6 +251,10 @@ class QueueIndex:
     def find_stored(self, stored_ms: int, *, block: bool = False) -> int | None:
         """Return the number of the first row with `stored_ms` at or above this time; `end_row` if there is none."""
         return self._find(_STORED_MS, stored_ms, block)
+
+    def find_bytes_before(self, total: int, *, block: bool = False) -> int | None:
+        """Return the number of the first row with `bytes_before` at or above this sum; `end_row` if there is none."""
+        return self._find(_BYTES_BEFORE, total, block)
 
     # -- Searching
 
@@ -305,50 +302,40 @@ class QueueIndex:
 
     # -- Files
 
-    def _read_rows(self, number: int, until: int, block: bool) -> Buffer:
+    def _read_rows(self, row: int, until: int, block: bool) -> Buffer:
         """Return rows from files; raises _NotCached, and FileNotFoundError when they were dropped."""
-        pieces = []
-        while number < until:
-            start = _file_start(number)
-            count = min(until, start + ROWS_PER_FILE) - number
-            size, at = count * ROW_SIZE, (number - start) * ROW_SIZE
-            read = self._files.read if block else self._files.read_cached
-            piece = read(self._directory, start, size, at)
-            if len(piece) != size:
-                raise Corruption(f"{_path(self._directory, start)} has {len(piece)} bytes at {at}, {size} were written")
-            pieces.append(piece)
-            number += count
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        read = self._files.read if block else self._files.read_cached
+        return read(self._directory, row, until)
 
     def _recall_ends(self) -> None:
         """Take what is kept about the first and the last row from the rows themselves."""
-        self.first_offset, self.end_offset, self.latest_ms = 0, 0, BEFORE_ALL_MS
+        self.first_offset, self.end_offset, self.latest_ms, self.total_bytes = 0, 0, BEFORE_ALL_MS, 0
         if self.first_row < self.end_row:
             (first,) = self.rows(self.first_row, block=True) or []
             (last,) = self.rows(self.end_row - 1, block=True) or []
             self.first_offset, self.end_offset, self.latest_ms = first[0], last[0] + last[3], last[4]
-
-    def _cut_file_at(self, end_row: int) -> None:
-        if end_row % ROWS_PER_FILE:
-            self._files.cut(self._directory, _file_start(end_row), end_row % ROWS_PER_FILE * ROW_SIZE)
-
-    def _remove_files(self, starts: Iterable[int]) -> None:
-        for start in starts:
-            self._files.remove(self._directory, start)
+            self.total_bytes = last[8] + last[2]
 
 
 class IndexFiles:
-    """The files of all queue indexes of a store: keeps a bounded number open, and knows what is not durable yet.
+    """The files of all queue indexes of a store: where rows lie in them, a bounded number of open ones, and which of
+    them are not durable yet.
 
     Only `read` may be called by other threads than the loop's; it opens for itself, so no handle is closed under it.
     """
 
-    def __init__(self, files: Files, open_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, files: Files, *, rows_per_file: int = ROWS_PER_FILE, open_max: int = OPEN_FILES_MAX) -> None:
+        assert rows_per_file % PROBE_ROWS == 0, f"{rows_per_file} is no multiple of {PROBE_ROWS}"
+        self.rows_per_file = rows_per_file
         self._files = files
         self._open_max = open_max
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
         self._unsynced: set[str] = set()
         self._unsynced_directories: set[str] = set()
+
+    def start_of(self, row: int) -> int:
+        """Return the first row of the file that `row` lies in."""
+        return row - row % self.rows_per_file
 
     def take_unsynced(self) -> "IndexSync":
         """Hand over what was written since the last call; `run()` makes it durable, in a thread that may block.
@@ -363,50 +350,89 @@ class IndexFiles:
         while self._open:
             self._files.close(self._open.popitem()[1])
 
-    def starts(self, directory: str) -> list[int]:
-        """Return the numbers of the first rows of a queue's files, rising."""
-        return sorted(int(name) for name in self._files.list(directory))
+    # -- Rows
 
-    def write(self, directory: str, start: int, rows: Buffer, at: int) -> None:
+    def write(self, directory: str, row: int, rows: Buffer) -> None:
+        """Write rows from number `row` on, into as many files as they reach over."""
+        view = memoryview(rows)
+        for start, at, size in self._pieces(row, row + len(rows) // ROW_SIZE):
+            path = _path(directory, start)
+            self._files.write(self._handle(path, create_in=directory), [view[:size]], at)
+            self._unsynced.add(path)
+            view = view[size:]
+
+    def read_cached(self, directory: str, row: int, until: int) -> Buffer:
+        """Read rows `row` .. `until`; raises _NotCached instead of waiting for the disk."""
+        pieces = []
+        for start, at, size in self._pieces(row, until):
+            # Opening may read an inode from the disk: once per file and eviction, which is accepted.
+            piece = self._files.read_cached(self._handle(_path(directory, start)), size, at)
+            if piece is None:
+                raise _NotCached
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read(self, directory: str, row: int, until: int) -> Buffer:
+        """Read rows `row` .. `until`, from any thread; waits for the disk."""
+        return b"".join([self._read_piece(directory, *piece) for piece in self._pieces(row, until)])
+
+    def _read_piece(self, directory: str, start: int, at: int, size: int) -> bytes:
         path = _path(directory, start)
-        self._files.write(self._handle(path, create_in=directory), [rows], at)
-        self._unsynced.add(path)
-
-    def read_cached(self, directory: str, start: int, size: int, at: int) -> Buffer:
-        # Opening may read an inode from the disk; that is once per file and eviction, and is accepted.
-        piece = self._files.read_cached(self._handle(_path(directory, start)), size, at)
-        if piece is None:
-            raise _NotCached
-        return piece
-
-    def read(self, directory: str, start: int, size: int, at: int) -> Buffer:
-        handle = self._files.open(_path(directory, start))
+        handle = self._files.open(path)
         try:
-            return self._files.read(handle, size, at)
+            piece = self._files.read(handle, size, at)
         finally:
             self._files.close(handle)
+        if len(piece) != size:
+            raise Corruption(f"{path} has {len(piece)} bytes at {at}, {size} were written")
+        return piece
 
-    def cut(self, directory: str, start: int, size: int) -> None:
-        """Shorten a file to `size` bytes; Corruption if it has fewer."""
-        path = _path(directory, start)
-        handle = self._handle(path)
-        found = self._files.size(handle)
-        if found < size:
-            raise Corruption(f"{path} has {found} bytes, {size} were counted")
-        if found > size:
-            self._files.truncate(handle, size)
-            self._unsynced.add(path)
+    def _pieces(self, row: int, until: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first row of the file, byte in the file, bytes) for each file that the rows reach over."""
+        while row < until:
+            start = self.start_of(row)
+            end = min(until, start + self.rows_per_file)
+            yield start, (row - start) * ROW_SIZE, (end - row) * ROW_SIZE
+            row = end
 
-    def remove(self, directory: str, start: int) -> None:
-        path = _path(directory, start)
-        handle = self._open.pop(path, None)
-        if handle is not None:
-            self._files.close(handle)
-        self._unsynced.discard(path)
-        self._files.remove(path)
+    # -- Whole files
 
-    def remove_directories(self, directory: str) -> None:
-        """Remove the directory of a queue, and that of its topic with the last queue."""
+    def adopt(self, directory: str, end_row: int) -> int:
+        """Keep the files whose rows reach without a gap up to `end_row`, remove the others; return the first row kept.
+
+        Raises Corruption when a file ends too early. What lies before a gap was dropped once, and its removal undone by
+        a power cut.
+        """
+        starts = [int(name) for name in self._files.list(directory)]
+        first = self.start_of(end_row - 1) if end_row else 0
+        if end_row:
+            self._shorten(_path(directory, first), (end_row - first) * ROW_SIZE)
+        while first - self.rows_per_file in starts:
+            first -= self.rows_per_file
+        self.remove(directory, (start for start in starts if not first <= start < end_row))
+        return first
+
+    def cut(self, directory: str, end_row: int, written_row: int) -> None:
+        """Forget the rows `end_row` .. `written_row`; Corruption if there are fewer than `end_row`."""
+        start = self.start_of(end_row)
+        whole = range(start, written_row, self.rows_per_file)
+        if start < end_row:
+            self._shorten(_path(directory, start), (end_row - start) * ROW_SIZE)
+            whole = whole[1:]
+        self.remove(directory, whole)
+
+    def remove(self, directory: str, starts: Iterable[int]) -> None:
+        for start in starts:
+            path = _path(directory, start)
+            handle = self._open.pop(path, None)
+            if handle is not None:
+                self._files.close(handle)
+            self._unsynced.discard(path)
+            self._files.remove(path)
+
+    def remove_all(self, directory: str) -> None:
+        """Remove the files and the directory of a queue, and that of its topic with the last queue."""
+        self.remove(directory, [int(name) for name in self._files.list(directory)])
         while directory != INDEX_DIRECTORY and not self._files.list(directory):
             try:
                 self._files.remove_directory(directory)
@@ -414,14 +440,28 @@ class IndexFiles:
                 pass  # no row of it was ever flushed
             directory = directory.rpartition("/")[0]
 
+    def _shorten(self, path: str, size: int) -> None:
+        try:
+            handle = self._handle(path)
+        except FileNotFoundError as error:
+            raise Corruption(f"{path} is missing, {size} bytes were counted") from error
+        found = self._files.size(handle)
+        if found < size:
+            raise Corruption(f"{path} has {found} bytes, {size} were counted")
+        if found > size:
+            self._files.truncate(handle, size)
+            self._unsynced.add(path)
+
+    # -- Handles
+
     def _handle(self, path: str, create_in: str | None = None) -> int:
         handle = self._open.get(path)
-        if handle is None:
-            if len(self._open) >= self._open_max:
-                self._files.close(self._open.popitem(last=False)[1])
-            handle = self._open[path] = self._open_file(path, create_in)
-        else:
+        if handle is not None:
             self._open.move_to_end(path)
+            return handle
+        if len(self._open) >= self._open_max:
+            self._files.close(self._open.popitem(last=False)[1])
+        handle = self._open[path] = self._open_file(path, create_in)
         return handle
 
     def _open_file(self, path: str, create_in: str | None) -> int:
@@ -477,23 +517,8 @@ def _slice(tail: _Tail, row: int, until: int) -> bytearray:
     return tail[max(0, row - first_row) * ROW_SIZE : max(0, until - first_row) * ROW_SIZE]
 
 
-def _file_start(row: int) -> int:
-    return row - row % ROWS_PER_FILE
-
-
 def _path(directory: str, start: int) -> str:
     return f"{directory}/{start:020d}"
-
-
-def _start_of_run(starts: list[int], end_row: int) -> int:
-    """Return the first row of the files without a gap below `end_row`; what lies before a gap was dropped once."""
-    present = set(starts)
-    start = _file_start(end_row - 1) if end_row else 0
-    if end_row and start not in present:
-        raise Corruption(f"no index file {start:020d} for {end_row} rows, only {starts}")
-    while start - ROWS_PER_FILE in present:
-        start -= ROWS_PER_FILE
-    return start
 
 
 def _search(key: Callable[[int], int], value: int, low: int, high: int, guess: int) -> int:
@@ -518,8 +543,11 @@ def _search(key: Callable[[int], int], value: int, low: int, high: int, guess: i
 
 def _within(rows: list[Row], max_bytes: int, until_offset: int) -> list[Row]:
     """Cut the rows where they pass a limit; the first may exceed `max_bytes`."""
+    last = rows[-1]
+    if last[0] + last[3] <= until_offset and sum([row[2] for row in rows]) <= max_bytes:
+        return rows
     taken_bytes = 0
-    for number, (base_offset, _, size, count, _, _, _, _) in enumerate(rows):
+    for number, (base_offset, _, size, count, _, _, _, _, _) in enumerate(rows):
         taken_bytes += size
         if base_offset + count > until_offset or (taken_bytes > max_bytes and number):
             return rows[:number]
