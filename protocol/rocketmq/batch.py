@@ -1,0 +1,65 @@
+"""The body of SEND_BATCH_MESSAGE: several messages of one topic, from a producer to the broker.
+
+    { total size i32 | magic i32 = 0 | body CRC i32 = 0 | flag i32
+      | body length i32 | body | properties length i16 | properties } ...        big-endian
+
+Each message has its own properties, UNIQ_KEY among them; everything else stands in the request's header once. The
+broker stores each as a record of its own.
+Source: `MessageDecoder.java#encodeMessages`.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from protocol.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+_HEAD = struct.Struct(">iiiii")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+_FRAMING_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
+
+
+class Part(NamedTuple):
+    """One message of a batch; its body is a slice of what it was read from."""
+
+    flag: int
+    body: Buffer
+    properties: bytes
+
+
+def decode(body: Buffer, count_max: int) -> list[Part]:
+    """Read all messages. Raises ProtocolError for one that is malformed, for none, and for more than `count_max`."""
+    parts: list[Part] = []
+    at, end = 0, len(body)
+    while at < end:
+        if len(parts) == count_max:
+            raise ProtocolError(f"batch of more than {count_max} messages")
+        try:
+            size, _, _, flag, body_length = _HEAD.unpack_from(body, at)
+            body_at = at + _HEAD.size
+            properties_at = body_at + body_length + 2
+            (properties_length,) = _PROPERTIES_LENGTH.unpack_from(body, properties_at - 2)
+        except struct.error as error:
+            raise ProtocolError(f"message {len(parts)} of a batch, at {at} of {end} bytes: {error}") from None
+        next_at = properties_at + properties_length
+        if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:
+            raise ProtocolError(
+                f"message {len(parts)} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
+                f"of properties, at {at} of {end}"
+            )
+        parts.append(Part(flag, body[body_at : body_at + body_length], bytes(body[properties_at:next_at])))
+        at = next_at
+    if not parts:
+        raise ProtocolError("batch without a message")
+    return parts
+
+
+def encode(parts: Iterable[Part]) -> bytes:
+    """Write the messages one after the other, as a producer does."""
+    pieces: list[Buffer] = []
+    for flag, body, properties in parts:
+        size = _FRAMING_BYTES + len(body) + len(properties)
+        pieces += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES_LENGTH.pack(len(properties)), properties)
+    return b"".join(pieces)

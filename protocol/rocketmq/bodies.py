@@ -1,0 +1,281 @@
+"""The JSON bodies of requests and answers, named as RocketMQ names them.
+
+`fastjson.read(body, HeartbeatData)` reads one, `fastjson.write(value)` writes it. Unknown fields are ignored, absent
+ones have the default that Java gives them. Enums are their names, as text: what a client invents is kept as it is.
+Source: `org.apache.rocketmq.remoting.protocol.body`, `.heartbeat`, `.route`, `.admin`; `TopicConfig.java`,
+`SubscriptionGroupConfig.java`.
+"""
+
+import msgspec
+
+from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from protocol.rocketmq.flags import PERM_READ_WRITE
+
+
+class Body(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of all bodies."""
+
+
+class DataVersion(Body):
+    """Of a table that name servers compare: it must change with the table."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+# -- Members of groups
+
+
+class SubscriptionData(Body):
+    """What one group wants of one topic. `code_set` are the hashes of `tags_set`; the newer `sub_version` wins."""
+
+    topic: str
+    sub_string: str = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ProducerData(Body):
+    group_name: str
+
+
+class ConsumerData(Body):
+    """`consume_type` is CONSUME_ACTIVELY (pull), CONSUME_PASSIVELY (push) or CONSUME_POP."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class HeartbeatData(Body):
+    """HEART_BEAT: everything that one client instance is. With `without_sub` its subscriptions are left out."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class ConsumerList(Body):
+    """GET_CONSUMER_LIST_BY_GROUP: each client id once."""
+
+    consumer_id_list: list[str]
+
+
+class CheckClientRequest(Body):
+    """CHECK_CLIENT_CONFIG: may this subscription be?"""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+    namespace: str | None = None
+
+
+class Connection(Body):
+    """A client's channel. `language` must be one of `remoting.LANGUAGES`, or Java's tools stumble."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnection(Body):
+    """GET_CONSUMER_CONNECTION_LIST."""
+
+    connection_set: list[Connection]
+    subscription_table: dict[str, SubscriptionData]
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+
+
+class ProducerConnection(Body):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    connection_set: list[Connection]
+
+
+class LockRequest(Body):
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = []
+    only_this_broker: bool = False
+
+
+class LockAnswer(Body):
+    """LOCK_BATCH_MQ: those of the request's queues that the client now holds."""
+
+    queues: list[MessageQueue] = msgspec.field(name="lockOKMQSet")
+
+
+class AssignmentRequest(Body):
+    """QUERY_ASSIGNMENT."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = "AVG"
+    message_model: str = "CLUSTERING"
+
+
+# -- Routes
+
+
+class QueueData(Body):
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = PERM_READ_WRITE
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body):
+    """Addresses by broker id; producers look for id 0."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+    enable_acting_master: bool = False
+
+
+class TopicRouteData(Body):
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    queue_datas: list[QueueData]
+    broker_datas: list[BrokerData]
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(Body):
+    """GET_BROKER_CLUSTER_INFO: brokers by name, their names by cluster."""
+
+    broker_addr_table: dict[str, BrokerData]
+    cluster_addr_table: dict[str, list[str]]
+
+
+class TopicList(Body):
+    """What lists topics."""
+
+    topic_list: list[str]
+    broker_addr: str | None = None
+
+
+class GroupList(Body):
+    """QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    group_list: list[str]
+
+
+class KVTable(Body):
+    """GET_BROKER_RUNTIME_INFO, GET_KVLIST_BY_NAMESPACE."""
+
+    table: dict[str, str]
+
+
+# -- Topics and groups
+
+
+class TopicConfig(Body):
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class TopicConfigTable(Body):
+    """GET_ALL_TOPIC_CONFIG."""
+
+    topic_config_table: dict[str, TopicConfig]
+    data_version: DataVersion
+
+
+class GroupRetryPolicy(Body):
+    """CUSTOMIZED (a list of delays) or EXPONENTIAL; the parameters of either, where they are not the default ones."""
+
+    type: str = "CUSTOMIZED"
+    customized_retry_policy: dict[str, list[int]] | None = None
+    exponential_retry_policy: dict[str, int] | None = None
+
+
+class SubscriptionGroupConfig(Body):
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class SubscriptionGroupTable(Body):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; `forbidden_table` must be there, Java's tools do not ask."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig]
+    data_version: DataVersion
+    forbidden_table: dict[str, dict[str, int]] = {}
+
+
+# -- Offsets
+
+
+class TopicOffset(Body):
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+class TopicStatsTable(Body):
+    """GET_TOPIC_STATS_INFO."""
+
+    offset_table: QueueTable[TopicOffset]
+    topic_put_tps: float = 0.0
+
+
+class OffsetWrapper(Body):
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_timestamp: int
+
+
+class ConsumeStats(Body):
+    """GET_CONSUME_STATS."""
+
+    offset_table: QueueTable[OffsetWrapper]
+    consume_tps: float = 0.0
+
+
+class ResetOffsetBody(Body):
+    """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET."""
+
+    offset_table: QueueTable[int]
+
+
+class ConsumerStatus(Body):
+    """GET_CONSUMER_STATUS_FROM_CLIENT: by queue; INVOKE_BROKER_TO_GET_CONSUMER_STATUS: by client id and queue."""
+
+    message_queue_table: QueueTable[int] = msgspec.field(default_factory=lambda: QueueTable({}))
+    consumer_table: dict[str, QueueTable[int]] = {}

@@ -1,0 +1,160 @@
+"""The JSON that RocketMQ's Java side writes with fastjson, which is not quite JSON, and reads.
+
+Two liberties: a key may be an integer without quotes, and a map keyed by MessageQueue has objects for keys:
+
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:7},"brokerAddrs":{0:"10.0.0.1:10911"}}
+
+Java's tools read such a map in this form only, so `write` writes it: for a field of type `QueueTable`. Integer keys are
+written with quotes, which every client reads. Nothing is written with white space: Go splits `brokerAddrs` by hand.
+`read` takes both forms, and null for absent, as Go writes empty lists.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar, get_args
+
+import msgspec
+
+from protocol.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+V = TypeVar("V")
+
+DEPTH_MAX: Final = 64
+
+
+class MessageQueue(msgspec.Struct, frozen=True, rename="camel", order=True):
+    """A queue as clients name it; frozen, to be a key."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class QueueTable(Generic[V]):
+    """A map keyed by MessageQueue."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Mapping[MessageQueue, V]) -> None:
+        self.rows = rows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QueueTable) and self.rows == other.rows
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"QueueTable({self.rows!r})"
+
+
+def write(value: object) -> bytes:
+    """Write a body."""
+    return _encoder.encode(value)
+
+
+def read(body: Buffer, form: type[T]) -> T:
+    """Read a body as a `form`. Raises ProtocolError for what is no JSON of either kind, or another thing's."""
+    decoder = _decoders.get(form)
+    if decoder is None:
+        decoder = _decoders[form] = msgspec.json.Decoder(form, strict=False, dec_hook=_to_queue_table)
+    try:
+        value: T = decoder.decode(body)
+    except _NOT_JSON:
+        value = _read_leniently(body, form)
+    return value
+
+
+# -- Inside
+
+# msgspec raises these for bytes that are not JSON or of another form, text that is not UTF-8, and "[[[[...".
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+# One decoder for each form that `read` is called with: as many as there are classes of bodies.
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def _read_leniently(body: Buffer, form: type[T]) -> T:
+    try:
+        value = msgspec.json.decode(_to_strict(str(body, "utf-8")))
+        return msgspec.convert(_without_nulls(value), form, strict=False, dec_hook=_to_queue_table)
+    except _NOT_JSON as error:
+        raise ProtocolError(f"body of {len(body)} bytes is no {form.__name__}: {error}") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
+    if isinstance(value, list):
+        return [_without_nulls(member) for member in value]
+    return value
+
+
+_TOKEN = re.compile(r'\s*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+)\s*', re.DOTALL)
+
+
+def _to_strict(text: str) -> str:
+    """Put keys in quotes: a number as it stands, an object as the text of its JSON.
+
+    Only keys are looked at; whatever else is wrong with `text` is left for a JSON reader to find.
+    """
+    written: list[str] = []
+    opened: list[int] = []  # For each object and array that is open: its start in `written`, an array's as ~start.
+    is_key = False  # A key may follow, or an object in its place.
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ProtocolError(f"no JSON at character {at} of {len(text)}")
+        at = match.end()
+        token = match[1]
+        if token in "{[":
+            opened.append(len(written) if token == "{" else ~len(written))
+            if len(opened) > DEPTH_MAX:
+                raise ProtocolError(f"JSON nested deeper than {DEPTH_MAX}")
+            is_key = token == "{"
+            written.append(token)
+        elif token in "}]":
+            written.append(token)
+            start = opened.pop() if opened else -1
+            if token == "}" and start >= 0 and text.startswith(":", at):
+                written[start:] = [_quoted_key(written[start:])]
+            is_key = False
+        else:
+            written.append(_quoted(token) if is_key and token[0] not in '",:' else token)
+            is_key = token == "," and bool(opened) and opened[-1] >= 0
+    return "".join(written)
+
+
+def _quoted_key(tokens: list[str]) -> str:
+    # Each level of quotes doubles the backslashes of the one inside: a small body could grow to any size.
+    if any(token in "{[" for token in tokens[1:]):
+        raise ProtocolError("JSON with a key that is an object with another one inside")
+    return _quoted("".join(tokens))
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _from_queue_table(value: object) -> msgspec.Raw:
+    if not isinstance(value, QueueTable):
+        raise NotImplementedError(f"{type(value).__name__} in a body")
+    rows = [write(queue) + b":" + write(row) for queue, row in value.rows.items()]
+    return msgspec.Raw(b"{" + b",".join(rows) + b"}")
+
+
+def _to_queue_table(form: Any, value: Any) -> QueueTable[Any]:
+    """Make a table of a dict whose keys are the JSON of queues; msgspec calls this for types that it does not know."""
+    (row_form,) = get_args(form)
+    rows = msgspec.convert(value, dict[str, Any])
+    return QueueTable(
+        {
+            msgspec.json.decode(key, type=MessageQueue): msgspec.convert(row, row_form, strict=False)
+            for key, row in rows.items()
+        }
+    )
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_from_queue_table)

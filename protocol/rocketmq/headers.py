@@ -1,0 +1,369 @@
+"""The header fields of requests and answers: `RemotingCommand.ext`, all text on the wire, as typed values.
+
+Each class is one header of `org.apache.rocketmq.remoting.protocol.header`: a field without a default is mandatory
+(`@CFNotNull`), the wire's name is the field's in camel case. Fields that a class does not have are ignored: any request
+may carry more (`ns`, `bname`, `AccessKey`, ...).
+
+    PullRequest.parse({"consumerGroup": "g", "topic": "t", "queueId": "0", ...}).queue_id == 0
+    OffsetAnswer(offset=7).to_ext() == {"offset": "7"}
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, cast
+
+import msgspec
+
+from protocol.errors import ProtocolError
+from protocol.rocketmq.codes import RequestCode
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class MissingField(ProtocolError):
+    """A mandatory header field is absent: response code SYSTEM_ERROR, this text (Java's own) as the remark."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"the custom field <{field}> is null")
+        self.field = field
+
+
+class InvalidField(ProtocolError):
+    """A header field is not of its type: response code SYSTEM_ERROR, this text as the remark."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"the custom field <{field}> is illegal: {reason}")
+        self.field = field
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of all headers."""
+
+    @classmethod
+    def parse(cls, ext: Mapping[str, str]) -> Self:
+        """Read the fields from `ext`. Raises MissingField and InvalidField."""
+        try:
+            return msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise _explain(cls, ext, error) from None
+
+    def to_ext(self) -> dict[str, str]:
+        """Write the fields as text; one that is None is left out."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            name: value if value.__class__ is str else _as_text(value)
+            for name, value in fields.items()
+            if value is not None
+        }
+
+
+# -- Sending
+
+
+class SendRequest(Header):
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE; `parse` reads either form, whatever the code: clients mix them."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+    @classmethod
+    def parse(cls, ext: Mapping[str, str]) -> Self:
+        form = SendRequestV2 if "a" in ext else SendRequest
+        try:
+            return cast(Self, msgspec.convert(ext, form, strict=False))
+        except msgspec.ValidationError as error:
+            raise _explain(form, ext, error) from None
+
+
+SendRequestV2: type[SendRequest] = cast(
+    type[SendRequest],
+    msgspec.defstruct(
+        "SendRequestV2",
+        [
+            (field.name, field.type, msgspec.field(name=letter, default=field.default))
+            for field, letter in zip(msgspec.structs.fields(SendRequest), "abcdefghijklm", strict=True)
+        ],
+        bases=(SendRequest,),
+        namespace={"__doc__": "The same fields, in the same order, called a to m: every message carries their names."},
+        kw_only=True,
+    ),
+)
+
+
+class SendAnswer(Header):
+    """Every SEND answer that says "stored": clients read the first three without asking whether they are there."""
+
+    msg_id: str  # The offsetMsgId; for a batch one for each message, joined by commas.
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    region: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
+    trace_on: bool = msgspec.field(name="TRACE_ON", default=True)
+
+
+class SendBackRequest(Header):
+    """CONSUMER_SEND_MSG_BACK."""
+
+    offset: Int64  # Position of the message in the commitlog.
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class RecallRequest(Header):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+# -- Reading
+
+
+class PullRequest(Header):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+class PullAnswer(Header):
+    """Every PULL answer, whatever its code: Java unboxes all of them. 0 as the broker keeps the client here."""
+
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_which_broker_id: int = 0
+    forbidden_type: int | None = None
+
+
+class ViewRequest(Header):
+    """VIEW_MESSAGE_BY_ID."""
+
+    offset: Int64  # Position of the message in the commitlog.
+    topic: str | None = None
+
+
+class QueryRequest(Header):
+    """QUERY_MESSAGE."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    is_unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
+class QueryAnswer(Header):
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+# -- Offsets
+
+
+class QueryConsumerOffsetRequest(Header):
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetRequest(Header):
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class QueueRequest(Header):
+    """GET_MAX_OFFSET (`committed` is of no use to us), GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int32
+
+
+class SearchOffsetRequest(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP. LOWER: the first message at or after `timestamp`; UPPER: the last at or before."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str = "LOWER"
+
+
+class OffsetAnswer(Header):
+    offset: int
+
+
+class TimestampAnswer(Header):
+    timestamp: int
+
+
+# -- Members of groups
+
+
+class UnregisterRequest(Header):
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupRequest(Header):
+    """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST; by the broker: NOTIFY_CONSUMER_IDS_CHANGED."""
+
+    consumer_group: str
+
+
+# -- Transactions
+
+
+class EndTransactionRequest(Header):
+    """END_TRANSACTION. `commit_or_rollback` is a transaction type of `flags`; `msg_id` is the UNIQ_KEY."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+class CheckTransactionRequest(Header):
+    """CHECK_TRANSACTION_STATE, by the broker."""
+
+    topic: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+# -- Topics and groups
+
+
+class CreateTopicRequest(Header):
+    """UPDATE_AND_CREATE_TOPIC. `attributes` is a list `+key=value,-key`."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    order: bool
+    topic_sys_flag: Int32 = 0
+    attributes: str | None = None
+
+
+class TopicRequest(Header):
+    """What names one topic: its route, config or statistics, its deletion in broker and name server."""
+
+    topic: str
+
+
+class GroupRequest(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
+
+
+class ClusterRequest(Header):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class KeyValueRequest(Header):
+    """GET_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+# -- By code
+
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.SEND_MESSAGE: SendRequest,
+    RequestCode.SEND_MESSAGE_V2: SendRequest,
+    RequestCode.SEND_BATCH_MESSAGE: SendRequest,
+    RequestCode.SEND_REPLY_MESSAGE: SendRequest,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendRequest,
+    RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
+    RequestCode.RECALL_MESSAGE: RecallRequest,
+    RequestCode.PULL_MESSAGE: PullRequest,
+    RequestCode.LITE_PULL_MESSAGE: PullRequest,
+    RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
+    RequestCode.QUERY_MESSAGE: QueryRequest,
+    RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetRequest,
+    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateConsumerOffsetRequest,
+    RequestCode.GET_MAX_OFFSET: QueueRequest,
+    RequestCode.GET_MIN_OFFSET: QueueRequest,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
+    RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupRequest,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerGroupRequest,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ConsumerGroupRequest,
+    RequestCode.END_TRANSACTION: EndTransactionRequest,
+    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionRequest,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: CreateTopicRequest,
+    RequestCode.DELETE_TOPIC_IN_BROKER: TopicRequest,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: TopicRequest,
+    RequestCode.GET_TOPIC_CONFIG: TopicRequest,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRequest,
+    RequestCode.GET_TOPIC_STATS_INFO: TopicRequest,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupRequest,
+    RequestCode.GET_TOPICS_BY_CLUSTER: ClusterRequest,
+    RequestCode.GET_KV_CONFIG: KeyValueRequest,
+}
+"""The header of each request that has one of the classes above."""
+
+# -- Inside
+
+
+def _explain(cls: type[Header], ext: Mapping[str, str], error: msgspec.ValidationError) -> ProtocolError:
+    """Say which field msgspec stumbled over, in RocketMQ's words: the first that is missing, as Java checks them."""
+    for field in msgspec.structs.fields(cls):
+        if field.required and field.encode_name not in ext:
+            return MissingField(field.encode_name)
+    reason, _, place = str(error).partition(" - at `$.")
+    name = place.rstrip("`")
+    return InvalidField(name, f"{reason}: {ext.get(name)!r:.100}")
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

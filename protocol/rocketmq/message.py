@@ -1,0 +1,273 @@
+"""One stored message: what the commitlog holds, a pull returns, and a check of a transaction carries.
+
+Big-endian; offsets for IPv4 hosts, everything behind a 16-byte IPv6 address lies 12 further:
+
+      0  total size i32 | magic u32 | body CRC u32 | queue id i32 | flag i32
+     20  queue offset i64 | physical offset i64 | sysFlag i32
+     40  born timestamp i64 | born host: ip, port i32 | store timestamp i64 | store host: ip, port i32
+     72  reconsume times i32 | prepared transaction offset i64
+     84  body length i32 | body | topic length u8 | topic | properties length i16 | properties
+
+* The magic is V1, or V2 for a topic of more than 127 bytes: its length is an i16 then. The Go client reads V1 only.
+* The body CRC is CRC-32 without its highest bit, of the body as it lies there (compressed, if sysFlag says so).
+* Times are epoch milliseconds. sysFlag: `flags`. Properties: `properties`. Hosts: `message_id`.
+* Clients read field after field and do not skip by total size: one wrong length, and Java drops the rest of the
+  pull's messages without a word. So what is written here is exact, and what is read here must be.
+
+A body of a pull answer is such records one after the other, without a count.
+Source: `MessageDecoder.java`, `MessageExtEncoder.java`.
+"""
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from protocol.errors import ProtocolError
+from protocol.rocketmq.flags import BORN_HOST_V6, STORE_HOST_V6
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+TOPIC_BYTES_MAX_V1: Final = 127
+TOPIC_BYTES_MAX: Final = 255
+PROPERTIES_BYTES_MAX: Final = 32767
+BODY_BYTES_MAX: Final = 16 << 20  # A record that no frame of the remoting protocol can carry is never one.
+NO_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+"""127.0.0.1:0, for messages that no RocketMQ client sent."""
+
+
+class Message(msgspec.Struct):
+    """One message; `body` is as it travels, maybe compressed (`compression.inflate_body`).
+
+    `encode` takes size and body CRC from the body, not from here, and sets sysFlag's two host bits.
+    """
+
+    topic: str
+    body: Buffer
+    properties: bytes = b""
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = NO_HOST
+    store_ms: int = 0
+    store_host: bytes = NO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    size: int = 0
+    body_crc: int = 0
+
+
+# -- Writing
+
+
+def encode(message: Message) -> bytearray:
+    """Write one record. Raises ProtocolError for a field that exceeds the format."""
+    return bytearray().join(encode_pieces(message))
+
+
+def encode_pieces(message: Message) -> tuple[bytes, Buffer, bytes]:
+    """Write one record as what stands before the body, the body untouched, and what stands behind it."""
+    topic, body, properties = message.topic.encode(), message.body, message.properties
+    if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX or len(body) > BODY_BYTES_MAX:
+        raise ProtocolError(
+            f"message too large: topic {len(topic)}, properties {len(properties)}, body {len(body)} bytes; allowed are "
+            f"{TOPIC_BYTES_MAX}, {PROPERTIES_BYTES_MAX}, {BODY_BYTES_MAX}"
+        )
+    if len(topic) <= TOPIC_BYTES_MAX_V1:
+        magic, topic_length = MAGIC_V1, _TOPIC_LENGTH_V1[len(topic)]
+    else:
+        magic, topic_length = MAGIC_V2, _U16.pack(len(topic))
+    tail = b"".join((topic_length, topic, _U16.pack(len(properties)), properties))
+    born_host, store_host = message.born_host, message.store_host
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= (len(born_host) == 20 and BORN_HOST_V6) | (len(store_host) == 20 and STORE_HOST_V6)
+    head = _HEADS[sys_flag >> 4 & 3]
+    return (
+        head.pack(
+            head.size + len(body) + len(tail),
+            magic,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            message.queue_id,
+            message.flag,
+            message.queue_offset,
+            message.physical_offset,
+            sys_flag,
+            message.born_ms,
+            born_host,
+            message.store_ms,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        ),
+        body,
+        tail,
+    )
+
+
+def stamp(buffer: bytearray | memoryview, at: int, queue_offset: int, physical_offset: int, store_ms: int) -> None:
+    """Write what is known only at the append into the record at `buffer[at]`; no CRC covers it."""
+    _OFFSETS.pack_into(buffer, at + _QUEUE_OFFSET_AT, queue_offset, physical_offset)
+    store_ms_at = at + _STORE_MS_AT
+    if buffer[at + _SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6:
+        store_ms_at += 12
+    _I64.pack_into(buffer, store_ms_at, store_ms)
+
+
+# -- Reading
+
+
+def decode(buffer: Buffer, at: int = 0) -> Message:
+    """Read the record at `buffer[at]`; its body is a slice of `buffer`, so of a memoryview no copy.
+
+    Raises ProtocolError unless every length agrees with the total size. Does not check the body's CRC: no client does.
+    """
+    try:
+        (
+            size,
+            magic,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body_length,
+        ) = (head := _HEADS[buffer[at + _SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]).unpack_from(buffer, at)
+        body_at = at + head.size
+        topic_at, properties_at, end = _spans(buffer, magic, body_at, body_length)
+        if end - at != size or end > len(buffer):
+            raise ProtocolError(
+                f"message at {at} claims {size} bytes, its fields take {end - at} of {len(buffer) - at}"
+            )
+        return Message(
+            str(buffer[topic_at : properties_at - 2], "utf-8"),
+            buffer[body_at : body_at + body_length],
+            bytes(buffer[properties_at:end]),
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            size,
+            body_crc,
+        )
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"no message at {at} of {len(buffer)} bytes: {error}") from None
+
+
+def decode_all(buffer: Buffer) -> list[Message]:
+    """Read the records of a pull answer. Raises ProtocolError if one is malformed or bytes are left over."""
+    messages = []
+    at = 0
+    while at < len(buffer):
+        message = decode(buffer, at)
+        messages.append(message)
+        at += message.size
+    return messages
+
+
+def is_body_intact(message: Message) -> bool:
+    """Say whether the body still has the CRC that was stored with it."""
+    return zlib.crc32(message.body) & 0x7FFFFFFF == message.body_crc
+
+
+# -- Reading one field of a record that was written here; raises ProtocolError for one that is too short
+
+
+def queue_offset_of(buffer: Buffer, at: int = 0) -> int:
+    return _read(_I64, buffer, at + _QUEUE_OFFSET_AT)
+
+
+def physical_offset_of(buffer: Buffer, at: int = 0) -> int:
+    return _read(_I64, buffer, at + _PHYSICAL_OFFSET_AT)
+
+
+def size_of(buffer: Buffer, at: int = 0) -> int:
+    """Give the bytes that the record takes: the next one of a pull answer starts behind them."""
+    return _read(_I32, buffer, at)
+
+
+def body_of(buffer: Buffer, at: int = 0) -> Buffer:
+    body_at, _, _ = _places(buffer, at)
+    return buffer[body_at : body_at + _read(_I32, buffer, body_at - 4)]
+
+
+def properties_of(buffer: Buffer, at: int = 0) -> bytes:
+    _, properties_at, end = _places(buffer, at)
+    return bytes(buffer[properties_at:end])
+
+
+# -- Inside
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_U32 = struct.Struct(">I")
+_U16 = struct.Struct(">H")
+_OFFSETS = struct.Struct(">qq")
+_TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]
+
+# What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).
+_HEADS = [struct.Struct(f">iIIiiqqiq{born}sq{store}siqi") for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))]
+_MAGIC_AT = 4
+_QUEUE_OFFSET_AT = 20
+_PHYSICAL_OFFSET_AT = 28
+_SYS_FLAG_LOW_BYTE_AT = 39
+_STORE_MS_AT = 56
+
+
+def _spans(buffer: Buffer, magic: int, body_at: int, body_length: int) -> tuple[int, int, int]:
+    """Give where the topic starts, the properties start and the record ends; the topic ends 2 before the properties."""
+    topic_at = body_at + body_length
+    if body_length < 0:
+        raise ProtocolError(f"message with a body of {body_length} bytes")
+    if magic == MAGIC_V1:
+        topic_length = buffer[topic_at]
+        topic_at += 1
+    elif magic == MAGIC_V2:
+        (topic_length,) = _U16.unpack_from(buffer, topic_at)
+        topic_at += 2
+    else:
+        raise ProtocolError(f"message with magic {magic:#x}; known are {MAGIC_V1:#x} and {MAGIC_V2:#x}")
+    properties_at = topic_at + topic_length + 2
+    (properties_length,) = _U16.unpack_from(buffer, properties_at - 2)
+    if properties_length > PROPERTIES_BYTES_MAX:
+        raise ProtocolError(f"message with properties of {properties_length} bytes")
+    return topic_at, properties_at, properties_at + properties_length
+
+
+def _places(buffer: Buffer, at: int) -> tuple[int, int, int]:
+    """Give where body and properties start and where the record ends."""
+    try:
+        body_at = at + _HEADS[buffer[at + _SYS_FLAG_LOW_BYTE_AT] >> 4 & 3].size
+        (magic,) = _U32.unpack_from(buffer, at + _MAGIC_AT)
+        _, properties_at, end = _spans(buffer, magic, body_at, _I32.unpack_from(buffer, body_at - 4)[0])
+    except (struct.error, IndexError) as error:
+        raise ProtocolError(f"no message at {at} of {len(buffer)} bytes: {error}") from None
+    return body_at, properties_at, end
+
+
+def _read(form: struct.Struct, buffer: Buffer, at: int) -> int:
+    try:
+        value: int = form.unpack_from(buffer, at)[0]
+    except struct.error as error:
+        raise ProtocolError(f"no message field at {at} of {len(buffer)} bytes: {error}") from None
+    return value

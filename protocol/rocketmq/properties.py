@@ -1,0 +1,102 @@
+"""The properties of a message, as one string of pairs.
+
+    name 0x01 value 0x02  name 0x01 value 0x02 ...        UTF-8; the last 0x02 may be missing
+
+A pair without 0x01, without a name or without a value is as if it were not there; of a name that occurs twice the last
+pair counts. A value may contain 0x01, nothing else can hold either byte. What a record stores is the string itself,
+so an unchanged one is never taken apart: `get` finds one value in it, `parse` gives them all.
+Source: `MessageDecoder.java#string2messageProperties`, `MessageConst.java`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from protocol.errors import ProtocolError
+
+NAME_END: Final = "\x01"
+VALUE_END: Final = "\x02"
+
+# -- Names that the broker reads or writes
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_ID: Final = "__transactionId__"
+CLUSTER: Final = "CLUSTER"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+POP_CK: Final = "POP_CK"
+INSTANCE_ID: Final = "INSTANCE_ID"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+
+
+def parse(raw: bytes | str) -> dict[str, str]:
+    """Read all pairs. Raises ProtocolError for bytes that are not UTF-8."""
+    text = raw if isinstance(raw, str) else _as_text(raw)
+    properties = {}
+    for pair in text.split(VALUE_END):
+        name, _, value = pair.partition(NAME_END)
+        if value and name:
+            properties[name] = value
+    return properties
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Write all pairs, each with its 0x02. Raises ProtocolError for a pair that would not be read back as it is."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count(VALUE_END) != len(properties) or parse(text) != properties:
+        raise ProtocolError(f"properties that the property string cannot hold: {dict(properties)!r:.200}")
+    return text
+
+
+def get(raw: bytes, name: str) -> str | None:
+    """Give the value of one property without reading the others; None if it is not there."""
+    key = name.encode()
+    if key not in raw:
+        return None
+    # A value cannot contain 0x02: what stands behind one, up to 0x01, is a name.
+    at = raw.rfind(b"\x02%b\x01" % key)
+    if at >= 0:
+        start = at + len(key) + 2
+    elif raw.startswith(key + b"\x01"):
+        start = len(key) + 1
+    else:
+        return None
+    end = raw.find(b"\x02", start)
+    value = raw[start:] if end < 0 else raw[start:end]
+    if not value:
+        return parse(raw).get(name)  # A pair without value does not count, so an earlier one of this name does.
+    return _as_text(value)
+
+
+def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
+    """Give `raw` with these values set and the properties whose value is None removed."""
+    if any(name.encode() in raw for name in changes):
+        merged = {**parse(raw), **changes}
+        return encode({name: value for name, value in merged.items() if value is not None}).encode()
+    added = encode({name: value for name, value in changes.items() if value is not None}).encode()
+    if raw and added and raw[-1] != 2:
+        return raw + b"\x02" + added
+    return raw + added
+
+
+def _as_text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"properties of {len(raw)} bytes are not UTF-8: {error}") from None

@@ -1,0 +1,262 @@
+"""Remoting commands: what RocketMQ clients and brokers say to each other, one frame each, in both directions.
+
+    length i32 | serialize type u8 | header length u24 | header | body       big-endian; `length` counts what follows
+
+The header comes in two types; a frame names its own, and the answer to a request uses the request's.
+
+    0 JSON      {"code":310,"language":"JAVA","version":479,"opaque":17,"flag":0,"extFields":{"b":"orders"}}
+    1 ROCKETMQ  code i16 | language i8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark
+                | ext length i32 | { key length i16 | key | value length i32 | value } ...
+
+`opaque` is the sender's number of a request, echoed in its answer; answers may come in any order. Flag bit 0 marks an
+answer, bit 1 a request that wants none. `ext` is the command's header fields, all of them text.
+Source: `RemotingCommand.java`, `RocketMQSerializable.java`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from protocol.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+FRAME_BYTES_MAX: Final = 16 << 20
+"""Default of `com.rocketmq.remoting.frameMaxLength`; the peer's end closes the channel on a longer frame."""
+
+VERSION: Final = 479
+"""`MQVersion.V5_3_3`. Consumers refuse SQL92 subscriptions to a broker that claims less than 232."""
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+LANGUAGES: Final = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+"""`LanguageCode.java`, by the number that the binary header has for each."""
+
+
+class RemotingCommand(msgspec.Struct):
+    """One command. A body that was decoded is a view of its frame; one to be encoded may come in pieces."""
+
+    code: int
+    opaque: int
+    ext: dict[str, str]
+    body: Buffer | Sequence[Buffer] = b""
+    flag: int = 0
+    remark: str | None = None
+    language: str = "PYTHON"
+    version: int = VERSION
+    json: bool = True  # The type of the header: JSON or ROCKETMQ.
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+
+# -- Building
+
+
+def request(
+    code: int,
+    opaque: int,
+    ext: dict[str, str] | None = None,
+    body: Buffer | Sequence[Buffer] = b"",
+    *,
+    oneway: bool = False,
+    json: bool = True,
+) -> RemotingCommand:
+    """Build a request of our own; `opaque` is the caller's to choose and to wait for."""
+    return RemotingCommand(code, opaque, {} if ext is None else ext, body, FLAG_ONEWAY if oneway else 0, json=json)
+
+
+def response(
+    asked: RemotingCommand,
+    code: int = 0,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+    body: Buffer | Sequence[Buffer] = b"",
+) -> RemotingCommand:
+    """Build the answer to `asked`, in its serialize type.
+
+    `extFields` is always an object: Java clients read from it without asking whether it is there.
+    """
+    return RemotingCommand(code, asked.opaque, {} if ext is None else ext, body, FLAG_RESPONSE, remark, json=asked.json)
+
+
+# -- Reading
+
+
+def decode(payload: memoryview) -> RemotingCommand:
+    """Read a command from `payload`, a frame without its length; the body stays a view of it.
+
+    Raises ProtocolError for everything that Java's decoder closes the channel for.
+    """
+    if len(payload) < 4:
+        raise ProtocolError(f"remoting frame of {len(payload)} bytes; the shortest has 4")
+    (word,) = _U32.unpack_from(payload)
+    header_end = 4 + (word & 0xFFFFFF)
+    if header_end > len(payload):
+        raise ProtocolError(f"remoting header of {header_end - 4} bytes in a frame of {len(payload)}")
+    if word >> 24 == _JSON:
+        command = _decode_json(payload[4:header_end])
+    elif word >> 24 == _BINARY:
+        command = _decode_binary(bytes(payload[4:header_end]))
+    else:
+        raise ProtocolError(f"unknown serialize type {word >> 24} of a remoting frame; known are 0 and 1")
+    command.body = payload[header_end:]
+    return command
+
+
+# -- Writing
+
+
+def encode(command: RemotingCommand) -> list[Buffer]:
+    """Write the whole frame, length included: its head, then the body's buffers as they are (none if it is empty)."""
+    if command.json:
+        serialize_type, header = _JSON, _encode_json(command)
+    else:
+        serialize_type, header = _BINARY, _encode_binary(command)
+    body = command.body
+    pieces: Sequence[Buffer]
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        size = len(body)
+        pieces = (body,) if size else ()
+    else:
+        size = sum(map(len, body))
+        pieces = body
+    header_bytes = len(header)
+    return [_HEAD.pack(4 + header_bytes + size, serialize_type << 24 | header_bytes) + header, *pieces]
+
+
+# -- JSON headers
+
+_JSON = 0
+_U32 = struct.Struct(">I")
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]  # A number beyond could not be written back.
+_HEAD = struct.Struct(">iI")
+
+
+class _JsonHeader(msgspec.Struct):
+    code: _Int32
+    opaque: _Int32
+    ext: dict[str, str] = msgspec.field(name="extFields", default_factory=dict)
+    flag: _Int32 = 0
+    remark: str | None = None
+    language: str = "OTHER"
+    version: _Int32 = 0
+
+
+_decode_header = msgspec.json.Decoder(_JsonHeader).decode
+_encode_header = msgspec.json.Encoder().encode
+# msgspec raises these three for bytes that are not JSON, text that is not UTF-8, and "[[[[...".
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _decode_json(header: memoryview) -> RemotingCommand:
+    try:
+        fields = _decode_header(header)
+    except msgspec.ValidationError:
+        fields = _decode_loosely_typed(header)
+    except _NOT_JSON as error:
+        raise ProtocolError(f"remoting header of {len(header)} bytes is not JSON: {error}") from None
+    return RemotingCommand(
+        fields.code, fields.opaque, fields.ext, b"", fields.flag, fields.remark, fields.language, fields.version, True
+    )
+
+
+def _decode_loosely_typed(header: memoryview) -> _JsonHeader:
+    """Read a header of a client that writes null for what is absent, or numbers and truth values for text."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(header, type=dict[str, Any])
+        present = {key: value for key, value in fields.items() if value is not None}
+        ext = present.get("extFields")
+        if isinstance(ext, dict):
+            present["extFields"] = {key: _as_text(value) for key, value in ext.items() if value is not None}
+        return msgspec.convert(present, _JsonHeader, strict=False)
+    except _NOT_JSON as error:
+        raise ProtocolError(f"remoting header {bytes(header[:200])!r} is not one: {error}") from None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _encode_json(command: RemotingCommand) -> bytes:
+    return _encode_header(
+        _JsonHeader(
+            command.code,
+            command.opaque,
+            command.ext,
+            command.flag,
+            command.remark,
+            command.language,
+            command.version,
+        )
+    )
+
+
+# -- Binary headers
+
+_BINARY = 1
+_FIXED = struct.Struct(">hbhiii")  # code, language, version, opaque, flag, remark length
+_FIXED_BYTES = _FIXED.size
+_I32 = struct.Struct(">i")
+_KEY_LENGTH = struct.Struct(">h")
+_LANGUAGE_NUMBERS = {name: number for number, name in enumerate(LANGUAGES)}
+_OTHER = _LANGUAGE_NUMBERS["OTHER"]
+
+
+def _decode_binary(header: bytes) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(header)
+        ext_at = _FIXED_BYTES + remark_length
+        (ext_length,) = _I32.unpack_from(header, ext_at)
+        ext_start = ext_at + 4
+        if remark_length < 0 or ext_length < 0 or ext_start + ext_length > len(header):
+            raise ProtocolError(
+                f"binary remoting header of {len(header)} bytes: remark of {remark_length}, ext of {ext_length}"
+            )
+        remark = header[_FIXED_BYTES:ext_at].decode() if remark_length else None
+        ext = _decode_ext(header, ext_start, ext_start + ext_length)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"binary remoting header of {len(header)} bytes: {error}") from None
+    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
+    return RemotingCommand(code, opaque, ext, b"", flag, remark, name, version, False)
+
+
+def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
+    ext = {}
+    value_length_at = _I32.unpack_from
+    while at < end:
+        key_at = at + 2
+        # A key is short: two indexed bytes are read faster than a struct. A negative length becomes one beyond `end`.
+        key_end = key_at + (header[at] << 8 | header[at + 1])
+        value_at = key_end + 4
+        (value_length,) = value_length_at(header, key_end)
+        at = value_at + value_length
+        if value_length < 0 or at > end:
+            raise ProtocolError(f"binary remoting header: a value of {value_length} bytes ends at {at} of {end}")
+        ext[header[key_at:key_end].decode()] = header[value_at:at].decode()
+    return ext
+
+
+def _encode_binary(command: RemotingCommand) -> bytes:
+    remark = b"" if command.remark is None else command.remark.encode()
+    pieces: list[bytes] = []
+    for key_text, value_text in command.ext.items():
+        key, value = key_text.encode(), value_text.encode()
+        pieces += (_KEY_LENGTH.pack(len(key)), key, _I32.pack(len(value)), value)
+    ext = b"".join(pieces)
+    language = _LANGUAGE_NUMBERS.get(command.language, _OTHER)
+    fixed = _FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
+    return b"".join((fixed, remark, _I32.pack(len(ext)), ext))
