@@ -36,6 +36,13 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
 
+# Version 1, independent blocks, no checksums; blocks of up to 64 KiB; checksum of these two bytes.
+_LZ4_HEADER = bytes.fromhex("04224d18 6040 82")
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_STORED = 1 << 31
+_LZ4_BLOCK_LENGTH = struct.Struct("<I")
+_LZ4_END = bytes(4)
+
 # A first guess of the room that an inflated batch needs; room grows by the same factor until it is enough.
 _ROOM_BYTES_MIN = 64 << 10
 _ROOM_FACTOR = 8
@@ -67,11 +74,25 @@ def deflate(codec: int, data: Buffer) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
         case Codec.LZ4:
-            # cramjam's own default is a slow high-compression level; 0 is what Kafka's producers use.
-            return bytes(cramjam.lz4.compress(data, level=0))
+            return _deflate_lz4(data)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data))
     raise ValueError(f"unknown compression codec {codec}")
+
+
+def _deflate_lz4(data: Buffer) -> bytes:
+    """Write a frame of independent blocks: Java's readers (lz4-java, Kafka) know no other, and cramjam's are linked."""
+    view = memoryview(data)
+    pieces: list[Buffer] = [_LZ4_HEADER]
+    for at in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[at : at + _LZ4_BLOCK_BYTES]
+        deflated = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(deflated) < len(block):
+            pieces += (_LZ4_BLOCK_LENGTH.pack(len(deflated)), deflated)
+        else:
+            pieces += (_LZ4_BLOCK_LENGTH.pack(len(block) | _LZ4_STORED), block)
+    pieces.append(_LZ4_END)
+    return b"".join(pieces)
 
 
 def _inflate_stream(inflate_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
