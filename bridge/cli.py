@@ -1,0 +1,244 @@
+"""The command `duolog`: serve, and talk to a running broker over its HTTP port.
+
+Exit status: 0 done; 1 a state of affairs (port in use, no such topic); 2 a bad option or setting, one line that names
+it; 70 a bug of ours. Imports stand inside the commands, so that `serve` loads no table printer and `version` no broker.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from bridge.http_client import Api
+
+REFUSED = 1
+BAD_OPTION = 2
+PIPE_WIDTH = 1000
+
+app = typer.Typer(
+    help="A message broker: RocketMQ clients, Kafka clients and Spark share the same topics over one commitlog.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+topic_app = typer.Typer(help="Topics.", rich_markup_mode=None)
+group_app = typer.Typer(help="Consumer groups of both families.", rich_markup_mode=None)
+app.add_typer(topic_app, name="topic")
+app.add_typer(group_app, name="group")
+
+HttpAddress = Annotated[
+    str, typer.Option("--http", metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port")
+]
+HTTP_ADDRESS = "127.0.0.1:9644"
+
+
+def main() -> NoReturn:
+    """Run the command line; everything that a user can cause ends in one line on standard error."""
+    try:
+        status = app(sys.argv[1:] or ["--help"], prog_name="duolog", standalone_mode=False)
+    except typer.TyperException as error:
+        _say(error.format_message())
+        status = error.exit_code
+    except typer.Abort:
+        _say("interrupted")
+        status = REFUSED
+    sys.exit(status)
+
+
+def _say(message: str) -> None:
+    typer.echo(f"duolog: {' '.join(message.split())}", err=True)
+
+
+class BadOption(typer.TyperException):
+    """A setting or option that cannot be."""
+
+    exit_code = BAD_OPTION
+
+
+# -- Serving
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="data directory [duolog-data]")] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="address to listen on [127.0.0.1]")] = None,
+    advertise: Annotated[str | None, typer.Option(metavar="HOST", help="host that clients are told")] = None,
+    kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="0: any free one [9092]")] = None,
+    rocketmq_port: Annotated[str | None, typer.Option(metavar="PORT", help="[10911]")] = None,
+    namesrv_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9876]")] = None,
+    http_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9644]")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting by its dotted name")
+    ] = None,
+) -> int:
+    """Run the broker in the foreground; `duolog settings` lists what can be set."""
+    from bridge.config import ConfigError, load, parse_override
+
+    flags = {
+        "store.directory": data,
+        "server.host": host,
+        "server.advertise": advertise,
+        "kafka.port": kafka_port,
+        "rocketmq.port": rocketmq_port,
+        "rocketmq.namesrv_port": namesrv_port,
+        "http.port": http_port,
+    }
+    try:
+        overrides = dict(parse_override(text) for text in settings or ())
+        overrides |= {key: value for key, value in flags.items() if value is not None}
+        options = load(config, overrides)
+    except ConfigError as error:
+        raise BadOption(str(error)) from error
+
+    from bridge import logs
+    from bridge.broker import serve as serve_until_stopped
+
+    logs.configure(options.server.log_level)
+    return serve_until_stopped(options)
+
+
+@app.command()
+def settings() -> None:
+    """List all settings with their defaults and what Kafka and RocketMQ call them."""
+    from bridge.config import settings as all_settings
+
+    _table(
+        ("setting", "default", "what it is", "Kafka", "RocketMQ"),
+        [[row.name, row.default, row.doc, row.kafka, row.rocketmq] for row in all_settings()],
+    )
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed_version
+
+    typer.echo(f"duolog {installed_version('duolog')}")
+
+
+# -- Looking at a running broker
+
+
+@app.command()
+def status(http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Show the broker, its log and what it costs."""
+    _print_tree(_api(http).get("/api/status"))
+
+
+@topic_app.command("list")
+def topic_list(http: HttpAddress = HTTP_ADDRESS) -> None:
+    """List topics."""
+    rows = _api(http).get("/api/topics")
+    _table(
+        ("topic", "queues", "records", "bytes", "kafka", "rocketmq"),
+        [
+            [row["name"], row["queues"], row["records"], row["size_bytes"], row["kafka_name"], row["rocketmq_name"]]
+            for row in sorted(rows, key=lambda row: row["name"])
+        ],
+    )
+
+
+@topic_app.command("describe")
+def topic_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Show a topic's queues, offsets and configs."""
+    found = _api(http).get("/api/topics", name)
+    queues = found.pop("queues")
+    _print_tree(found)
+    _table(
+        ("queue", "start", "end", "bytes", "epoch"),
+        [[queue["queue"], queue["start"], queue["end"], queue["size_bytes"], queue["epoch"]] for queue in queues],
+    )
+
+
+@topic_app.command("create")
+def topic_create(
+    name: str,
+    queues: Annotated[int | None, typer.Option(help="number of queues; else the broker's `topics.queues`")] = None,
+    configs: Annotated[list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="a topic config")] = None,
+    http: HttpAddress = HTTP_ADDRESS,
+) -> None:
+    """Create a topic."""
+    pairs = [text.partition("=") for text in configs or ()]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise BadOption(f"--config {key}: expected KEY=VALUE")
+    body: dict[str, Any] = {"name": name, "configs": {key: value for key, _, value in pairs}}
+    if queues is not None:
+        body["queues"] = queues
+    made = _api(http).post("/api/topics", body)
+    typer.echo(f"created {made['name']} with {len(made['queues'])} queues")
+
+
+@topic_app.command("delete")
+def topic_delete(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Delete a topic with all its messages and its groups' positions in it."""
+    typer.echo(f"deleted {_api(http).delete('/api/topics', name)['deleted']}")
+
+
+@group_app.command("list")
+def group_list(http: HttpAddress = HTTP_ADDRESS) -> None:
+    """List groups, the family in which each is active, and how far behind it is."""
+    _table(
+        ("group", "active in", "members", "lag", "topics"),
+        [
+            [row["name"], row["active"] or "-", row["members"], row["lag"], ", ".join(row["topics"])]
+            for row in _api(http).get("/api/groups")
+        ],
+    )
+
+
+@group_app.command("describe")
+def group_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Show a group's positions."""
+    found = _api(http).get("/api/groups", name)
+    positions = found.pop("positions")
+    _print_tree(found)
+    _table(
+        ("topic", "queue", "position", "start", "end", "lag"),
+        [[row[column] for column in ("topic", "queue", "position", "start", "end", "lag")] for row in positions],
+    )
+
+
+@app.command()
+def demo(http: HttpAddress = HTTP_ADDRESS) -> int:
+    """Show one message's way from a RocketMQ producer to a Kafka consumer and back, against the running broker."""
+    from bridge.demo import run
+
+    return run(_api(http))
+
+
+# -- Showing
+
+
+def _api(http: str) -> "Api":
+    from bridge.http_client import Api
+
+    return Api(http)
+
+
+def _table(heads: tuple[str, ...], rows: list[list[Any]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, head in enumerate(heads):
+        numeric = bool(rows) and all(isinstance(row[at], int) for row in rows)
+        table.add_column(head, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    # Into a pipe the table is as wide as it needs to be, so that a script finds one row a line.
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+
+
+def _print_tree(found: dict[str, Any], indent: str = "") -> None:
+    for key, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{indent}{key}:")
+            _print_tree(value, indent + "  ")
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            typer.echo(f"{indent}{key}: {shown}")

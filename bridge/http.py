@@ -1,0 +1,195 @@
+"""The HTTP port: metrics, health, and the JSON API behind the admin commands. A small door, on aiohttp.
+
+    GET  /metrics               Prometheus text              GET    /api/topics          all topics
+    GET  /healthz               200 while the loop turns     POST   /api/topics          {"name", "queues"?, "configs"?}
+    GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
+    GET  /api/status            the broker and its log       DELETE /api/topics/{name}
+    GET  /api/segments          the files of the log         GET    /api/groups, /api/groups/{name}
+
+Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
+`bridge/http_views.py`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from bridge import http_views
+from bridge.topic_configs import InvalidConfig
+from bridge.topics import Topic, TopicError, TopicExists
+from store.entry import Promise
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+CONNECTIONS_MAX = 256  # Further ones are closed as soon as they are accepted.
+KEEPALIVE_S = 30
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_to_json = msgspec.json.Encoder().encode
+
+
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/topics."""
+
+    name: str
+    queues: int | None = None
+    configs: dict[str, str] = {}
+
+
+class HttpPort:
+    """Serves one broker; `connection` makes the protocol of each accepted socket."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, keepalive_timeout=KEEPALIVE_S, handle_signals=False
+        )
+
+    async def start(self) -> None:
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    def connection(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None, "the HTTP port is not started"
+        return server() if len(server.connections) < CONNECTIONS_MAX else _Refusal()
+
+    def _application(self) -> web.Application:
+        application = web.Application(
+            client_max_size=self._broker.options.http.body_bytes_max, middlewares=[self._answer_errors]
+        )
+        application.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/api/status", self._status),
+                web.get("/api/segments", self._segments),
+                web.get("/api/topics", self._topics),
+                web.post("/api/topics", self._create_topic),
+                web.get("/api/topics/{name}", self._topic),
+                web.delete("/api/topics/{name}", self._delete_topic),
+                web.get("/api/groups", self._groups),
+                web.get("/api/groups/{name}", self._group),
+            ]
+        )
+        return application
+
+    # -- Health and metrics
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reason = self._broker.not_ready_reason()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from bridge import http_metrics  # Here, because prometheus-client is slow to import and few scrape.
+
+        return web.Response(body=http_metrics.render(self._broker), headers={"Content-Type": http_metrics.CONTENT_TYPE})
+
+    # -- The broker
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(http_views.status(self._broker))
+
+    async def _segments(self, request: web.Request) -> web.Response:
+        return _json(http_views.segments(self._broker))
+
+    # -- Topics
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        await self._kept(self._broker.ledger.barrier())
+        return _json([http_views.topic_summary(topic) for topic in self._broker.topics.all()])
+
+    async def _topic(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        await self._kept(self._broker.ledger.barrier())
+        return _json(http_views.topic(topic))
+
+    async def _create_topic(self, request: web.Request) -> web.Response:
+        broker = self._broker
+        wanted = msgspec.json.decode(await request.read(), type=NewTopic)
+        queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
+        topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
+        await self._kept(promise)
+        return _json(http_views.topic(topic), status=201)
+
+    async def _delete_topic(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        await self._kept(self._broker.topics.delete(topic, self._broker.clock.now_ms()))
+        return _json({"deleted": topic.name})
+
+    def _topic_named(self, request: web.Request) -> Topic:
+        name = request.match_info["name"]
+        topic: Topic | None = self._broker.topics.get(name)
+        if topic is None:
+            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}")
+        return topic
+
+    # -- Groups
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        await self._kept(self._broker.ledger.barrier())
+        return _json(http_views.groups(self._broker))
+
+    async def _group(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        await self._kept(self._broker.ledger.barrier())
+        found = http_views.group(self._broker, name)
+        if found is None:
+            raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
+        return _json(found)
+
+    async def _kept(self, promise: Promise) -> None:
+        """Wait until what the answer reports is as durable as promised; raises StoreError."""
+        store = self._broker.store
+        if store.kept(promise):
+            return
+        done: asyncio.Future[StoreError | None] = self._broker.loop.create_future()
+        store.when(promise, lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The one table from our exceptions to HTTP's statuses; what is not in it is our bug, and ends the broker."""
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _error(error.text or error.reason, error.status)
+        except TopicExists as error:
+            return _error(str(error), 409)
+        except (TopicError, InvalidConfig, msgspec.DecodeError) as error:
+            return _error(str(error), 400)
+        except StoreError as error:
+            return _error(str(error), 503)
+        except Exception as error:
+            self._broker.fail(error)
+            raise
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+def _error(text: str, status: int) -> web.Response:
+    return _json({"error": text}, status=status)
+
+
+def _json(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=_to_json(content), status=status, content_type="application/json")

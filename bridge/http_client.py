@@ -1,0 +1,61 @@
+"""The admin commands' side of the HTTP port: JSON in and out, every failure one line."""
+
+import json
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+from urllib.parse import quote
+
+import typer
+
+TIMEOUT_S = 10.0
+
+
+class ApiError(typer.TyperException):
+    """The broker refused, or is not there."""
+
+    exit_code = 1
+
+
+class Api:
+    """Calls to one broker's HTTP port, `HOST:PORT`."""
+
+    def __init__(self, address: str) -> None:
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise typer.BadParameter(f"--http: expected HOST:PORT, got {address!r}")
+        self.address = address
+        self._host, self._port = host.strip("[]"), int(port)
+
+    def get(self, *path: str) -> Any:
+        return self._call("GET", path)
+
+    def post(self, path: str, body: Any) -> Any:
+        return self._call("POST", (path,), json.dumps(body))
+
+    def delete(self, *path: str) -> Any:
+        return self._call("DELETE", path)
+
+    def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
+        """Join the path's parts, names among them, and give the answer; raises ApiError."""
+        target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
+        connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, target, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
+        finally:
+            connection.close()
+        return _decoded(content, response.status)
+
+
+def _decoded(content: bytes, status: int) -> Any:
+    try:
+        answer = json.loads(content)
+    except ValueError as error:
+        raise ApiError(f"this is no Duolog broker: status {status}, {content[:60]!r}") from error
+    if status >= 400:
+        raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}")
+    return answer

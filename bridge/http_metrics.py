@@ -1,0 +1,92 @@
+"""What a Prometheus scrape gets: figures read where they live, at the moment of the scrape."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from bridge import http_views
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def render(broker: "Broker") -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_BrokerCollector(broker))
+    return generate_latest(registry)
+
+
+class _BrokerCollector(Collector):
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _traffic(self._broker)
+        yield from _log(self._broker)
+        yield from _process(self._broker)
+
+
+def _traffic(broker: "Broker") -> Iterator[Metric]:
+    metrics, server = broker.metrics, broker.server
+    yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
+    yield _labelled("errors", "Errors answered.", ("wire", "error"), metrics.errors)
+    for name, doc, by_wire in (
+        ("records_in", "Records appended, by the wire they came on.", metrics.records_in),
+        ("record_bytes_in", "Bytes of frames appended.", metrics.bytes_in),
+        ("frames_out", "Frames read by clients.", metrics.frames_out),
+        ("record_bytes_out", "Bytes of frames read by clients.", metrics.bytes_out),
+        ("converted_records", "Records read in the other family's form.", metrics.converted_records),
+        ("dropped_commits", "One-way commits of a group that is active in the other family.", metrics.dropped_commits),
+    ):
+        yield _labelled(name, doc, ("wire",), {(wire,): count for wire, count in by_wire.items()})
+    yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
+    yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
+    yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)
+    yield _counter("connections_refused", "Connections above limits.connections_max.", server.refused_count)
+    yield _counter("connections_overdue", "Connections closed because their time was up.", server.closed_overdue_count)
+    yield _gauge("connections", "Open connections.", len(server.connections))
+    yield _gauge("answer_bytes", "Unsent bytes of answers.", server.answer_bytes)
+    yield _gauge("request_bytes", "Bytes of unfinished requests.", server.request_bytes)
+
+
+def _log(broker: "Broker") -> Iterator[Metric]:
+    store = broker.store
+    yield _gauge("log_next_position", "Where the next unit goes.", store.next_position)
+    yield _gauge("log_written_position", "Below it, kill -9 loses nothing.", store.written)
+    yield _gauge("log_durable_position", "Below it, power loss loses nothing.", store.durable)
+    yield _counter(
+        "segments_removed", "Segments removed because nothing lived in them.", broker.keeper.removed_segments
+    )
+    yield _gauge("topics", "Topics.", len(broker.topics))
+    yield _gauge("groups", "Groups with positions or members.", len(http_views.known_groups(broker)))
+
+
+def _process(broker: "Broker") -> Iterator[Metric]:
+    pauses = broker.metrics.gc_pauses
+    yield _counter("gc_pauses", "Pauses of Python's garbage collector.", pauses.count)
+    yield _counter("gc_pause_seconds", "Their sum.", pauses.total_s)
+    yield _gauge("gc_pause_longest_seconds", "The longest of them.", pauses.longest_s)
+    memory = http_views.resident_bytes()
+    yield _gauge("resident_memory_bytes", "Resident memory.", memory["resident"])
+    yield _gauge("anonymous_memory_bytes", "Resident memory that no file backs.", memory["anonymous"])
+    yield _gauge("uptime_seconds", "Since start.", (broker.clock.mono_ms() - broker.started_mono_ms) / 1000)
+
+
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(f"duolog_{name}", doc, value=value)
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"duolog_{name}", doc, value=value)
+
+
+def _labelled(name: str, doc: str, labels: tuple[str, ...], counts: dict[tuple[str, ...], int]) -> Metric:
+    family = CounterMetricFamily(f"duolog_{name}", doc, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family

@@ -1,0 +1,140 @@
+"""What the JSON API says about the broker, its topics and its groups: plain dicts, computed when asked for.
+
+Offsets count records; `lag` is what a group has not read yet; times are wall milliseconds.
+"""
+
+import os
+import resource
+from typing import TYPE_CHECKING, Any
+
+from bridge.topics import QUEUE_ID_BITS, Topic
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+Json = dict[str, Any]
+
+_PAGE_BYTES = resource.getpagesize()
+
+
+# -- The broker
+
+
+def status(broker: "Broker") -> Json:
+    store, server = broker.store, broker.server
+    return {
+        "version": broker.version,
+        "pid": os.getpid(),
+        "cluster_id": broker.cluster_id,
+        "ready": broker.not_ready_reason() or "yes",
+        "uptime_ms": broker.clock.mono_ms() - broker.started_mono_ms,
+        "listeners": {name: f"{host}:{port}" for name, (host, port) in broker.listening.items()},
+        "log": {
+            "next_position": store.next_position,
+            "written": store.written,
+            "durable": store.durable,
+            "flush": broker.options.store.flush,
+        },
+        "recovery": store.recovery._asdict(),
+        "topics": len(broker.topics),
+        "groups": len(known_groups(broker)),
+        "connections": len(server.connections),
+        "memory_bytes": resident_bytes(),
+    }
+
+
+def segments(broker: "Broker") -> list[Json]:
+    return [segment._asdict() for segment in broker.store.segments()]
+
+
+def resident_bytes() -> dict[str, int]:
+    """Resident memory of this process: all of it, and what is not backed by files."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        _, resident, shared = map(int, statm.read().split()[:3])
+    return {"resident": resident * _PAGE_BYTES, "anonymous": (resident - shared) * _PAGE_BYTES}
+
+
+# -- Topics
+
+
+def topic_summary(topic: Topic) -> Json:
+    return {
+        "name": topic.name,
+        "kafka_name": topic.kafka_name,
+        "rocketmq_name": topic.rocketmq_name,
+        "queues": topic.queue_count,
+        "records": sum(queue.visible_end - queue.start_offset for queue in topic.queues),
+        "size_bytes": sum(queue.size_bytes for queue in topic.queues),
+        "is_system": not topic.is_listed,
+    }
+
+
+def topic(topic: Topic) -> Json:
+    return topic_summary(topic) | {
+        "id": str(topic.id),
+        "number": topic.number,
+        "created_ms": topic.created_ms,
+        "configs": dict(topic.configs),
+        "queues": [
+            {
+                "queue": queue_id,
+                "start": queue.start_offset,
+                "end": queue.visible_end,
+                "size_bytes": queue.size_bytes,
+                "epoch": topic.leader_epoch(queue_id),
+            }
+            for queue_id, queue in enumerate(topic.queues)
+        ],
+    }
+
+
+# -- Groups
+
+
+def known_groups(broker: "Broker") -> set[str]:
+    """Groups with positions, or with live members of either family; by their Kafka spelling."""
+    return {*broker.positions.groups(), *broker.live_groups()}
+
+
+def groups(broker: "Broker") -> list[Json]:
+    return [_group_summary(broker, name) for name in sorted(known_groups(broker))]
+
+
+def group(broker: "Broker", name: str) -> Json | None:
+    """Describe one group, None if nobody knows it."""
+    if name not in known_groups(broker):
+        return None
+    return _group_summary(broker, name) | {"positions": _positions(broker, name)}
+
+
+def _group_summary(broker: "Broker", name: str) -> Json:
+    active = broker.families.active(name)
+    positions = _positions(broker, name)
+    return {
+        "name": name,
+        "active": active.value if active else None,
+        "members": broker.member_count(name),
+        "topics": sorted({position["topic"] for position in positions}),
+        "lag": sum(position["lag"] for position in positions),
+    }
+
+
+def _positions(broker: "Broker", name: str) -> list[Json]:
+    rows = []
+    for key, position in sorted(broker.positions.all_of(name).items()):
+        queue = broker.topics.queue(key)
+        found = broker.topics.by_number(key >> QUEUE_ID_BITS)
+        if queue is None or found is None:
+            continue
+        rows.append(
+            {
+                "topic": found.name,
+                "queue": key & (1 << QUEUE_ID_BITS) - 1,
+                "position": position.offset,
+                "start": queue.start_offset,
+                "end": queue.visible_end,
+                "lag": max(0, queue.visible_end - max(position.offset, queue.start_offset)),
+                "committed_ms": position.commit_ms,
+            }
+        )
+    return rows
