@@ -38,8 +38,8 @@ _RECORD_BYTES_MIN: Final = 7
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_FROM: Final = 21
 
-# Keeps every sum of a base timestamp and a delta within 64 bits, so that nobody downstream overflows.
-_TIMESTAMP_LIMIT: Final = 1 << 62
+# Any two timestamps up to this are less than 2^62 apart, so that no delta overflows a varlong, nor a sum 64 bits.
+TIMESTAMP_MS_MAX: Final = (1 << 62) - 2
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET: Final = struct.Struct(">q")
@@ -215,7 +215,7 @@ def _check_fields(header: BatchHeader, records_max: int) -> None:
         raise InvalidBatch(Reason.INVALID, "transactional batch without a producer id")
     if attributes & _LOG_APPEND_TIME_BIT:
         raise InvalidBatch(Reason.TIMESTAMP, "a client chose LogAppendTime")
-    if not (-1 <= base_timestamp < _TIMESTAMP_LIMIT and -1 <= max_timestamp < _TIMESTAMP_LIMIT):
+    if not (-1 <= base_timestamp <= TIMESTAMP_MS_MAX and -1 <= max_timestamp <= TIMESTAMP_MS_MAX):
         raise InvalidBatch(Reason.TIMESTAMP, f"batch with timestamps {base_timestamp} and {max_timestamp}")
     if codec > Codec.ZSTD:
         raise InvalidBatch(Reason.COMPRESSION, f"unknown compression codec {codec}")
@@ -256,7 +256,8 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
     base_timestamp = _base_timestamp(header)
     log_append_time = header.is_log_append_time
     timestamp = header.max_timestamp
-    previous = -1  # The offset delta before this one, doubled as zig-zag has it.
+    last_delta = 2 * header.last_offset_delta  # Doubled, as zig-zag has it.
+    previous = -1  # The offset delta before this one, doubled.
     headers: Sequence[Header]
     make = tuple.__new__
     at = 0
@@ -279,7 +280,7 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
             at += 1
             if delta > 127:
                 delta, at = _more(body, at, delta)
-            if delta <= previous or delta & 1:
+            if not previous < delta <= last_delta or delta & 1:
                 raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
             previous = delta
 
@@ -317,8 +318,8 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
             yield make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers))
     except IndexError:
         raise ProtocolError(f"records end after {len(body)} bytes, before the count of {header.record_count}") from None
-    if at != len(body) or previous > 2 * header.last_offset_delta:
-        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes, offset {previous >> 1}")
+    if at != len(body):
+        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes")
 
 
 def find_timestamp(batch: Buffer, timestamp_ms: int, inflate_bytes_max: int) -> tuple[int, int] | None:
@@ -369,7 +370,7 @@ def _inflated(batch: Buffer, header: BatchHeader, inflate_bytes_max: int) -> byt
 
 
 def _base_timestamp(header: BatchHeader) -> int:
-    if not -_TIMESTAMP_LIMIT <= header.base_timestamp < _TIMESTAMP_LIMIT:
+    if not -1 <= header.base_timestamp <= TIMESTAMP_MS_MAX:
         raise ProtocolError(f"batch with base timestamp {header.base_timestamp}")
     return header.base_timestamp
 
@@ -430,9 +431,11 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """Add a record; offset deltas must rise."""
+        """Add a record; offset deltas must rise. A timestamp outside -1 to TIMESTAMP_MS_MAX becomes the nearest."""
         assert offset_delta > self._last_offset_delta, f"offset delta {offset_delta} after {self._last_offset_delta}"
         self._last_offset_delta = offset_delta
+        if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            timestamp_ms = min(max(timestamp_ms, -1), TIMESTAMP_MS_MAX)
         if not self._count:
             self._base_timestamp = self._max_timestamp = timestamp_ms
         elif timestamp_ms > self._max_timestamp:
@@ -531,8 +534,8 @@ def _more(body: bytes, at: int, first: int) -> tuple[int, int]:
     while byte > 127:
         value |= (byte & 127) << shift
         shift += 7
-        if shift > 63:
-            raise ProtocolError(f"varint longer than 10 bytes at {at}")
+        if shift > 56:
+            raise ProtocolError(f"varint longer than 9 bytes at {at}")
         at += 1
         byte = body[at]
     return value | byte << shift, at + 1
