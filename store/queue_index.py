@@ -176,16 +176,6 @@ class QueueIndex:
             self._tail = _tail_from(kept_row, _slice(tail, kept_row, end_row))
         self._flushed_row = end_row
 
-    def truncate(self, end_row: int) -> None:
-        """Forget the rows from number `end_row` on, as recovery does with rows that the log does not bear out."""
-        assert self.first_row <= end_row <= self.end_row, f"{self._directory}: cut at {end_row} of {self.end_row}"
-        tail, written_row = self._tail, self._written_row
-        self._tail = _tail_from(min(end_row, tail.first_row), _slice(tail, tail.first_row, end_row))
-        self._written_row, self._flushed_row = min(end_row, written_row), min(end_row, self._flushed_row)
-        if end_row < written_row:
-            self._files.cut(self._directory, end_row, written_row)
-        self._recall_ends()
-
     def drop_before(self, offset: int) -> None:
         """Remove the files in which every row ends at or below `offset`. Blocks for a few pages when a file can go."""
         last_file = self._files.start_of(self._tail.first_row)
@@ -411,15 +401,6 @@ class IndexFiles:
             first -= self.rows_per_file
         self.remove(directory, (start for start in starts if not first <= start < end_row))
         return first
-
-    def cut(self, directory: str, end_row: int, written_row: int) -> None:
-        """Forget the rows `end_row` .. `written_row`; Corruption if there are fewer than `end_row`."""
-        start = self.start_of(end_row)
-        whole = range(start, written_row, self.rows_per_file)
-        if start < end_row:
-            self._shorten(_path(directory, start), (end_row - start) * ROW_SIZE)
-            whole = whole[1:]
-        self.remove(directory, whole)
 
     def remove(self, directory: str, starts: Iterable[int]) -> None:
         for start in starts:

@@ -81,13 +81,6 @@ class QueueIndexHistory(RuleBasedStateMachine):
     def drop(self, at: float) -> None:
         self.index.drop_before(int(at * self.entries.end_offset()))
 
-    @rule(at=st.floats(0, 1))
-    def truncate(self, at: float) -> None:
-        end_row = self.index.first_row + int(at * (self.index.end_row - self.index.first_row))
-        self.index.truncate(end_row)
-        del self.entries.rows[end_row:]
-        self.counted = min(self.counted, end_row)
-
     @rule()
     def checkpoint(self) -> None:
         self.index.flush()
