@@ -1,0 +1,107 @@
+"""Sockets without a network: a transport whose peer reads as much as it is told to, and a loop turned by hand.
+
+loop = ManualLoop()
+transport = connect(connection)          # connection_made, as a listener does
+connection.data_received(b"...")
+loop.turn()                              # the end of the turn: answers are written
+transport.taken                          # what the peer has read
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class ManualLoop:
+    """The few methods of an event loop that a connection uses; nothing runs until `turn`."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], object]] = deque()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self._soon.append(lambda: callback(*args))
+
+    def turn(self) -> None:
+        """Run what was scheduled, and what that schedules."""
+        while self._soon:
+            self._soon.popleft()()
+
+
+class FakeTransport(asyncio.Transport):
+    """The peer takes `room` bytes (None: all), the rest is buffered; write-side events as uvloop gives them."""
+
+    def __init__(self, protocol: asyncio.Protocol, loop: ManualLoop) -> None:
+        super().__init__(extra={"peername": ("192.0.2.1", 40000)})
+        self.taken = bytearray()
+        self.write_calls = 0
+        self.room: int | None = None
+        self.is_paused = False
+        self.is_aborted = False
+        self.closing = False
+        self._protocol, self._loop = protocol, loop
+        self._unsent = bytearray()
+        self._is_choked = False
+
+    # -- What the peer does
+
+    def take(self, size: int | None = None) -> None:
+        """Let the peer read so many of the unsent bytes, or all of them and all that come."""
+        if size is None:
+            self.room = None
+        self._send(len(self._unsent) if size is None else size)
+
+    def _send(self, size: int) -> None:
+        self.taken += self._unsent[:size]
+        del self._unsent[:size]
+        if self._unsent and not self._is_choked:
+            self._is_choked = True
+            self._protocol.pause_writing()
+        elif not self._unsent and self._is_choked:
+            self._is_choked = False
+            self._protocol.resume_writing()
+
+    # -- What the connection does
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writelines([data])
+
+    def writelines(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        assert not self.closing, "written to after close"
+        self.write_calls += 1
+        for piece in pieces:
+            self._unsent += piece
+        room = len(self._unsent) if self.room is None else self.room
+        if self.room is not None:
+            self.room = max(0, self.room - len(self._unsent))
+        self._send(room)
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0, "choked means: anything is unsent"
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        self._end()
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self._end()
+
+    def _end(self) -> None:
+        if not self.closing:
+            self.closing = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+
+def connect(protocol: asyncio.Protocol, loop: ManualLoop) -> FakeTransport:
+    transport = FakeTransport(protocol, loop)
+    protocol.connection_made(transport)
+    return transport
