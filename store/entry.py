@@ -77,7 +77,7 @@ class Stored(NamedTuple):
     """One entry read back from a queue. `frame` is read-only and stays valid as long as it is referenced."""
 
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     form: int
     position: int
     stored_ms: int

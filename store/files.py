@@ -4,10 +4,16 @@
 (`tests/kit/disk.py`), and one whose n-th operation fails. Every path is relative to the data directory.
 """
 
+import errno
+import fcntl
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
 from store.entry import Buffer
+
+_IOV_MAX = 1024  # buffers that one pwritev takes (Linux UIO_MAXIOV)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Files(Protocol):
@@ -24,7 +30,7 @@ class Files(Protocol):
     def read(self, file: int, size: int, at: int) -> bytes:
         """Read up to `size` bytes; short only at the end of the file. May block."""
 
-    def read_cached(self, file: int, size: int, at: int) -> bytes | None:
+    def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         """The same, but None instead of blocking when not all of it is in the page cache (preadv2 RWF_NOWAIT)."""
 
     def sync(self, file: int) -> None:
@@ -44,12 +50,133 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def make_directory(self, path: str) -> None: ...
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
 
-    def list(self, path: str) -> list[str]: ...
+    def make_directory(self, path: str) -> None:
+        """Make the directory and those above it, unless they exist."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when it does not exist."""
 
     def lock(self, path: str) -> int:
         """Take the exclusive lock file of the data directory, or raise BlockingIOError; returns the open handle that holds it."""
 
     def usage(self) -> tuple[int, int]:
         """(used bytes, total bytes) of the file system."""
+
+
+class RealFiles:
+    """The operating system's files below one directory."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        os.makedirs(root, exist_ok=True)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(self._path(path), flags, 0o644)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    # -- Bytes
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        for first in range(0, len(buffers), _IOV_MAX):
+            part = buffers[first : first + _IOV_MAX]
+            size = sum(map(len, part))
+            written = os.pwritev(file, part, at)
+            if written < size:
+                self._write_rest(file, b"".join(part)[written:], at + written)
+            at += size
+
+    def _write_rest(self, file: int, rest: bytes, at: int) -> None:
+        """Go on after a short write: either it comes through, or the operating system says why not."""
+        view = memoryview(rest)
+        while view:
+            written = os.pwrite(file, view, at)
+            view = view[written:]
+            at += written
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        found = os.pread(file, size, at)
+        if len(found) == size or not found:
+            return found
+        parts = [found]
+        while found and size > len(found):
+            size, at = size - len(found), at + len(found)
+            found = os.pread(file, size, at)
+            parts.append(found)
+        return b"".join(parts)
+
+    def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
+        if not _NOWAIT:
+            return None  # no way to ask (macOS): every read that misses the tail goes to a reader thread
+        buffer = bytearray(size)
+        try:
+            return buffer if os.preadv(file, [buffer], at, _NOWAIT) == size else None
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+
+    # -- Durability
+
+    def sync(self, file: int) -> None:
+        os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)
+
+    def sync_directory(self, path: str) -> None:
+        file = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    # -- Lengths and blocks
+
+    def size(self, file: int) -> int:
+        return os.fstat(file).st_size
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def reserve(self, file: int, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+
+    # -- Names
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._path(old), self._path(new))
+
+    def remove(self, path: str) -> None:
+        os.remove(self._path(path))
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(self._path(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(self._path(path), exist_ok=True)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._path(path)))
+        except FileNotFoundError:
+            return []
+
+    def lock(self, path: str) -> int:
+        file = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def usage(self) -> tuple[int, int]:
+        found = os.statvfs(self._root)
+        return (found.f_blocks - found.f_bavail) * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}"

@@ -1,10 +1,76 @@
-"""One queue of the log: its offsets and its index. INTERFACE ONLY until the store's builder fills it.
+"""One queue of the log: its offsets and its index."""
 
-class Queue:  (slots)
-    key: int                 # topic number << 16 | queue id
-    start_offset: int        # log start: the first offset that may be read
-    end_offset: int          # the next offset to be assigned
-    visible_end: int         # what anybody may see: written end (async) or durable end (sync)
-    durable: bool            # this queue's topic promises fsync before the answer; set by the bridge from the topic's config
-    size_bytes: int          # of the live frames
-"""
+from store.queue_index import QueueIndex
+
+QUEUE_ID_BITS = 16
+
+
+def queue_key(topic: int, queue_id: int) -> int:
+    """Return the key of a queue: topic number << 16 | queue id."""
+    assert 0 <= queue_id < 1 << QUEUE_ID_BITS, f"queue id {queue_id}"
+    return topic << QUEUE_ID_BITS | queue_id
+
+
+class Queue:
+    """Offsets from `start_offset` up to `visible_end` may be read; those up to `end_offset` are assigned.
+
+        start_offset <= visible_end <= end_offset
+
+    Only the store changes them; `durable` is set by whoever knows the topic's config.
+    """
+
+    __slots__ = (
+        "bytes_below_start",
+        "durable",
+        "end_offset",
+        "index",
+        "is_touched",
+        "key",
+        "start_offset",
+        "visible_end",
+    )
+
+    def __init__(self, key: int, index: QueueIndex, *, durable: bool, start_offset: int = 0) -> None:
+        self.key = key
+        self.index = index
+        self.durable = durable  # seen when fsynced (true) or when written
+        self.start_offset = start_offset  # log start: the first offset that may be read
+        self.end_offset = start_offset  # the next to be assigned
+        self.visible_end = start_offset  # what anybody may see; never goes back
+        self.bytes_below_start = 0  # in the index's count of frame bytes
+        self.is_touched = False  # appended to since the last write
+
+    @staticmethod
+    def split(key: int) -> tuple[int, int]:
+        """Return (topic number, queue id)."""
+        return key >> QUEUE_ID_BITS, key & (1 << QUEUE_ID_BITS) - 1
+
+    @property
+    def topic(self) -> int:
+        """The topic's number; never reused, so a re-created topic is another one."""
+        return self.key >> QUEUE_ID_BITS
+
+    @property
+    def queue_id(self) -> int:
+        return self.key & (1 << QUEUE_ID_BITS) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the live frames."""
+        return self.index.total_bytes - self.bytes_below_start
+
+    def move_start(self, offset: int) -> None:
+        """Raise the log start; never lowers it. May read a page of the index."""
+        if offset <= self.start_offset:
+            return
+        self.start_offset = offset
+        self.end_offset = max(self.end_offset, offset)
+        self.visible_end = max(self.visible_end, offset)
+        number = self.index.find_offset(offset, block=True)
+        assert number is not None, "an index that may block answers"
+        rows = self.index.rows(number, block=True) or []
+        ends_below = not rows or rows[0][0] + rows[0][3] <= offset
+        self.bytes_below_start = self.index.total_bytes if ends_below else rows[0][8]
+
+    def __repr__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"

@@ -1,21 +1,62 @@
-"""The store as its users see it: queues, units, promises, recovery.
+"""The store as its users see it: queues, units, promises, reading, retention.
 
-One thread (the event loop's) calls everything here; only `Flusher` and `Readers` own other threads, and they
-come back through the `post` callable they were given. Nothing here awaits, and nothing asks the time.
+One thread (the event loop's) calls everything here; only the executors own other threads, and they come back through
+the `post` callable they were given. Nothing here awaits, and nothing asks the time.
 
     store = Store.open(files, options, replayer, now_ms)          # recovery happens here
     queue = store.queue(key)                                      # key = topic number << 16 | queue id
     appended = store.append([Frame(queue, form, body)], now_ms)   # in memory, offsets assigned
     store.when(appended.promise, answer)                          # called once written / fsynced
     found = store.read(queue, offset, max_bytes=1 << 20, until=queue.visible_end)
+
+When the disk fails:
+
+    write meets ENOSPC      those who wait for it hear DiskFull, appends are refused. `check_disk` writes the same bytes to the
+                            same place until it works, then appends are taken again. What was appended stays appended,
+                            for state has followed it already: a refused sender may find its message stored later.
+    write fails otherwise   WritingEnded: all who wait hear it, and every append from then on.
+    fsync fails             WritingEnded: the kernel may have dropped the pages, and another fsync would prove nothing.
 """
 
+import errno
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
+from store.checkpoint import Checkpoint, CheckpointTask
+from store.commitlog import CommitLog, SyncTask
+from store.control import Control, Kind, queue_control, snapshot_control
+from store.encode import Entry, occupied_size, payload_size, put_frame, put_other
 from store.entry import Appended, Frame, Promise, Slot, State, Stored
-from store.errors import StoreError
-from store.queue import Queue
+from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
+from store.files import Files
+from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
+from store.frames import Frames
+from store.options import StoreOptions
+from store.promises import Done, Promises
+from store.queue import Queue, queue_key
+from store.queue_index import QueueIndex, Row
+from store.queues import Queues
+from store.readers import ColdRead
+from store.recovery import RecoveryReport, recover
+from store.retention import RetentionLimits, expired_to
+from store.segment import LOG_DIRECTORY, Segment
+from store.tail import Chunk
+from store.workers import Executor, Failure, Inline
+
+LOCK_PATH = "lock"
+READ_ENTRIES_MAX = 1024  # of one read, unless the caller asks for another number
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+log = logging.getLogger("store")
+
+
+class FindRow(Protocol):
+    """Finds the number of a row; None: it would block."""
+
+    def __call__(self, *, block: bool) -> int | None: ...
 
 
 class Replayer(Protocol):
@@ -25,47 +66,565 @@ class Replayer(Protocol):
         """Apply one state record; replaying a record of something that is gone is a no-op."""
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
-        """See one frame (for what is derived from frames: producer windows, later timers and transactions)."""
+        """See one frame (for what is derived from frames: producer windows, later timers and transactions).
+
+        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot in the log, are seen.
+        """
 
     def snapshot(self) -> Iterable[bytes]:
         """Yield state records that, replayed into an empty replayer, give the present state.
 
-        They go into checkpoints, and are appended again before a segment that holds state is removed.
+        They go into checkpoints, and are appended again before a segment that may hold state is removed.
         """
 
 
-# INTERFACE ONLY, to be replaced by the implementation (same names and signatures):
-#
-# class Store:
-#     @classmethod
-#     def open(cls, files: Files, options: StoreOptions, replayer: Replayer, now_ms: int) -> "Store": ...
-#     recovery: RecoveryReport                 # what open() did, for the start-up log line
-#     clean: bool                              # the last run closed the log in order
-#     next_position / written / durable: int   # invariant: durable <= written <= next_position
-#
-#     def queue(self, key: int) -> Queue                      # creates it on first use
-#     def queues(self) -> Iterable[Queue]
-#     def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended    # one unit; raises DiskFull, WritingEnded, EntryTooLarge
-#     def kept(self, promise: Promise) -> bool
-#     def when(self, promise: Promise, done: Callable[[StoreError | None], None]) -> None   # called at once if kept already
-#     def promise(self) -> Promise                            # for all appended so far, at the broker's own durability
-#     on_visible: Callable[[list[Queue]], None]               # set by the bridge: these queues' visible_end moved
-#
-#     def read(self, queue, offset, *, max_bytes, until, max_entries=...) -> list[Stored] | ColdRead
-#         whole entries from the one that covers `offset`, below offset `until`; the first entry comes even if larger than max_bytes;
-#         [] at the end; OffsetOutOfRange outside start_offset..until. Never blocks: what neither the tail nor the page cache holds
-#         comes back as a ColdRead:  `ColdRead.start(done: Callable[[list[Stored] | StoreError], None])` reads in a reader thread.
-#     def find_by_time(self, queue, timestamp_ms, until) -> Stored | ColdRead | None     # first entry whose greatest record timestamp >= t
-#     def find_by_store_time(self, queue, stored_ms, until) -> offset ...                # first offset stored at or after
-#
-#     def trim(self, queue, start_offset, now_ms) -> None     # a unit; log start moves; never back
-#     def expire(self, queue, *, keep_ms, keep_bytes, keep_records, now_ms) -> int | None   # the new start by these limits, for trim
-#     def drop_topic(self, number, now_ms) -> None            # a unit; its queues and indexes go
-#     def remove_dead_segments(self, now_ms) -> int           # re-appends state first, waits for durability, then unlinks
-#     def checkpoint_due(self, mono_ms) -> bool;  def checkpoint(...)      # snapshot + index sync + atomic checkpoint file
-#     def close(self, now_ms) -> None                         # writes, syncs, checkpoints, Closed entry, releases the lock
-#
-# The steps that a flusher drives, so that tests can drive them one by one:
-#     def write(self) -> None                   # everything appended goes to the file (one pwritev); async queues become visible
-#     def sync_wanted(self) -> SyncTask | None  # what an fsync would cover now; runs in the flusher thread: task.run()
-#     def synced(self, task, error: OSError | None) -> None     # durable moves, sync queues become visible, promises are kept
+class Store:
+    """One data directory, open. Made by `open`; `durable <= written <= next_position` always."""
+
+    def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int) -> None:
+        self.on_visible: Callable[[list[Queue]], None] = _ignore  # these queues' visible_end moved
+        self.readers: Executor = Inline()  # for cold reads
+        self.background: Executor = Inline()  # for checkpoints and the removal of files
+        self._files = files
+        self._options = options
+        self._replayer = replayer
+        self._lock = lock
+        self._queues = Queues(files, durable=options.flush == "sync")
+        recovered = recover(files, options.open_segments_max, self._queues, replayer)
+        self.recovery: RecoveryReport = recovered.report
+        self._log = CommitLog(files, options, recovered.segments, recovered.end_position, epoch=recovered.report.epoch)
+        self._frames = Frames(files, self._log)
+        self._stored_ms = recovered.stored_ms  # of the last unit; it never falls
+        self.written = recovered.end_position  # kill -9 does not lose what lies below
+        self._to_write = Promises()
+        self._to_sync = Promises()
+        self._touched: list[Queue] = []  # appended to since the last write
+        self._unsynced: dict[Queue, int] = {}  # written, to be seen up to this offset when durable
+        self._syncing: dict[Queue, int] = {}  # the same of the task that runs
+        self._sync: SyncTask | None = None  # the task that runs
+        self._full_indexes: dict[QueueIndex, None] = {}  # flushed with the next write
+        self._refusal: StoreError | None = None  # why appends are refused at present
+        self._is_full = False  # a write met ENOSPC, and is still to be done
+        self._snapshot_position = recovered.snapshot_position
+        self._checkpoint_position = max(recovered.report.checkpoint_position, 0)
+        self._checkpoint_mono_ms: int | None = None  # when the last one was asked for
+        self._checkpoint: CheckpointTask | None = None  # the one that is on its way
+        self._is_checkpoint_wanted = False
+
+    @classmethod
+    def open(cls, files: Files, options: StoreOptions, replayer: Replayer, now_ms: int) -> "Store":
+        """Lock the directory, recover, and begin a new run. Blocks; raises DataDirectoryInUse, Corruption, OSError."""
+        try:
+            lock = files.lock(LOCK_PATH)
+        except BlockingIOError as error:
+            raise DataDirectoryInUse(f"the data directory is locked by another process ({LOCK_PATH})") from error
+        try:
+            files.make_directory(LOG_DIRECTORY)
+            files.sync_directory(".")
+            store = cls(files, options, replayer, lock)
+            store._begin_run(now_ms)
+        except BaseException:
+            files.close(lock)
+            raise
+        log.info("recovered %s", store.recovery)
+        return store
+
+    def _begin_run(self, now_ms: int) -> None:
+        """Append what carries the new epoch, and make it durable before anything else can be."""
+        self._append_unit([], now_ms, OPENED_FLAG)
+        self._log.write()
+        task = self._log.sync_task(self._log.written)
+        task.run()
+        self._log.synced(task)
+        self.written = self._log.written
+
+    def close(self, now_ms: int) -> None:
+        """Write, sync, mark the run as ended in order, leave a checkpoint, release the directory. Blocks.
+
+        The executors must have been stopped before.
+        """
+        self.readers = self.background = Inline()
+        if not isinstance(self._refusal, WritingEnded):
+            self._append_unit([], now_ms, CLOSED_FLAG)
+            self.write()
+            # Syncing twice what a stopped flusher may have synced is simpler than asking what it reached.
+            while task := self._sync or self.sync_wanted(background=True):
+                self.synced(task, _error_of(task))
+            self._checkpoint = None
+            self._start_checkpoint(closed=True)
+        self._log.segments.close()
+        self._queues.index_files.close()
+        self._files.close(self._lock)
+
+    @property
+    def clean(self) -> bool:
+        """The run before this one closed the log in order."""
+        return self.recovery.clean
+
+    @property
+    def epoch(self) -> int:
+        """The number of this run; it rises with every start."""
+        return self._log.epoch
+
+    @property
+    def next_position(self) -> int:
+        return self._log.next_position
+
+    @property
+    def durable(self) -> int:
+        """Power loss does not lose what lies below."""
+        return self._log.durable
+
+    # -- Queues
+
+    def queue(self, key: int) -> Queue:
+        """Return the queue of this key (`queue_key`), creating it on first use."""
+        return self._queues.get(key)
+
+    def queues(self) -> Iterable[Queue]:
+        return iter(self._queues)
+
+    # -- Appending
+
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+        """Append one unit: whole or absent, in memory, offsets and positions assigned.
+
+        Raises DiskFull, WritingEnded or EntryTooLarge; then nothing has happened.
+        """
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+        if self._log.unwritten_bytes > self._options.tail_bytes:
+            self._write_early()
+        slots = self._append_unit(entries, now_ms)
+        durable = self._is_durable(entries)
+        return Appended(slots, Promise(self._log.next_position, durable))
+
+    def _is_durable(self, entries: Sequence[Frame | State]) -> bool:
+        """Tell what the answer waits for: the most that a queue asks; for state alone the broker's own setting."""
+        durables = [entry.queue.durable for entry in entries if type(entry) is Frame]
+        return any(durables) if durables else self._options.flush == "sync"
+
+    def _append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[Slot]:
+        """Encode the unit into the tail, then index it. What can be wrong is found before anything has changed."""
+        log = self._log
+        stored_ms = now_ms if now_ms > self._stored_ms else self._stored_ms
+        sizes = [payload_size(entry) for entry in entries]
+        unit_size = UNIT_HEADER_SIZE
+        places = []
+        for entry, size in zip(entries, sizes, strict=True):
+            places.append(unit_size)
+            unit_size += occupied_size(entry, size)
+        chunk = log.begin(unit_size)
+        try:
+            slots = self._put_entries(chunk, entries, sizes, places, stored_ms)
+        except BaseException:
+            chunk.writable[chunk.used : chunk.used + unit_size] = bytes(unit_size)
+            raise
+        log.commit(chunk, unit_size, stored_ms, len(entries), flags)
+        self._stored_ms = stored_ms
+        self._index(entries, sizes, slots)
+        return slots
+
+    def _put_entries(
+        self, chunk: Chunk, entries: Sequence[Entry], sizes: list[int], places: list[int], stored_ms: int
+    ) -> list[Slot]:
+        """Assign offsets and positions and encode; the queues still have their old ends."""
+        at, position = chunk.used, chunk.end
+        slots: list[Slot] = []
+        ends: dict[Queue, int] = {}  # of queues that come more than once in this unit
+        for entry, size, place in zip(entries, sizes, places, strict=True):
+            if type(entry) is Frame:
+                queue = entry.queue
+                base_offset = ends.get(queue, queue.end_offset)
+                ends[queue] = base_offset + entry.count
+                slot = Slot(position + place, base_offset, stored_ms)
+                put_frame(chunk, at + place, entry, size, slot)
+            else:
+                slot = Slot(position + place, NO_OFFSET, stored_ms)
+                put_other(chunk, at + place, entry)
+            slots.append(slot)
+        return slots
+
+    def _index(self, entries: Sequence[Entry], sizes: list[int], slots: list[Slot]) -> None:
+        """Move the ends of the queues over a unit that was appended, add its rows, and note whom it touched."""
+        last_offsets = self._log.segments.active.last_offsets
+        for entry, size, (position, base_offset, stored_ms) in zip(entries, sizes, slots, strict=True):
+            if type(entry) is not Frame:
+                continue
+            queue, count = entry.queue, entry.count
+            queue.end_offset = base_offset + count
+            last_offsets[queue.key] = base_offset + count - 1
+            if queue.index.append(
+                base_offset, position, size, count, entry.timestamp_ms, stored_ms, entry.tags, entry.form
+            ):
+                self._full_indexes[queue.index] = None
+            if not queue.is_touched:
+                queue.is_touched = True
+                self._touched.append(queue)
+
+    def _write_early(self) -> None:
+        """Keep the tail within its bound between two turns of the loop. Promises and readers hear at the next `write`."""
+        try:
+            self._log.write()
+        except OSError as error:
+            raise DiskFull(f"{self._log.unwritten_bytes} bytes are not written: {error}") from error
+
+    # -- Promises
+
+    def promise(self) -> Promise:
+        """Return the promise for all that was appended so far, at the broker's own durability."""
+        return Promise(self._log.next_position, self._options.flush == "sync")
+
+    def kept(self, promise: Promise) -> bool:
+        return promise.end <= (self._log.durable if promise.durable else self.written)
+
+    def when(self, promise: Promise, done: Done) -> None:
+        """Call `done(None)` once the promise is kept, at once if it is; `done(error)` when it cannot be."""
+        if self.kept(promise):
+            done(None)
+        elif isinstance(self._refusal, WritingEnded) or (self._is_full and promise.end > self.written):
+            done(self._refusal)
+        else:
+            (self._to_sync if promise.durable else self._to_write).add(promise.end, done)
+
+    # -- The steps that a flusher drives
+
+    def write(self) -> None:
+        """Write everything appended, at the end of a turn of the loop; queues under async become visible."""
+        if isinstance(self._refusal, WritingEnded):
+            return
+        try:
+            self._log.write()
+            self._flush_indexes()
+        except OSError as error:
+            self._write_failed(error)
+            return
+        self.written = self._log.written
+        visible = self._note_written()
+        self._to_write.keep(self.written)
+        if visible:
+            self.on_visible(visible)
+
+    def _note_written(self) -> list[Queue]:
+        """Show the queues under async up to their ends; the others wait for the next sync."""
+        visible = []
+        for queue in self._touched:
+            queue.is_touched = False
+            if queue.durable:
+                self._unsynced[queue] = queue.end_offset
+            else:
+                queue.visible_end = queue.end_offset
+                visible.append(queue)
+        self._touched.clear()
+        return visible
+
+    def _flush_indexes(self) -> None:
+        while self._full_indexes:
+            index, _ = self._full_indexes.popitem()
+            try:
+                index.flush()
+            except OSError:
+                self._full_indexes[index] = None
+                raise
+
+    def sync_wanted(self, *, background: bool = False) -> SyncTask | None:
+        """Return what an fsync would cover now, if anybody waits for it (`background`: if there is anything to sync).
+
+        None while another task runs. `task.run()` belongs into the flusher's thread, then `synced` into this one.
+        """
+        if self._sync is not None or isinstance(self._refusal, WritingEnded):
+            return None
+        if self._log.durable == self.written or not (background or self._to_sync or self._unsynced):
+            return None
+        self._syncing, self._unsynced = self._unsynced, {}
+        self._sync = self._log.sync_task(self.written)
+        return self._sync
+
+    def synced(self, task: SyncTask, error: OSError | None) -> None:
+        """Take the outcome: durable moves, queues under sync become visible, promises are kept."""
+        assert task is self._sync, "the outcome of another task"
+        self._sync = None
+        if error is not None:
+            self._end_writing(f"fsync failed: {error}")
+            return
+        self._log.synced(task)
+        visible = []
+        for queue, end_offset in self._syncing.items():
+            if end_offset > queue.visible_end:
+                queue.visible_end = end_offset
+                visible.append(queue)
+        self._to_sync.keep(self._log.durable)
+        if visible:
+            self.on_visible(visible)
+
+    # -- When the disk fails
+
+    def _write_failed(self, error: OSError) -> None:
+        if error.errno not in _NO_SPACE:
+            self._end_writing(f"write failed: {error}")
+            return
+        log.warning("the disk is full, appends are refused: %s unwritten_bytes=%d", error, self._log.unwritten_bytes)
+        self._refusal = DiskFull(f"no space is left on the disk: {error}")
+        self._is_full = True
+        self._to_write.fail(self.written, self._refusal)
+        self._to_sync.fail(self.written, self._refusal)
+
+    def _end_writing(self, reason: str) -> None:
+        log.critical("writing has ended until a restart: %s durable=%d", reason, self._log.durable)
+        self._refusal = WritingEnded(reason)
+        self._to_write.fail(self.written, self._refusal)
+        self._to_sync.fail(self._log.durable, self._refusal)
+
+    def check_disk(self) -> None:
+        """Refuse appends above the disk's mark, take them again below the lower one. To be called about once a second."""
+        if isinstance(self._refusal, WritingEnded):
+            return
+        used, total = self._files.usage()
+        if self._refusal is None:
+            if used > total * self._options.disk_full_ratio:
+                log.warning("the disk is above its mark, appends are refused: used=%d total=%d", used, total)
+                self._refusal = DiskFull(f"{used} of {total} bytes of the disk are used")
+            return
+        if self._is_full:
+            self._is_full = False
+            self.write()
+        if not self._is_full and used <= total * self._options.disk_resume_ratio:
+            log.warning("there is room on the disk again, appends are taken: used=%d total=%d", used, total)
+            self._refusal = None
+
+    # -- Reading
+
+    def read(
+        self, queue: Queue, offset: int, *, max_bytes: int, until: int, max_entries: int = READ_ENTRIES_MAX
+    ) -> list[Stored] | ColdRead:
+        """Return whole entries from the one that covers `offset`, of those that end at or below offset `until`.
+
+        The first comes even if it is larger than `max_bytes`; fewer than allowed may come; [] only at the end. What
+        neither the tail nor the page cache holds comes as a ColdRead. `until` is at most `visible_end`.
+        Raises OffsetOutOfRange outside start_offset .. until.
+        """
+        if not queue.start_offset <= offset <= until:
+            raise OffsetOutOfRange(str(queue), offset, queue.start_offset, until)
+        if offset == until:
+            return []
+        rows = queue.index.rows_from(offset, max_entries, max_bytes, until)
+        if rows is not None:
+            found = self._frames.cached(rows) if rows else []
+            if found or not rows:
+                return found
+
+        def find_rows() -> list[Row]:
+            return queue.index.rows_from(offset, max_entries, max_bytes, until, block=True) or []
+
+        return ColdRead(self.readers, self._frames, queue, offset, find_rows)
+
+    def find_by_time(self, queue: Queue, timestamp_ms: int, until: int) -> Stored | ColdRead | None:
+        """Return the first entry by whose end a record timestamp of at least this was seen; None if there is none.
+
+        A ColdRead gives a list of one or none.
+        """
+        return self._find_entry(queue, until, partial(queue.index.find_latest, timestamp_ms))
+
+    def find_by_store_time(self, queue: Queue, stored_ms: int, until: int) -> Stored | ColdRead | None:
+        """Return the first entry that was stored at this time or later; None if there is none."""
+        return self._find_entry(queue, until, partial(queue.index.find_stored, stored_ms))
+
+    def _find_entry(self, queue: Queue, until: int, find: FindRow) -> Stored | ColdRead | None:
+        start_offset = queue.start_offset
+        if start_offset >= until:
+            return None
+        rows = _rows_found(queue, find, start_offset, until, block=False)
+        if rows is not None:
+            found = self._frames.cached(rows) if rows else []
+            if found or not rows:
+                return found[0] if found else None
+
+        def find_rows() -> list[Row]:
+            return _rows_found(queue, find, start_offset, until, block=True) or []
+
+        return ColdRead(self.readers, self._frames, queue, start_offset, find_rows)
+
+    # -- Retention
+
+    def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
+        """Raise the log start: a unit of its own. Raises OffsetOutOfRange above the visible end; below the start it is a no-op."""
+        if start_offset > queue.visible_end:
+            raise OffsetOutOfRange(str(queue), start_offset, queue.start_offset, queue.visible_end)
+        if start_offset > queue.start_offset:
+            self._refuse_when_ended()
+            self._append_unit([queue_control(queue.key, start_offset, queue.end_offset)], now_ms)
+            queue.move_start(start_offset)
+
+    def expire(
+        self,
+        queue: Queue,
+        *,
+        keep_ms: int | None = None,
+        keep_bytes: int | None = None,
+        keep_records: int | None = None,
+        now_ms: int,
+    ) -> int | None:
+        """Return the log start that these limits ask for, for `trim`; None when nothing is to go.
+
+        None too while the index has to be fetched from the disk: that is begun, and the next call will find it.
+        """
+        limits = RetentionLimits(keep_ms, keep_bytes, keep_records)
+        start_offset = expired_to(queue, limits, now_ms, block=False)
+        if start_offset is None:
+            self.background.submit(partial(expired_to, queue, limits, now_ms, block=True), _ignore)
+            return None
+        return start_offset if start_offset > queue.start_offset else None
+
+    def drop_topic(self, number: int, now_ms: int) -> None:
+        """Drop the queues of a topic: a unit of its own. The number must not be used again."""
+        self._refuse_when_ended()
+        self._append_unit([Control(Kind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
+        self._queues.drop_topic(number)
+
+    def remove_dead_segments(self, now_ms: int) -> int:
+        """Let the sealed segments go in which nothing is live; returns how many.
+
+        State that they may hold is appended again first. They go behind the next checkpoint, for which this asks: then
+        the snapshot, and whatever made them dead, is durable.
+        """
+        dead = self._dead_segments()
+        if dead:
+            if dead[-1].known_end > self._snapshot_position and not self._append_snapshot(now_ms):
+                return 0
+            self._is_checkpoint_wanted = True
+        return len(dead)
+
+    def _dead_segments(self) -> list[Segment]:
+        return [segment for segment in self._log.segments if self._is_dead(segment)]
+
+    def _is_dead(self, segment: Segment) -> bool:
+        if not segment.is_sealed or segment.is_gap:
+            return False
+        for key, last_offset in segment.last_offsets.items():
+            queue = self._queues.find(key)
+            if queue is not None and last_offset >= queue.start_offset:
+                return False
+        return True
+
+    def _append_snapshot(self, now_ms: int) -> bool:
+        """Append the queues and all state as one unit: no state record below it is needed any more. False if none fits."""
+        states = [State(record) for record in self._replayer.snapshot()]
+        try:
+            slots = self._append_unit([snapshot_control(self._queues.rows()), *states], now_ms, SNAPSHOT_FLAG)
+        except EntryTooLarge as error:
+            log.error("no segment can be removed, all state must fit into one of them: %s", error)
+            return False
+        self._snapshot_position = slots[0].position - UNIT_HEADER_SIZE
+        return True
+
+    # -- Checkpoints
+
+    def checkpoint_due(self, mono_ms: int) -> bool:
+        """Tell whether a checkpoint is asked for: by bytes appended, by time, or for segments to be removed."""
+        appended_bytes = self._log.next_position - self._checkpoint_position
+        if self._checkpoint is not None or not appended_bytes or self._refusal is not None:
+            return False
+        if self._checkpoint_mono_ms is None:
+            self._checkpoint_mono_ms = mono_ms
+        is_late = mono_ms - self._checkpoint_mono_ms >= self._options.checkpoint_interval_ms
+        return self._is_checkpoint_wanted or appended_bytes >= self._options.checkpoint_bytes or is_late
+
+    def checkpoint(self, mono_ms: int) -> None:
+        """Begin a checkpoint of the present state; it is written in the background once the log is durable up to here."""
+        self._checkpoint_mono_ms = mono_ms
+        self._start_checkpoint(closed=False)
+
+    def _start_checkpoint(self, *, closed: bool) -> None:
+        self.write()
+        if self._checkpoint is not None or self._refusal is not None:
+            return
+        self._is_checkpoint_wanted = False
+        for queue in self._queues:
+            if queue.index.wants_flush:
+                self._full_indexes[queue.index] = None
+        try:
+            self._flush_indexes()
+        except OSError as error:
+            self._write_failed(error)
+            return
+        task = self._checkpoint = self._checkpoint_task(closed=closed)
+        self.when(Promise(task.checkpoint.position, durable=True), partial(self._submit_checkpoint, task))
+
+    def _checkpoint_task(self, *, closed: bool) -> CheckpointTask:
+        segments = self._log.segments
+        checkpoint = Checkpoint(
+            position=self._log.next_position,
+            epoch=self._log.epoch,
+            stored_ms=self._stored_ms,
+            snapshot_position=self._snapshot_position,
+            closed=closed,
+            queues=self._queues.rows(),
+            last_offsets={segment.start: dict(segment.last_offsets) for segment in segments if not segment.is_gap},
+            records=list(self._replayer.snapshot()),
+        )
+        dead = [segment for segment in self._dead_segments() if segment.known_end <= self._snapshot_position]
+        starts = [(queue.index, queue.start_offset) for queue in self._queues]
+        dropped = list(self._queues.dropped)
+        return CheckpointTask(self._files, checkpoint, self._queues.index_files.take_unsynced(), dead, starts, dropped)
+
+    def _submit_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
+        if error is not None:
+            self._checkpoint = None
+        else:
+            self.background.submit(task.run, partial(self._checkpointed, task))
+
+    def _checkpointed(self, task: CheckpointTask, outcome: Failure | None) -> None:
+        """The checkpoint is in place: what it does not need any more may go."""
+        if task is not self._checkpoint:
+            return  # the store was closed meanwhile
+        self._checkpoint = None
+        if outcome is not None:
+            self._checkpoint_failed(task, outcome)
+            return
+        self._checkpoint_position = task.checkpoint.position
+        for queue in task.dropped:
+            queue.index.remove()
+            self._queues.dropped.remove(queue)
+        for index, start_offset in task.starts:
+            index.drop_before(start_offset)
+        if task.dead:
+            log.info("removing segments=%d first=%d", len(task.dead), task.dead[0].start)
+            self.background.submit(self._log.segments.take_out(task.dead).run, _log_failure)
+
+    def _checkpoint_failed(self, task: CheckpointTask, outcome: Failure) -> None:
+        if task.are_indexes_durable:
+            log.warning("no checkpoint could be written, a restart will read more: %s", outcome)
+        else:
+            # The rows that were to be synced are in an unknown state, and later checkpoints would count on them.
+            self._end_writing(f"sync of an index failed: {outcome}")
+
+    def _refuse_when_ended(self) -> None:
+        if isinstance(self._refusal, WritingEnded):
+            raise WritingEnded(*self._refusal.args)
+
+
+def _rows_found(queue: Queue, find: FindRow, start_offset: int, until: int, *, block: bool) -> list[Row] | None:
+    """Return the row that a search finds, or the first live one if that is later; [] at `until`, None if it would block."""
+    number = find(block=block)
+    first = queue.index.find_offset(start_offset, block=block)
+    if number is None or first is None:
+        return None
+    rows = queue.index.rows(max(number, first), block=block)
+    return rows if rows is None else [row for row in rows if row[0] + row[3] <= until]
+
+
+def _error_of(task: SyncTask) -> OSError | None:
+    try:
+        task.run()
+    except OSError as error:
+        return error
+    return None
+
+
+def _log_failure(outcome: Failure | None) -> None:
+    if outcome is not None:
+        log.warning("a removed segment's file is left until the next start: %s", outcome)
+
+
+def _ignore(_: object) -> None:
+    pass

@@ -1,0 +1,91 @@
+"""The log's own entries: what recovery must know of queues and segments besides frames and state records.
+
+Their form is CONTROL_FORM, their `kind` one of these; all that they carry besides lies in `key` and the payload:
+
+    QUEUE            key; payload  start_offset u64 | end_offset u64                                a log start moved
+    TOPIC_DROPPED    key = topic number << 16                                                      its queues are gone
+    SNAPSHOT         payload  one row for each queue; the state records that follow in this unit are all the state there is
+
+and only in the checkpoint file (`store/checkpoint.py`):
+
+    CHECKPOINT       payload  snapshot_position i64 | closed u8
+    SEGMENT          key = start position; payload  queue key u64 | last offset u64 ...            what may be live in it
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from store.entry import Buffer
+
+NO_SNAPSHOT = -1  # the position of the newest snapshot while there is none
+
+
+class Kind(IntEnum):
+    QUEUE = 1
+    TOPIC_DROPPED = 2
+    SNAPSHOT = 3
+    CHECKPOINT = 4
+    SEGMENT = 5
+
+
+@dataclass(slots=True)
+class Control:
+    """One control entry, about to be appended."""
+
+    kind: Kind
+    key: int = 0
+    payload: bytes = b""
+
+
+class QueueRow(NamedTuple):
+    """A queue as a snapshot knows it. The last two count its index and are trusted in a checkpoint only."""
+
+    key: int
+    start_offset: int
+    end_offset: int
+    end_row: int
+
+
+_OFFSETS = Struct(">QQ")
+_QUEUE_ROW = Struct(">QQQQ")
+_PAIR = Struct(">QQ")
+_LOG_STATE = Struct(">qB")
+
+
+def queue_control(key: int, start_offset: int, end_offset: int) -> Control:
+    return Control(Kind.QUEUE, key, _OFFSETS.pack(start_offset, end_offset))
+
+
+def read_queue_offsets(payload: Buffer) -> tuple[int, int]:
+    """Return (start_offset, end_offset) of a QUEUE entry."""
+    start_offset, end_offset = _OFFSETS.unpack(payload)
+    return start_offset, end_offset
+
+
+def snapshot_control(rows: Iterable[QueueRow]) -> Control:
+    return Control(Kind.SNAPSHOT, 0, b"".join(_QUEUE_ROW.pack(*row) for row in rows))
+
+
+def read_queue_rows(payload: Buffer) -> Iterator[QueueRow]:
+    return map(QueueRow._make, _QUEUE_ROW.iter_unpack(payload))
+
+
+def segment_control(start: int, last_offsets: Mapping[int, int]) -> Control:
+    return Control(Kind.SEGMENT, start, b"".join(_PAIR.pack(*pair) for pair in last_offsets.items()))
+
+
+def read_last_offsets(payload: Buffer) -> dict[int, int]:
+    return dict(_PAIR.iter_unpack(payload))
+
+
+def checkpoint_control(snapshot_position: int, closed: bool) -> Control:
+    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(snapshot_position, closed))
+
+
+def read_log_state(payload: Buffer) -> tuple[int, bool]:
+    """Return (snapshot_position, closed) of a CHECKPOINT entry."""
+    snapshot_position, closed = _LOG_STATE.unpack(payload)
+    return snapshot_position, bool(closed)

@@ -1,0 +1,107 @@
+"""From index rows to frames: slices of the tail, or reads of segment files.
+
+A queue's entries lie scattered among those of other queues. Those that lie close are fetched with one read: up to
+GAP_BYTES between two are cheaper to read than to skip.
+"""
+
+from collections.abc import Callable, Iterator
+
+from store.commitlog import CommitLog
+from store.entry import Buffer, Stored
+from store.errors import Corruption
+from store.files import Files
+from store.format import ENTRY_HEADER_SIZE
+from store.queue_index import Row
+from store.segment import Segment
+
+GAP_BYTES = 16 * 1024
+SPAN_BYTES_MAX = 1 << 20  # of one read, unless a single frame is larger
+
+# Reads `size` bytes at a place of a segment's file; None: it would block.
+ReadSegment = Callable[[Segment, int, int], Buffer | None]
+
+
+class Frames:
+    """Reads frames of one log. `cached` is for the loop's thread, `from_disk` for reader threads."""
+
+    def __init__(self, files: Files, log: CommitLog) -> None:
+        self._files = files
+        self._log = log
+
+    def cached(self, rows: list[Row]) -> list[Stored]:
+        """Return the entries of the first rows, as many as can be had without waiting for the disk."""
+        floor = self._log.tail.floor
+        if rows[0][1] >= floor:
+            return self._from_tail(rows)
+        in_files = [row for row in rows if row[1] < floor]
+        found = self._from_files(in_files, self._read_cached)
+        if len(found) == len(in_files) < len(rows):
+            found += self._from_tail(rows[len(found) :])
+        return found
+
+    def from_disk(self, rows: list[Row]) -> list[Stored]:
+        """Return the entries of all rows, waiting for the disk. Raises OSError, FileNotFoundError for a removed segment."""
+        return self._from_files(rows, self._read_blocking)
+
+    # -- Tail
+
+    def _from_tail(self, rows: list[Row]) -> list[Stored]:
+        found = []
+        start = end = 0
+        for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in rows:
+            if position >= end:
+                chunk = self._log.tail.chunk_of(position)
+                assert chunk is not None, f"position {position} is not in the tail"
+                start, end, view = chunk.start - ENTRY_HEADER_SIZE, chunk.end, chunk.view
+            at = position - start
+            found.append(Stored(base_offset, count, form, position, stored_ms, latest_ms, tags, view[at : at + size]))
+        return found
+
+    # -- Files
+
+    def _from_files(self, rows: list[Row], read: ReadSegment) -> list[Stored]:
+        found: list[Stored] = []
+        for segment, span in self._spans(rows):
+            start = span[0][1] + ENTRY_HEADER_SIZE
+            size = span[-1][1] + ENTRY_HEADER_SIZE + span[-1][2] - start
+            piece = read(segment, size, start - segment.start)
+            if piece is None:
+                break
+            if len(piece) < size:
+                raise Corruption(f"{segment.path} ends within an entry at {span[-1][1]}")
+            view = memoryview(piece).toreadonly()
+            for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in span:
+                at = position + ENTRY_HEADER_SIZE - start
+                found.append(
+                    Stored(base_offset, count, form, position, stored_ms, latest_ms, tags, view[at : at + size])
+                )
+        return found
+
+    def _spans(self, rows: list[Row]) -> Iterator[tuple[Segment, list[Row]]]:
+        """Group neighbouring rows that one read fetches."""
+        first = 0
+        segment = self._log.segments.find(rows[0][1]) if rows else None
+        for number, row in enumerate(rows):
+            assert segment is not None
+            end_before = rows[number - 1][1] + ENTRY_HEADER_SIZE + rows[number - 1][2]
+            if number > first and (
+                row[1] >= segment.known_end
+                or row[1] - end_before > GAP_BYTES
+                or row[1] + row[2] - rows[first][1] > SPAN_BYTES_MAX
+            ):
+                yield segment, rows[first:number]
+                first = number
+                segment = self._log.segments.find(row[1])
+        if segment is not None:
+            yield segment, rows[first:]
+
+    def _read_cached(self, segment: Segment, size: int, at: int) -> Buffer | None:
+        return self._files.read_cached(self._log.segments.file_of(segment), size, at)
+
+    def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
+        # A handle of its own, so that none is closed under it by the loop's thread.
+        handle = self._files.open(segment.path)
+        try:
+            return self._files.read(handle, size, at)
+        finally:
+            self._files.close(handle)

@@ -1,0 +1,49 @@
+"""Those who wait until the log is kept up to a position."""
+
+from collections import deque
+from collections.abc import Callable
+
+from store.errors import StoreError
+
+Done = Callable[[StoreError | None], None]
+
+
+class Promises:
+    """Ordered by position. Promises come almost in order, so adding and keeping one costs the same however many wait.
+
+    Not bounded here: each is held by an answer, and all answers in flight share one limit. Callbacks may add promises.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Done]] = deque()  # Invariant: positions rise.
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, end: int, done: Done) -> None:
+        """Call `done` once the log is kept up to `end`."""
+        waiting = self._waiting
+        at = len(waiting)
+        while at and waiting[at - 1][0] > end:
+            at -= 1
+        if at == len(waiting):
+            waiting.append((end, done))
+        else:
+            waiting.insert(at, (end, done))
+
+    def keep(self, position: int) -> None:
+        """The log is kept up to here: call those who waited for no more."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= position:
+            waiting.popleft()[1](None)
+
+    def fail(self, beyond: int, error: StoreError) -> None:
+        """Call those who wait for more than position `beyond` with the error."""
+        waiting = self._waiting
+        failed: list[Done] = []
+        while waiting and waiting[-1][0] > beyond:
+            failed.append(waiting.pop()[1])
+        for done in reversed(failed):
+            done(error)

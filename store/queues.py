@@ -1,0 +1,100 @@
+"""All queues of the log, by key, and the files of their indexes."""
+
+from collections.abc import Iterable, Iterator
+
+from store.control import QueueRow
+from store.errors import Corruption
+from store.files import Files
+from store.queue import Queue, queue_key
+from store.queue_index import INDEX_DIRECTORY, IndexFiles, QueueIndex
+
+
+class Queues:
+    """The table. A queue comes with its first use, and goes with its topic."""
+
+    def __init__(self, files: Files, *, durable: bool) -> None:
+        self._files = files
+        self._durable = durable  # of a queue whose topic has not said otherwise
+        self._by_key: dict[int, Queue] = {}
+        self.index_files = IndexFiles(files)
+        self.dropped: list[Queue] = []  # their index files go once a checkpoint no longer names them
+
+    def __iter__(self) -> Iterator[Queue]:
+        return iter(self._by_key.values())
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._by_key
+
+    def find(self, key: int) -> Queue | None:
+        return self._by_key.get(key)
+
+    def get(self, key: int) -> Queue:
+        """Return the queue of this key, an empty new one if need be."""
+        queue = self._by_key.get(key)
+        if queue is None:
+            queue = self._new(key, 0)
+            self._by_key[key] = queue
+        return queue
+
+    def _new(self, key: int, start_offset: int) -> Queue:
+        topic, queue_id = Queue.split(key)
+        return Queue(
+            key, QueueIndex(self.index_files, topic, queue_id), durable=self._durable, start_offset=start_offset
+        )
+
+    def drop_topic(self, topic: int) -> None:
+        for queue in [queue for queue in self if queue.topic == topic]:
+            self.drop(queue)
+
+    def drop(self, queue: Queue) -> None:
+        del self._by_key[queue.key]
+        self.dropped.append(queue)
+
+    def restart(self, queue: Queue, offset: int) -> Queue:
+        """Replace a queue by an empty one from `offset` on: what lay below went with dead segments."""
+        fresh = self._new(queue.key, max(offset, queue.start_offset))
+        queue.index.remove()
+        self._by_key[queue.key] = fresh
+        return fresh
+
+    # -- Checkpoints and recovery
+
+    def rows(self) -> list[QueueRow]:
+        """Return the table as a snapshot or a checkpoint keeps it."""
+        return [QueueRow(queue.key, queue.start_offset, queue.end_offset, queue.index.end_row) for queue in self]
+
+    def restore(self, rows: Iterable[QueueRow]) -> None:
+        """Take the queues of a checkpoint; raises Corruption when rows of an index are missing."""
+        for row in rows:
+            topic, queue_id = Queue.split(row.key)
+            index = QueueIndex.open(self.index_files, topic, queue_id, row.end_row)
+            if index.end_offset > row.end_offset:
+                raise Corruption(f"the index of {topic}/{queue_id} ends at {index.end_offset}, not {row.end_offset}")
+            queue = Queue(row.key, index, durable=self._durable)
+            queue.end_offset = row.end_offset
+            queue.move_start(row.start_offset)
+            self._by_key[row.key] = queue
+
+    def forget(self) -> None:
+        """Drop the table and every index file: all of it will come from the log."""
+        self._by_key.clear()
+        self.index_files.close()
+        self.index_files = IndexFiles(self._files)
+        self._remove_unknown()
+
+    def show_all(self) -> None:
+        """Everything recovered is durable, and visible."""
+        for queue in self:
+            queue.visible_end = queue.end_offset
+        self._remove_unknown()
+
+    def _remove_unknown(self) -> None:
+        """Remove the index directories of queues that are not in the table."""
+        for topic in filter(str.isdecimal, self._files.list(INDEX_DIRECTORY)):
+            for queue_id in filter(str.isdecimal, self._files.list(f"{INDEX_DIRECTORY}/{topic}")):
+                if queue_key(int(topic), int(queue_id)) not in self._by_key:
+                    QueueIndex(self.index_files, int(topic), int(queue_id)).remove()
+        self.dropped.clear()

@@ -1,0 +1,42 @@
+"""Reads that have to wait for the disk: what `Store.read` returns instead of blocking the loop."""
+
+from collections.abc import Callable
+
+from store.entry import Stored
+from store.errors import OffsetOutOfRange, StoreError
+from store.frames import Frames
+from store.queue import Queue
+from store.queue_index import Row
+from store.workers import Executor, Failure
+
+# Finds the rows to read, waiting for the disk.
+FindRows = Callable[[], list[Row]]
+
+
+class ColdRead:
+    """A read that is not in memory. Start it once; `done` is called later in the loop's thread, with entries or an error."""
+
+    __slots__ = ("_executor", "_find_rows", "_frames", "_offset", "_queue")
+
+    def __init__(self, executor: Executor, frames: Frames, queue: Queue, offset: int, find_rows: FindRows) -> None:
+        self._executor = executor
+        self._frames = frames
+        self._queue = queue
+        self._offset = offset
+        self._find_rows = find_rows
+
+    def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
+        def finish(found: list[Stored] | Failure) -> None:
+            queue = self._queue
+            if self._offset < queue.start_offset:
+                # Retention was faster: whatever was or was not found is not there any more.
+                done(OffsetOutOfRange(str(queue), self._offset, queue.start_offset, queue.visible_end))
+            elif isinstance(found, OSError):
+                done(StoreError(f"reading {queue} at {self._offset}: {found}"))
+            else:
+                done(found)
+
+        self._executor.submit(self._run, finish)
+
+    def _run(self) -> list[Stored]:
+        return self._frames.from_disk(self._find_rows())

@@ -1,0 +1,79 @@
+"""Threads for what blocks: syncs, cold reads, checkpoints. They run functions and post the results to the loop's thread."""
+
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import NoReturn, Protocol, TypeVar
+
+from store.errors import StoreError
+
+T = TypeVar("T")
+
+Failure = StoreError | OSError
+Post = Callable[
+    [Callable[[], None]], None
+]  # runs its argument in the loop's thread, soon (`loop.call_soon_threadsafe`)
+
+
+class Executor(Protocol):
+    """Where blocking work goes. `run` may raise StoreError or OSError, which is handed to `done` instead of a result."""
+
+    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None: ...
+
+
+class Inline:
+    """Runs everything at once in the caller's thread: for recovery, shut-down, and tests that go step by step."""
+
+    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        done(_outcome(run))
+
+
+class Workers:
+    """A few threads with one queue in front; at most `waiting_max` wait, one more is refused with `refusal`."""
+
+    def __init__(self, name: str, threads: int, post: Post, waiting_max: int, refusal: StoreError) -> None:
+        self._post = post
+        self._waiting_max = waiting_max
+        self._refusal = refusal
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = [Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        """Run in one of the threads; `done` is called in the loop's thread, never before this returns."""
+        if self._queue.qsize() >= self._waiting_max:
+            self._post(partial(done, self._refusal))
+        else:
+            self._queue.put(partial(self._run, run, done))
+
+    def stop(self) -> None:
+        """Finish what waits, then end the threads."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            task()
+
+    def _run(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        try:
+            outcome = _outcome(run)
+        except BaseException as bug:  # noqa: BLE001 - a bug is raised in the loop's thread, where it is seen
+            self._post(partial(_raise, bug))
+        else:
+            self._post(partial(done, outcome))
+
+
+def _outcome(run: Callable[[], T]) -> T | Failure:
+    try:
+        return run()
+    except (StoreError, OSError) as error:
+        return error
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
