@@ -128,8 +128,15 @@ class Producers:
             f"producer {header.producer_id} in epoch {epoch} sent sequence {first}; {expected} was expected"
         )
 
+    def remember_header(self, key: int, slot: Slot, header: BatchHeader) -> None:
+        """Take note of a batch that was just appended."""
+        batch = ProducerBatch(
+            header.base_sequence, header.last_sequence, slot.base_offset, slot.position, slot.stored_ms
+        )
+        self.remember(key, header.producer_id, header.producer_epoch, batch)
+
     def remember(self, key: int, producer_id: int, epoch: int, batch: ProducerBatch) -> None:
-        """Take note of a batch that was appended; live and at recovery."""
+        """Take note of an appended batch, live and at recovery alike."""
         name = (producer_id, key)
         window = self._windows.get(name)
         if window is None or window.epoch != epoch:

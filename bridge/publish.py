@@ -1,0 +1,225 @@
+"""The one door into a queue: every message of either protocol that becomes visible comes through here.
+
+    check     one sound batch or message, within the limits of its topic and family
+    wishes    a delay or a transaction: refused as not supported, never delivered at once
+    repeats   an idempotent producer's batch that lies in the log already: answered with its place, appended nowhere
+    append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
+
+Which of RocketMQ's properties ask for what: MessageConst.java. Kafka records ask for a delay by headers named as
+RocketMQ's properties TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC. A batch is opened only if these bytes occur in
+it: one search, 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for it;
+the topic config `delay.headers` turns the search off).
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from bridge import forms
+from bridge.config import Options
+from bridge.metrics import Metrics
+from bridge.producers import Producers
+from bridge.topics import Topic
+from protocol.errors import ProtocolError
+from protocol.kafka import record_batch
+from protocol.kafka.compression import Codec, inflate
+from protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason
+from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq import properties, tags
+from protocol.rocketmq.message import NO_HOST, Message
+from store.entry import Appended, Buffer, Frame, Promise, Slot, Stamp, State
+
+RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
+
+TIMER_NAMES: Final = (properties.TIMER_DELIVER_MS, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC)
+_TIMER_PREFIX: Final = b"TIMER_DEL"
+_ROCKETMQ_MARKS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
+_NO_LEVEL: Final = "0"
+
+
+class NotSupported(Exception):
+    """The message asks for a delay or a transaction."""
+
+
+class ProduceRefused(Exception):
+    """The topic is one of the broker's own."""
+
+
+class MessageTooLarge(Exception):
+    """A RocketMQ message exceeds `rocketmq.body_bytes_max`, or its properties exceed the format."""
+
+
+class Log(Protocol):
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended: ...
+
+
+class Published(NamedTuple):
+    """Where a batch lies; of a repeated one, where it lay already."""
+
+    base_offset: int
+    log_append_ms: int  # -1: timestamps are the producer's
+    promise: Promise
+
+
+class Publisher:
+    """The door. `store_host` is the packed address of the RocketMQ port, known once it listens."""
+
+    def __init__(self, log: Log, producers: Producers, metrics: Metrics, options: Options) -> None:
+        self.store_host = NO_HOST
+        self._log, self._producers, self._metrics = log, producers, metrics
+        self._inflate_bytes_max = options.convert.inflate_bytes_max
+        self._stamps: dict[tuple[int, bool], Stamp] = {}
+        self._body_bytes_max = options.rocketmq.body_bytes_max
+
+    # -- Kafka
+
+    def kafka(self, topic: Topic, queue_id: int, batch: Buffer, now_ms: int, *, allows_zstd: bool = True) -> Published:
+        """Append what a Produce request has for one partition.
+
+        Raises InvalidBatch, NotSupported, ProduceRefused, ProducerError, StoreError, and then has appended nothing.
+        """
+        if not topic.may_produce:
+            raise ProduceRefused(f"topic {topic.name} is the broker's own")
+        settings = topic.settings
+        header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
+        if header.codec == Codec.ZSTD and not allows_zstd:
+            raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
+        if header.is_transactional:
+            raise NotSupported("transactions are not supported")
+        _check_timestamps(topic, header, now_ms)
+        if settings.compact or settings.delay_headers:
+            self._check_records(topic, batch, header)
+
+        queue = topic.queues[queue_id]
+        log_append_time = settings.log_append_time
+        if header.producer_id >= 0:
+            repeated = self._producers.check(queue.key, header, now_ms)
+            if repeated is not None:
+                # Positions move on by whole units: what keeps the first byte of the entry keeps all of it.
+                promise = Promise(repeated.position + 1, queue.durable)
+                return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
+        count = header.record_count
+        stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
+        timestamp_ms = now_ms if log_append_time else header.max_timestamp
+        frame = Frame(queue, forms.KAFKA, batch, count, timestamp_ms, 0, stamp)
+        (slot,), promise = self._log.append([frame], now_ms)
+        if header.producer_id >= 0:
+            self._producers.remember_header(queue.key, slot, header)
+        self._metrics.records_in["kafka"] += count
+        self._metrics.bytes_in["kafka"] += len(batch)
+        return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)
+
+    def _check_records(self, topic: Topic, batch: Buffer, header: BatchHeader) -> None:
+        """Open the batch where that may matter; raises for a record that its topic does not take."""
+        if not topic.settings.compact and not self._mentions_timer(batch, header):
+            return
+        try:
+            for record in record_batch.records(batch, self._inflate_bytes_max):
+                if topic.settings.compact and record.key is None:
+                    raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
+                if topic.settings.delay_headers and any(name in TIMER_NAMES for name, _ in record.headers):
+                    raise NotSupported("delayed messages are not supported")
+        except InvalidBatch:
+            raise
+        except ProtocolError as error:
+            raise InvalidBatch(Reason.INVALID, str(error)) from error
+
+    def _mentions_timer(self, batch: Buffer, header: BatchHeader) -> bool:
+        if not header.codec:
+            return _TIMER_PREFIX in bytes(batch)
+        try:
+            return _TIMER_PREFIX in inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
+        except ProtocolError as error:
+            raise InvalidBatch(Reason.INVALID, str(error)) from error
+
+    def _kafka_stamp(self, leader_epoch: int, log_append_time: bool) -> Stamp:
+        """Give the one stamp of that kind; there are a few, since epochs rise only with unclean starts."""
+        stamp = self._stamps.get((leader_epoch, log_append_time))
+        if stamp is None:
+            make = _log_append_time_stamp if log_append_time else _create_time_stamp
+            stamp = self._stamps[leader_epoch, log_append_time] = make(leader_epoch)
+        return stamp
+
+    # -- RocketMQ
+
+    def rocketmq(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> Appended:
+        """Append one message, or a batch as one unit with one entry for each message.
+
+        Topic, queue and store host are written into the messages here. Raises MessageTooLarge, NotSupported,
+        ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
+        """
+        if not topic.may_produce:
+            raise ProduceRefused(f"topic {topic.name} is the broker's own")
+        queue, name, store_host = topic.queues[queue_id], topic.rocketmq_name, self.store_host
+        frames: list[Frame | State] = []
+        size = 0
+        for message in messages:
+            self._check_message(message)
+            message.topic, message.queue_id, message.store_host = name, queue_id, store_host
+            raw = message.properties
+            tag = properties.get(raw, properties.TAGS) if b"TAGS" in raw else None
+            code = tags.hash_code(tag) if tag else tags.NO_TAG
+            pieces = rocketmq_message.encode_pieces(message)
+            frames.append(Frame(queue, forms.ROCKETMQ, pieces, 1, message.born_ms, code, _stamp_rocketmq))
+            size += len(message.body)
+        appended = self._log.append(frames, now_ms)
+        self._metrics.records_in["rocketmq"] += len(frames)
+        self._metrics.bytes_in["rocketmq"] += size
+        return appended
+
+    def _check_message(self, message: Message) -> None:
+        raw = message.properties
+        if len(message.body) > self._body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
+            raise MessageTooLarge(
+                f"body of {len(message.body)} bytes, properties of {len(raw)}; allowed are {self._body_bytes_max} and "
+                f"{rocketmq_message.PROPERTIES_BYTES_MAX}"
+            )
+        for mark in _ROCKETMQ_MARKS:
+            if mark in raw:
+                _check_wishes(raw)
+                return
+
+
+def _check_wishes(raw: bytes) -> None:
+    """Refuse properties that ask for a delay or a transaction; a level of 0 and TRAN_MSG=false ask for nothing."""
+    found = properties.parse(raw)
+    level = found.get(properties.DELAY, _NO_LEVEL)
+    if level.strip() != _NO_LEVEL or any(name in found for name in TIMER_NAMES):
+        raise NotSupported("delayed messages are not supported")
+    if found.get(properties.TRAN_MSG, "").lower() == "true":  # Boolean.parseBoolean
+        raise NotSupported("transactional messages are not supported")
+
+
+def _check_timestamps(topic: Topic, header: BatchHeader, now_ms: int) -> None:
+    """Hold the batch to the topic's bounds, by its header: -1 is no timestamp. LogValidator.java#validateTimestamp"""
+    settings = topic.settings
+    if settings.log_append_time or header.max_timestamp < 0:
+        return
+    earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
+    if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
+        raise InvalidBatch(
+            Reason.TIMESTAMP,
+            f"timestamps {header.base_timestamp} to {header.max_timestamp} are outside {earliest} to {latest}",
+        )
+
+
+# -- Stamps
+
+
+def _create_time_stamp(leader_epoch: int) -> Stamp:
+    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+        record_batch.stamp(buffer, at, slot.base_offset, leader_epoch)
+
+    return stamp
+
+
+def _log_append_time_stamp(leader_epoch: int) -> Stamp:
+    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+        record_batch.stamp(buffer, at, slot.base_offset, leader_epoch)
+        record_batch.stamp_log_append_time(buffer, at, slot.stored_ms)
+
+    return stamp
+
+
+def _stamp_rocketmq(buffer: bytearray, at: int, slot: Slot) -> None:
+    position, base_offset, stored_ms = slot
+    rocketmq_message.stamp(buffer, at, base_offset, position, stored_ms)
