@@ -33,11 +33,13 @@ SLICE_BYTES_MIN: Final = 16 << 10
 
 _REQUEST = struct.Struct(">iiiib")
 _SESSION = struct.Struct(">ii")
-# partition, (v9: current_leader_epoch,) fetch_offset, max_bytes
-_ASKED_V4 = struct.Struct(">iqi")
-_ASKED_V5 = struct.Struct(">iq8xi")
-_ASKED_V9 = struct.Struct(">iiq8xi")
-_ASKED_V12 = struct.Struct(">iiq4x8xi")
+# By version: partition, (from 9 on: current_leader_epoch,) fetch_offset, max_bytes; what is passed over is padding.
+_ASKED = {
+    4: struct.Struct(">iqi"),
+    **dict.fromkeys(range(5, 9), struct.Struct(">iq8xi")),
+    **dict.fromkeys(range(9, 12), struct.Struct(">iiq8xi")),
+    12: struct.Struct(">iiq4x8xi"),
+}
 
 _FETCHED_V4 = struct.Struct(">ihqq")
 _FETCHED_V5 = struct.Struct(">ihqqq")
@@ -99,15 +101,25 @@ def decode_request(version: int, buffer: Buffer, at: int = 0) -> FetchRequest:
 
 
 def _decode(version: int, buffer: Buffer, at: int) -> FetchRequest:
-    read_string, _, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
-    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _REQUEST.unpack_from(buffer, at)
+    head = _REQUEST.unpack_from(buffer, at)
     at += _REQUEST.size
     session_id, session_epoch = 0, -1
     if version >= 7:
         session_id, session_epoch = _SESSION.unpack_from(buffer, at)
         at += _SESSION.size
-    topic_count, at = read_count(buffer, at)
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = head
+    partitions = _decode_topics(version, buffer, at)
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, partitions
+    )
+
+
+def _decode_topics(version: int, buffer: Buffer, at: int) -> list[PartitionAsked]:
+    read_string, _, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    asked = _ASKED[version]
+    asked_size = asked.size
     partitions: list[PartitionAsked] = []
+    topic_count, at = read_count(buffer, at)
     for _ in range(topic_count):
         topic, at = read_string(buffer, at)
         if topic is None:
@@ -115,21 +127,15 @@ def _decode(version: int, buffer: Buffer, at: int) -> FetchRequest:
         count, at = read_count(buffer, at)
         if len(partitions) + count > ELEMENTS_MAX:
             raise ProtocolError(f"Fetch request for more than {ELEMENTS_MAX} partitions")
-        if version >= 9:
-            asked = _ASKED_V12 if version >= 12 else _ASKED_V9
-            for _ in range(count):
-                partitions.append(PartitionAsked(topic, *asked.unpack_from(buffer, at)))
-                at = skip_tags(buffer, at + asked.size)
-        else:
-            asked = _ASKED_V5 if version >= 5 else _ASKED_V4
-            for _ in range(count):
-                partition, fetch_offset, max_bytes = asked.unpack_from(buffer, at)
-                partitions.append(PartitionAsked(topic, partition, -1, fetch_offset, max_bytes))
-                at += asked.size
+        for _ in range(count):
+            fields = asked.unpack_from(buffer, at)
+            if version < 9:
+                partition, fetch_offset, max_bytes = fields
+                fields = partition, -1, fetch_offset, max_bytes
+            partitions.append(PartitionAsked(topic, *fields))
+            at = skip_tags(buffer, at + asked_size)
         at = skip_tags(buffer, at)
-    return FetchRequest(
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, partitions
-    )
+    return partitions
 
 
 # -- Answer
@@ -163,13 +169,16 @@ def encode_response(
             for piece in records:
                 if len(piece) < SLICE_BYTES_MIN:
                     small.append(piece)
-                else:
-                    pieces += (b"".join(small), piece)
+                    continue
+                if small:
+                    pieces.append(b"".join(small))
                     small = []
+                pieces.append(piece)
             small.append(no_tags)
         small.append(no_tags)
     small.append(no_tags)
-    pieces.append(b"".join(small))
+    if tail := b"".join(small):
+        pieces.append(tail)
     pieces[0] = _FRAME_HEADER.pack(sum(map(len, pieces)) + 4, correlation_id) + pieces[0]
     return pieces
 

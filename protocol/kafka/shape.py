@@ -1,9 +1,10 @@
 """The shape of a request, walked before kio decodes it.
 
-kio's native reader believes an array's count and reserves room for it at once: twelve bytes that claim 2^31 elements
-end the process. It also refuses tagged fields that it does not know, which a receiver must skip (KIP-482). So the body
-is walked first, along the same schema classes and without building anything: every count must be possible, all sizes
-must lie inside the body, and unknown tags are cut out.
+kio's native reader believes an array's count and reserves room for it at once: four bytes that claim 2^31 elements take
+16 GiB of addresses, and where the system refuses them they end the process (seen with kio 0.6.5 under `ulimit -v`). It
+also refuses tagged fields that it does not know, which a receiver must skip (KIP-482). So the body is walked first,
+along the same schema classes and without building anything: every count must be possible, all sizes must lie inside
+the body, and unknown tags are cut out.
 """
 
 import struct
@@ -187,8 +188,10 @@ def _tags(known: dict[int, _Step]) -> _Step:
     """The tagged fields that end a struct; those not in `known` are noted for cutting."""
 
     def walk_tags(walk: _Walk, at: int) -> int:
-        start = at
         buffer = walk.buffer
+        if buffer[at] == 0:
+            return at + 1
+        start = at
         count, at = read_uvarint(buffer, at)
         kept = []
         for _ in range(count):

@@ -114,6 +114,8 @@ def _read_compact_count(buffer: Buffer, at: int) -> tuple[int, int]:
 
 def skip_tags(buffer: Buffer, at: int) -> int:
     """Pass over a struct's tagged fields, whatever they are: receivers must ignore those that they do not know."""
+    if buffer[at] == 0:
+        return at + 1
     count, at = read_uvarint(buffer, at)
     for _ in range(_believable(count, buffer, at)):
         _, at = read_uvarint(buffer, at)
@@ -146,7 +148,7 @@ def _part(buffer: memoryview, at: int, end: int) -> memoryview:
 
 
 def _believable(count: int, buffer: Buffer, at: int) -> int:
-    if not 0 <= count <= min(len(buffer) - at, ELEMENTS_MAX):
+    if count < 0 or count > ELEMENTS_MAX or count > len(buffer) - at:
         raise ProtocolError(f"an array of {count} elements in {len(buffer) - at} bytes")
     return count
 

@@ -8,7 +8,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -32,6 +32,9 @@ def numbered(drawn: list[tuple[int, bytes | None, bytes | None, list[rb.Header]]
 
 batches = st.builds(numbered, st.lists(messages, min_size=1, max_size=8), st.integers(0, 1 << 40))
 codecs = st.sampled_from(Codec)
+
+# Whole batches take hypothesis long to draw; each run draws others.
+few = settings(max_examples=30)
 
 
 def opened(batch: rb.Buffer) -> list[Record]:
@@ -66,6 +69,7 @@ def batch_of(body: bytes, count: int, last_offset_delta: int, codec: int = 0, **
 
 
 @pytest.mark.parametrize("builder", [KafkaPythonBuilder, AiokafkaBuilder])
+@few
 @given(batches, codecs)
 def test_batches_of_others_are_read(builder: Callable[..., Any], drawn: list[Record], codec: Codec) -> None:
     sent = [record._replace(offset=n, timestamp_ms=max(record.timestamp_ms, 0)) for n, record in enumerate(drawn)]
@@ -92,6 +96,7 @@ def test_batches_of_others_are_read(builder: Callable[..., Any], drawn: list[Rec
 
 
 @pytest.mark.parametrize("reader", [KafkaPythonBatch, AiokafkaBatch])
+@few
 @given(batches, codecs)
 def test_our_batches_are_read_by_others(reader: Callable[..., Any], sent: list[Record], codec: Codec) -> None:
     batch = rb.build(sent, sent[0].offset, 5, codec=codec)
@@ -102,6 +107,7 @@ def test_our_batches_are_read_by_others(reader: Callable[..., Any], sent: list[R
     assert found == sent
 
 
+@few
 @given(batches)
 def test_plain_batches_are_the_same_bytes_as_kafka_pythons(drawn: list[Record]) -> None:
     theirs = KafkaPythonBuilder(
@@ -127,6 +133,7 @@ def test_plain_batches_are_the_same_bytes_as_kafka_pythons(drawn: list[Record]) 
 # -- Round trips
 
 
+@few
 @given(batches, codecs, st.integers(0, 1 << 30))
 def test_round_trip(sent: list[Record], codec: Codec, leader_epoch: int) -> None:
     batch = rb.build(sent, sent[0].offset, leader_epoch, codec=codec, producer=(1 << 40, 2, 3), is_transactional=True)
@@ -141,6 +148,7 @@ def test_round_trip(sent: list[Record], codec: Codec, leader_epoch: int) -> None
     assert header.codec == codec
 
 
+@few
 @given(batches, codecs, st.integers(-2, 1 << 52))
 def test_look_up_by_time_agrees_with_reading_all(sent: list[Record], codec: Codec, timestamp_ms: int) -> None:
     batch = rb.build(sent, sent[0].offset, 0, codec=codec)
@@ -150,6 +158,7 @@ def test_look_up_by_time_agrees_with_reading_all(sent: list[Record], codec: Code
     assert rb.max_timestamp_record(batch, LIMIT) == rb.find_timestamp(batch, latest, LIMIT)
 
 
+@few
 @given(st.lists(batches, max_size=4), st.binary(min_size=1, max_size=100))
 def test_split_gives_the_batches_of_a_fetch(sent: list[list[Record]], tail: bytes) -> None:
     built = [bytes(rb.build(records, records[0].offset, 0)) for records in sent]
@@ -194,6 +203,7 @@ def test_header_names_that_are_no_text_are_shown_as_java_does() -> None:
 # -- Stamping
 
 
+@few
 @given(batches, codecs, st.integers(0, 1 << 60), st.integers(0, 1 << 30))
 def test_stamping_keeps_the_signature(sent: list[Record], codec: Codec, base_offset: int, leader_epoch: int) -> None:
     batch = rb.build(sent, sent[0].offset, 0, codec=codec)
@@ -206,6 +216,7 @@ def test_stamping_keeps_the_signature(sent: list[Record], codec: Codec, base_off
     assert buffer == b"before" + stamped + b"after"
 
 
+@few
 @given(batches, codecs)
 def test_log_append_time_is_signed_anew_and_seen_by_all(sent: list[Record], codec: Codec) -> None:
     buffer = bytearray(b"before" + rb.build(sent, sent[0].offset, 0, codec=codec) + b"after")
@@ -337,6 +348,7 @@ def test_garbage_as_batch_raises_only_protocol_error(batch: bytes) -> None:
     use_all(batch)
 
 
+@few
 @given(batches, codecs, st.data())
 def test_damaged_batch_yields_no_record_that_does_not_fit(
     sent: list[Record], codec: Codec, data: st.DataObject
