@@ -1,7 +1,7 @@
 """Rules for the whole suite: what may be left out, what is said about it, and where chance comes from.
 
-A test whose machine lacks something (a JDK, Maven) calls `leave_out` of `tests.kit.lacking`: it is skipped here, and
-fails where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random choices.
+A test whose machine lacks something (a JDK, Maven) calls `tests.kit.lacking.leave_out`: it is skipped here, and fails
+where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random choices.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ import pytest
 from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
 
 SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("duolog")
+    group.addoption("--rewrite", action="store_true", help="write generated parts anew instead of comparing them")
+    group.addoption("--peers", action="store_true", help="run wire tests against Apache Kafka and Apache RocketMQ")
 
 
 def pytest_report_header() -> str:

@@ -103,14 +103,14 @@ def seen_by_kafka(
     timestamp_ms: int,
 ) -> Seen:
     """What a Python client saw."""
-    return _seen_by_kafka(
+    return seen_by_fingerprint(
         topic, queue, offset, key, fingerprint(value), (value or b"")[:HEAD_BYTES], headers, timestamp_ms
     )
 
 
 def seen_by_kafka_json(seen: Mapping[str, Any]) -> Seen:
     """What the Java client saw, from its agent's JSON."""
-    return _seen_by_kafka(
+    return seen_by_fingerprint(
         seen["topic"],
         seen["queue"],
         seen["offset"],
@@ -122,7 +122,7 @@ def seen_by_kafka_json(seen: Mapping[str, Any]) -> Seen:
     )
 
 
-def _seen_by_kafka(
+def seen_by_fingerprint(
     topic: str,
     queue: int,
     offset: int,
@@ -132,6 +132,7 @@ def _seen_by_kafka(
     headers: Sequence[tuple[str, bytes | None]],
     timestamp_ms: int,
 ) -> Seen:
+    """What a client saw that gave the body's fingerprint only."""
     tags = next((value.decode() for name, value in headers if name == "TAGS" and value is not None), None)
     own = {name: (value or b"").decode() for name, value in headers if name in ROCKETMQ_OWN_HEADERS}
     others = tuple(

@@ -231,6 +231,8 @@ final class RocketmqAgent {
             for (Map.Entry<String, JsonElement> each : args.getAsJsonObject("topics").entrySet()) {
                 consumer.subscribe(each.getKey(), Agent.text(args, "expression", "*"));
             }
+            consumer.setConsumeThreadMin(1); // One thread, so that "seen" has each queue's messages in their order.
+            consumer.setConsumeThreadMax(1);
             consumer.setPersistConsumerOffsetInterval((int) Agent.number(args, "persist_ms", 5000));
             if (Agent.flag(args, "orderly")) {
                 consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {

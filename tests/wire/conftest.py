@@ -1,0 +1,59 @@
+"""What the wire tests share: a broker for each module, and for the whole run one JVM a classpath, one Spark session."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.lacking import leave_out
+from tests.kit.peers import Peers
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.spark import Spark
+
+
+@pytest.fixture(scope="session")
+def agents() -> Iterator[Agents]:
+    running = Agents()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Spark]:
+    session = Spark()
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker | Peers]:
+    """The module's broker. A module may set BROKER_SETTINGS; with --peers the Apache brokers stand in."""
+    settings = getattr(request.module, "BROKER_SETTINGS", {})
+    with tempfile.TemporaryDirectory(prefix="duolog-wire-", ignore_cleanup_errors=True) as folder:
+        data = Path(folder) / "data"
+        running = Peers(data) if request.config.getoption("--peers") else Broker(data, settings)
+        running.start()
+        yield running
+        running.delete()
+
+
+@pytest.fixture
+def both_families(request: pytest.FixtureRequest) -> None:
+    """For tests that write with one protocol and read with the other."""
+    if request.config.getoption("--peers"):
+        leave_out("the Apache brokers speak one protocol each")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure shows the end of the broker's log, and says if the broker has ended."""
+    outcome: Any = yield
+    report: pytest.TestReport = outcome.get_result()
+    running = getattr(item, "funcargs", {}).get("broker")
+    if report.failed and running is not None:
+        report.sections.append(("broker", running.log_tail()))

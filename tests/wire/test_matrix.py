@@ -1,0 +1,323 @@
+"""One message, every reader: what any client wrote is what every client reads, at the same offset of the same queue.
+
+Each writer fills a topic of its own by every way to send that it has, with every compression, bodies from nothing to
+the limit. Then each reader reads all topics, and every message is compared: queue, offset, order, body, null or empty,
+key, headers, tags, timestamp. The names of the topics are such that only the writer's family allows them, so that the
+other family meets the escape. A cell of the matrix holds how many messages were compared; README shows the table that
+a run made (`pytest tests/wire/test_matrix.py --rewrite` renews it).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.peers import Peers
+from tests.wire.clients.everyone import READERS, WRITERS, Family, Reach, Role
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.message import Message, Position, Seen, fingerprint
+from tests.wire.clients.remoting import create_topic
+from tests.wire.clients.roles import Reader, Writer
+from tests.wire.clients.spark import Spark
+
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
+QUEUES = 3
+KIB, MIB = 1 << 10, 1 << 20
+BODY_BYTES_MAX = 4 * MIB
+TOPIC_CONFIG = {"max.message.bytes": str(BODY_BYTES_MAX + 64 * KIB)}  # A batch is more than its body.
+WRITES_THE_LARGEST = {"Java kafka-clients 4.3.1", "RocketMQ 5.5.0 json"}
+READ_WITHIN_S = 60.0
+STORED_WITHIN_S = 10.0
+
+
+# -- What is written
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Messages that are sent in one way with one compression."""
+
+    way: str
+    codec: str
+    messages: Sequence[Message]
+
+
+def kafka_lots(name: str, ways: Sequence[str], codecs: Sequence[str]) -> Iterator[Lot]:
+    """The first way gets every kind of message, the second every compression, the third a few."""
+    hour_ago = int(time.time() * 1000) - 3_600_000
+    every_kind = [
+        Message(b"", 0, b"empty"),
+        Message(None, 0, b"null", timestamp_ms=hour_ago),
+        Message(b"1", 1, None, timestamp_ms=hour_ago + 1),
+        Message(body(KIB), 2, b"a key", (("trace", b"t-1"), ("colour", "grün".encode())), "TagA", hour_ago + 2),
+        Message(body(KIB), 1, b"\xff\x00\xfe", (), "TagB", hour_ago + 3),
+        Message(body(MIB, like_text=True), 2, b"megabyte", (("size", b"1 MiB"),)),
+    ]
+    yield Lot(ways[0], codecs[0], every_kind)
+    for codec in codecs if len(codecs) > 1 else ():
+        way = ways[1] if len(ways) > 1 else ways[0]
+        texts = [Message(body(KIB, like_text=True), 0, f"{codec} {n}".encode(), (("n", b"%d" % n),)) for n in range(4)]
+        yield Lot(way, codec, [*texts, Message(body(32 * KIB, like_text=True), 0)])
+    for way in ways[2:]:
+        yield Lot(way, codecs[0], [Message(b"one way", 1, b"k%d" % n, (("n", b"%d" % n),), "TagC") for n in range(3)])
+    if name in WRITES_THE_LARGEST:
+        yield Lot(ways[0], codecs[0], [Message(body(BODY_BYTES_MAX), 2, b"largest")])
+
+
+def rocketmq_lots(name: str, ways: Sequence[str], codecs: Sequence[str]) -> Iterator[Lot]:
+    """Every kind of message, then the other ways to send, then every compression. Its client refuses an empty body."""
+    every_kind = [
+        Message(b"1", 0),
+        Message(body(KIB), 1, b"key1 key2", (("trace", b"t-1"), ("colour", "grün".encode())), "TagA"),
+        Message(body(MIB, like_text=True), 2, b"megabyte", (("size", b"1 MiB"),)),
+    ]
+    yield Lot(ways[0], codecs[0], every_kind)
+    for way in ways[1:]:
+        yield Lot(way, codecs[0], [Message(body(KIB), 1, f"{way} {n}".encode(), (("n", b"%d" % n),)) for n in range(3)])
+    for codec in codecs[1:]:
+        yield Lot(ways[0], codec, [Message(body(size, like_text=True), 0, codec.encode()) for size in (KIB, 64 * KIB)])
+    if name in WRITES_THE_LARGEST:
+        yield Lot(ways[0], codecs[0], [Message(body(BODY_BYTES_MAX), 2, b"largest")])
+
+
+def body(size: int, *, like_text: bool = False) -> bytes:
+    """Bytes that do not compress, or that do."""
+    return (b"All work and no play. " * (size // 22 + 1))[:size] if like_text else random.Random(size).randbytes(size)
+
+
+LOTS = {"kafka": kafka_lots, "rocketmq": rocketmq_lots}
+
+
+# -- Writing it
+
+
+@dataclass(slots=True)
+class Written:
+    """What one writer wrote, by position; and between which times, for those that cannot say when."""
+
+    role: Role[Writer]
+    names: dict[Family, str]
+    messages: dict[Position, Message] = field(default_factory=dict)
+    between_ms: dict[Position, tuple[int, int]] = field(default_factory=dict)
+    ways: set[str] = field(default_factory=set)
+    codecs: set[str] = field(default_factory=set)
+
+    @property
+    def sizes(self) -> str:
+        sizes = [len(each.body) for each in self.messages.values() if each.body is not None]
+        return f"{_size(min(sizes))} to {_size(max(sizes))}"
+
+
+def topic_names(role: Role[Writer]) -> dict[Family, str]:
+    """A name with a sign that only the writer's family allows, and its spelling for the other."""
+    plain = "".join(each if each.isalnum() else "-" for each in role.name)
+    if role.family == "kafka":
+        return {"kafka": f"matrix.{plain}", "rocketmq": f"matrix|{plain}"}
+    return {"kafka": f"matrix..{plain}", "rocketmq": f"matrix%{plain}"}
+
+
+def write_all(role: Role[Writer], reach: Reach) -> Written:
+    names = topic_names(role)
+    create(reach.broker, role.family, names)
+    writer = role.make(reach)
+    assert writer.name == role.name
+    written = Written(role, names)
+    ends: Counter[int] = Counter()
+    for lot in LOTS[role.family](role.name, writer.ways, writer.codecs):
+        began_ms = int(time.time() * 1000)
+        told = writer.write(names[role.family], lot.messages, way=lot.way, codec=lot.codec)
+        next_positions = []
+        for message in lot.messages:
+            next_positions.append((message.queue, ends[message.queue]))
+            ends[message.queue] += 1
+        _await_ends(reach, role.family, names[role.family], ends)
+        ended_ms = int(time.time() * 1000)
+        positions = [said or position for said, position in zip(told, next_positions, strict=True)]
+        complaint = f"{role.name}: {lot.way} {lot.codec}: told {told}, but next were {next_positions}"
+        assert sorted(positions) == sorted(next_positions), complaint
+        assert lot.way == "async" or positions == next_positions, complaint  # Only async promises no order.
+        for message, position in zip(lot.messages, positions, strict=True):
+            written.messages[position] = message
+            written.between_ms[position] = began_ms, ended_ms
+        written.ways.add(lot.way)
+        written.codecs.add(lot.codec)
+    return written
+
+
+def create(broker: Broker | Peers, family: Family, names: dict[Family, str]) -> None:
+    """Over the Kafka protocol, with room for the largest message; an Apache RocketMQ has to be asked in its own."""
+    if isinstance(broker, Peers) and family == "rocketmq":
+        create_topic(broker.rocketmq, names["rocketmq"], QUEUES)
+        return
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
+    topic = confluent_kafka.admin.NewTopic(names["kafka"], QUEUES, 1, config=TOPIC_CONFIG)
+    for done in admin.create_topics([topic], request_timeout=20).values():
+        done.result(20)
+
+
+def _await_ends(reach: Reach, family: Family, topic: str, ends: Counter[int]) -> None:
+    """Wait until all is stored, also what nobody waited for."""
+    until = time.monotonic() + STORED_WITHIN_S
+    expected = {queue: ends[queue] for queue in range(QUEUES)}
+    while True:
+        if family == "kafka":
+            agent = reach.agents.kafka("4.3")
+            told = agent.call("offsets", bootstrap=reach.broker.kafka, topic=topic)
+            actual = {int(name.rpartition("-")[2]): offset for name, (offset, _time) in told.items()}
+        else:
+            agent = reach.agents.rocketmq("5.5")
+            told = agent.call("offsets", namesrv=reach.broker.namesrv, topic=topic)
+            actual = {int(queue): offset for queue, offset in told.items()}
+        if actual == expected:
+            return
+        assert time.monotonic() < until, f"{topic} ends at {actual}, but {expected} was written"
+        time.sleep(0.05)
+
+
+# -- Reading it
+
+
+class Matrix:
+    """Who wrote, who read, and what was found; filled by the tests below."""
+
+    def __init__(self, reach: Reach, families: Sequence[Family]) -> None:
+        self.reach = reach
+        self.mixed = len(families) == 1  # One broker speaks both.
+        self.written = {role.name: write_all(role, reach) for role in WRITERS}
+        self.cells: dict[tuple[str, str], int] = {}
+        self.timestamps: dict[tuple[str, Position], dict[str, int]] = defaultdict(dict)
+
+    def read(self, role: Role[Reader]) -> list[str]:
+        """Read everything with one reader; returns what differs, and fills the reader's cells that do not."""
+        sources = [each for each in self.written.values() if self.mixed or each.role.family == role.family]
+        counts = {each.names[role.family]: len(each.messages) for each in sources}
+        seen: dict[str, list[Seen]] = defaultdict(list)
+        for message in role.make(self.reach).read(counts, READ_WITHIN_S):
+            seen[message.topic].append(message)
+        problems = []
+        for source in sources:
+            found = list(self._compare(source, role, seen[source.names[role.family]]))
+            problems += [f"{source.role.name} -> {role.name}: {problem}" for problem in found]
+            if not found:
+                self.cells[source.role.name, role.name] = len(source.messages)
+        return problems
+
+    def _compare(self, source: Written, role: Role[Reader], seen: list[Seen]) -> Iterator[str]:
+        times = Counter(each.position for each in seen)
+        for position in source.messages.keys() - times.keys():
+            yield f"{position} is missing"
+        for position, count in times.items():
+            if count > 1:
+                yield f"{position} came {count} times"
+        for queue in range(QUEUES):
+            offsets = [each.offset for each in seen if each.queue == queue]
+            if offsets != sorted(offsets):
+                yield f"queue {queue} came in the order {offsets}"
+        for each in seen:
+            if each.position not in source.messages:
+                yield f"{each.position} was never written"
+                continue
+            for problem in differences(source.messages[each.position], each):
+                yield f"{each.position}: {problem}"
+            yield from self._compare_time(source, role, each)
+
+    def _compare_time(self, source: Written, role: Role[Reader], seen: Seen) -> Iterator[str]:
+        """The time that the writer gave, or one while it was writing, and then the same for every reader."""
+        given = source.messages[seen.position].timestamp_ms
+        earliest, latest = (given, given) if given is not None else source.between_ms[seen.position]
+        if role_has_no_timestamp(source.role):
+            earliest, latest = source.between_ms[seen.position]
+        if not earliest <= seen.timestamp_ms <= latest:
+            yield f"{seen.position}: timestamp {seen.timestamp_ms} is not within {earliest} to {latest}"
+        others = self.timestamps[source.role.name, seen.position]
+        others[role.name] = seen.timestamp_ms
+        if len(set(others.values())) > 1:
+            yield f"{seen.position}: readers disagree on the timestamp: {others}"
+
+
+def role_has_no_timestamp(role: Role[Writer]) -> bool:
+    """Spark's sink sends the time of sending, whatever the row says."""
+    return role.name.startswith("Spark")
+
+
+def differences(expected: Message, seen: Seen) -> Iterator[str]:
+    if seen.fingerprint != fingerprint(expected.body):
+        yield f"body {seen.fingerprint} ({seen.head!r}), not {fingerprint(expected.body)}"
+    if seen.key != expected.key:
+        yield f"key {seen.key!r}, not {expected.key!r}"
+    if seen.tags != expected.tags:
+        yield f"tags {seen.tags!r}, not {expected.tags!r}"
+    if sorted(seen.headers) != sorted(expected.headers):
+        yield f"headers {sorted(seen.headers)}, not {sorted(expected.headers)}"
+
+
+# -- The tests
+
+
+@pytest.fixture(scope="module")
+def matrix(request: pytest.FixtureRequest, broker: Broker | Peers, agents: Agents, spark: Spark) -> Matrix:
+    families: list[Family] = ["kafka", "rocketmq"]
+    return Matrix(Reach(broker, agents, spark), families if request.config.getoption("--peers") else families[:1])
+
+
+@pytest.mark.parametrize("role", READERS, ids=lambda role: role.name.replace(" ", "-"))
+def test_reader_sees_what_every_writer_wrote(matrix: Matrix, role: Role[Reader]) -> None:
+    problems = matrix.read(role)
+    assert not problems, f"{len(problems)} differences, the first:\n" + "\n".join(problems[:20])
+
+
+def test_no_cell_is_empty(matrix: Matrix) -> None:
+    empty = [
+        f"{writer.name} -> {reader.name}"
+        for writer in WRITERS
+        for reader in READERS
+        if (matrix.mixed or writer.family == reader.family) and not matrix.cells.get((writer.name, reader.name))
+    ]
+    assert not empty, f"{len(empty)} empty cells:\n" + "\n".join(empty)
+
+
+@pytest.mark.usefixtures("both_families")
+def test_readme_shows_the_matrix_of_this_run(matrix: Matrix, pytestconfig: pytest.Config) -> None:
+    text = README.read_text()
+    assert BEGIN in text, f"README.md has no {BEGIN}"
+    assert END in text, f"README.md has no {END}"
+    before, rest = text.split(BEGIN, 1)
+    shown, after = rest.split(END, 1)
+    table = f"\n{render(matrix)}\n"
+    if pytestconfig.getoption("--rewrite"):
+        README.write_text(before + BEGIN + table + END + after)
+    else:
+        assert shown == table, "README.md shows another matrix; pytest tests/wire/test_matrix.py --rewrite renews it"
+
+
+def render(matrix: Matrix) -> str:
+    """Two tables: what each writer wrote, and how many of its messages each reader was found to see unchanged."""
+    lines = ["| | writer | by | compression | bodies | messages |", "|---|---|---|---|---|---|"]
+    letters = {role.name: chr(ord("A") + number) for number, role in enumerate(WRITERS)}
+    for role in WRITERS:
+        written = matrix.written[role.name]
+        ways, codecs = ", ".join(sorted(written.ways)), ", ".join(sorted(written.codecs))
+        cells = [letters[role.name], role.name, ways, codecs, written.sizes, str(len(written.messages))]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| reader | " + " | ".join(letters.values()) + " |", "|---|" + "---|" * len(letters)]
+    for reader in READERS:
+        cells = [str(matrix.cells.get((writer.name, reader.name), "")) for writer in WRITERS]
+        lines.append(f"| {reader.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    for unit, size in (("MiB", MIB), ("KiB", KIB)):
+        if count >= size:
+            return f"{count // size} {unit}"
+    return f"{count} B"
