@@ -42,6 +42,7 @@ log = logging.getLogger("bridge")
 SLICE_BYTES = (
     16 * 1024
 )  # Pieces from here on go to the transport as they are, smaller ones are joined: one copy is cheaper.
+CHARGED_BYTES_MIN = 1024  # Waiting answers from here on count towards the limits in bytes.
 JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
 BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 1024 (NettyServerConfig).
 SWEEP_INTERVAL_MS = 250
@@ -383,30 +384,39 @@ class OrderedOutbox:
     Only the first answer's promise is waited for: the log keeps promises in the order in which they were given.
     """
 
-    __slots__ = ("_connection", "_is_waiting", "_slots")
+    __slots__ = ("_connection", "_is_waiting", "_kept", "_queue")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._slots: deque[OutboxSlot] = deque()
-        self._is_waiting = False  # For the log, on behalf of the first slot.
+        self._kept = connection.log.kept
+        self._queue: deque[Answer | OutboxSlot] = deque()  # In request order.
+        self._is_waiting = False  # For the log, on behalf of the first.
 
     def add(self, answer: Answer) -> None:
-        """Answer the request that was just received: `reserve` and `fill` in one."""
+        """Answer the request that was just received."""
         promise = answer.promise
-        if not self._slots and (promise is None or self._connection.log.kept(promise)):
+        if self._queue:
+            self._append(answer)
+            self._charge(answer)
+        elif promise is None or self._kept(promise):
             self._connection.leave(answer.buffers)
         else:
-            self.fill(self.reserve(), answer)
+            self._append(answer)
+            self._charge(answer)
+            self._wait(promise)
 
     def reserve(self) -> OutboxSlot:
-        """Keep the next place for an answer that comes later."""
+        """Keep the place of the request that was just received for an answer that comes later."""
         slot = OutboxSlot()
-        self._slots.append(slot)
-        connection = self._connection
-        connection.unanswered = unanswered = len(self._slots)
+        self._append(slot)
+        return slot
+
+    def _append(self, item: Answer | OutboxSlot) -> None:
+        queue, connection = self._queue, self._connection
+        queue.append(item)
+        connection.unanswered = unanswered = len(queue)
         if unanswered >= connection.bounds.unanswered_max:
             connection.hold()
-        return slot
 
     def fill(self, slot: OutboxSlot, answer: Answer | None) -> None:
         """Put the answer into its place; None: this request has none (acks=0)."""
@@ -415,24 +425,37 @@ class OrderedOutbox:
             return
         slot.answer, slot.is_filled = answer, True
         if answer is not None:
-            self._connection.charge(answer.size)
-        if slot is self._slots[0]:
+            self._charge(answer)
+        if slot is self._queue[0]:
             self._advance()
 
     def _advance(self) -> None:
         """Let leave what is ready, from the first on."""
-        slots, connection = self._slots, self._connection
-        while slots and slots[0].is_filled:
-            answer = slots[0].answer
+        queue, connection, kept = self._queue, self._connection, self._kept
+        while queue:
+            item = queue[0]
+            if isinstance(item, OutboxSlot):
+                if not item.is_filled:
+                    break
+                answer = item.answer
+            else:
+                answer = item
             if answer is not None:
-                if answer.promise is not None and not connection.log.kept(answer.promise):
-                    self._wait(answer.promise)
+                promise = answer.promise
+                if promise is not None and not kept(promise):
+                    self._wait(promise)
                     break
                 connection.leave(answer.buffers)
-                connection.charge(-answer.size)
-            slots.popleft()
-        connection.unanswered = len(slots)
+                self._charge(answer, -1)
+            queue.popleft()
+        connection.unanswered = len(queue)
         connection.go_on_soon()
+
+    def _charge(self, answer: Answer, sign: int = 1) -> None:
+        """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""
+        buffers = answer.buffers
+        if len(buffers) > 1 or len(buffers[0]) >= CHARGED_BYTES_MIN:
+            self._connection.charge(sign * answer.size)
 
     def _wait(self, promise: Promise) -> None:
         if not self._is_waiting:
