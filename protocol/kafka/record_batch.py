@@ -248,23 +248,56 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
 
     Raises ProtocolError, maybe after some records, if they are not what the header says: wrong count, sizes that do
     not add up, offsets that do not rise, more than `inflate_bytes_max` bytes once inflated. Memory beyond the
-    inflated bytes is one record's. Header keys that are not UTF-8 come with U+FFFD, as Java shows them.
+    inflated bytes is that of a few records. Header keys that are not UTF-8 come with U+FFFD, as Java shows them.
     """
+    opened = open_batch(batch, inflate_bytes_max)
+    mark = FIRST
+    while mark.skipped < opened.header.record_count:
+        some, mark = read_records(opened, mark, _RECORDS_AT_ONCE)
+        yield from some
+
+
+class OpenBatch(NamedTuple):
+    """A batch with its records inflated, to be read in parts."""
+
+    header: BatchHeader
+    body: bytes
+
+
+class Mark(NamedTuple):
+    """A place between two records of an open batch; only `FIRST` and what `read_records` gave are places."""
+
+    skipped: int  # how many records lie before it
+    at: int
+    previous: int  # the offset delta before it, doubled as zig-zag has it
+
+
+FIRST: Final = Mark(0, 0, -1)
+_RECORDS_AT_ONCE: Final = 32
+
+
+def open_batch(batch: Buffer, inflate_bytes_max: int) -> OpenBatch:
+    """Inflate a batch's records; raises ProtocolError."""
     header = read_header(batch)
-    body = _inflated(batch, header, inflate_bytes_max)
+    return OpenBatch(header, _inflated(batch, header, inflate_bytes_max))
+
+
+def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Record], Mark]:
+    """Read up to so many records from a place on: (records, the place behind them). Raises as `records` does."""
+    header, body = opened
     base_offset = header.base_offset
     base_timestamp = _base_timestamp(header)
     log_append_time = header.is_log_append_time
     timestamp = header.max_timestamp
-    last_delta = 2 * header.last_offset_delta  # Doubled, as zig-zag has it.
-    previous = -1  # The offset delta before this one, doubled.
+    index, at, previous = mark
+    end_index = min(index + count_max, header.record_count)
+    found: list[Record] = []
     headers: Sequence[Header]
     make = tuple.__new__
-    at = 0
     try:
         # One varint after another, each first taken as the single byte that it mostly is: `n > 127` says that more
         # follow. Zig-zag is undone by `>> 1`, since all but the timestamp are even: an odd number is negative.
-        for _ in range(header.record_count):
+        for _ in range(index, end_index):
             n = body[at]
             at += 1
             if n > 127:
@@ -280,7 +313,7 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
             at += 1
             if delta > 127:
                 delta, at = _more(body, at, delta)
-            if not previous < delta <= last_delta or delta & 1:
+            if delta <= previous or delta & 1:
                 raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
             previous = delta
 
@@ -315,11 +348,12 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
                 raise ProtocolError(f"record ends at {at} and says {doubled_end / 2}")
             if at > len(body):
                 raise IndexError
-            yield make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers))
+            found.append(make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers)))
     except IndexError:
         raise ProtocolError(f"records end after {len(body)} bytes, before the count of {header.record_count}") from None
-    if at != len(body):
-        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes")
+    if end_index == header.record_count and (at != len(body) or previous > 2 * header.last_offset_delta):
+        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes, offset {previous >> 1}")
+    return found, Mark(end_index, at, previous)
 
 
 def find_timestamp(batch: Buffer, timestamp_ms: int, inflate_bytes_max: int) -> tuple[int, int] | None:
@@ -432,6 +466,12 @@ class BatchBuilder:
         headers: Sequence[Header] = (),
     ) -> None:
         """Add a record; offset deltas must rise. A timestamp outside -1 to TIMESTAMP_MS_MAX becomes the nearest."""
+        self.append_encoded(offset_delta, timestamp_ms, key, value, encoded_headers(headers) if headers else b"\0")
+
+    def append_encoded(
+        self, offset_delta: int, timestamp_ms: int, key: bytes | None, value: Buffer | None, headers: bytes
+    ) -> None:
+        """The same, with headers encoded already: their count, then key and value of each, sizes as varints."""
         assert offset_delta > self._last_offset_delta, f"offset delta {offset_delta} after {self._last_offset_delta}"
         self._last_offset_delta = offset_delta
         if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
@@ -442,15 +482,15 @@ class BatchBuilder:
             self._max_timestamp = timestamp_ms
         self._count += 1
         record = b"\0%b%b%b%b%b%b%b" % (
-            _encoded(timestamp_ms - self._base_timestamp),
-            _encoded(offset_delta),
-            b"\x01" if key is None else _encoded(len(key)),
+            varint(timestamp_ms - self._base_timestamp),
+            varint(offset_delta),
+            b"\x01" if key is None else varint(len(key)),
             key or b"",
-            b"\x01" if value is None else _encoded(len(value)),
+            b"\x01" if value is None else varint(len(value)),
             value or b"",
-            _encoded_headers(headers) if headers else b"\0",
+            headers,
         )
-        size = _encoded(len(record))
+        size = varint(len(record))
         self._parts += (size, record)
         self.size += len(size) + len(record)
 
@@ -503,12 +543,12 @@ def build(
     return builder.finish(base_offset, leader_epoch, codec=codec, producer=producer, is_transactional=is_transactional)
 
 
-def _encoded_headers(headers: Sequence[Header]) -> bytes:
-    parts = [_encoded(len(headers))]
+def encoded_headers(headers: Sequence[Header]) -> bytes:
+    parts = [varint(len(headers))]
     for name, value in headers:
         key = name.encode()
-        parts += (_encoded(len(key)), key)
-        parts += (_encoded(-1),) if value is None else (_encoded(len(value)), value)
+        parts += (varint(len(key)), key)
+        parts += (varint(-1),) if value is None else (varint(len(value)), value)
     return b"".join(parts)
 
 
@@ -555,6 +595,6 @@ def _encode(value: int) -> bytes:
 _ENCODED: Final = tuple(map(_encode, range(2048)))
 
 
-def _encoded(value: int) -> bytes:
-    """`value` as a zig-zag varint."""
+def varint(value: int) -> bytes:
+    """Give `value` as a zig-zag varint."""
     return _ENCODED[value] if 0 <= value < 2048 else _encode(value)
