@@ -481,14 +481,17 @@ class BatchBuilder:
         elif timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
         self._count += 1
-        record = b"\0%b%b%b%b%b%b%b" % (
-            varint(timestamp_ms - self._base_timestamp),
-            varint(offset_delta),
-            b"\x01" if key is None else varint(len(key)),
-            key or b"",
-            b"\x01" if value is None else varint(len(value)),
-            value or b"",
-            headers,
+        record = b"".join(
+            (
+                b"\0",
+                varint(timestamp_ms - self._base_timestamp),
+                varint(offset_delta),
+                b"\x01" if key is None else varint(len(key)),
+                key or b"",
+                b"\x01" if value is None else varint(len(value)),
+                value or b"",
+                headers,
+            )
         )
         size = varint(len(record))
         self._parts += (size, record)
