@@ -289,6 +289,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
     base_timestamp = _base_timestamp(header)
     log_append_time = header.is_log_append_time
     timestamp = header.max_timestamp
+    last_delta = 2 * header.last_offset_delta  # Doubled, as zig-zag has it.
     index, at, previous = mark
     end_index = min(index + count_max, header.record_count)
     found: list[Record] = []
@@ -313,7 +314,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             at += 1
             if delta > 127:
                 delta, at = _more(body, at, delta)
-            if delta <= previous or delta & 1:
+            if not previous < delta <= last_delta or delta & 1:
                 raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
             previous = delta
 
@@ -351,8 +352,8 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             found.append(make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers)))
     except IndexError:
         raise ProtocolError(f"records end after {len(body)} bytes, before the count of {header.record_count}") from None
-    if end_index == header.record_count and (at != len(body) or previous > 2 * header.last_offset_delta):
-        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes, offset {previous >> 1}")
+    if end_index == header.record_count and at != len(body):
+        raise ProtocolError(f"{header.record_count} records end at {at} of {len(body)} bytes")
     return found, Mark(end_index, at, previous)
 
 

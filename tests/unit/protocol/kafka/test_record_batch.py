@@ -365,6 +365,25 @@ def test_damaged_batch_yields_no_record_that_does_not_fit(
         pass
 
 
+def test_offset_beyond_the_last_is_refused_before_it_is_yielded() -> None:
+    body = RECORD + b"\x1a\0\0" + b"\xfe" * 7 + b"\x7f" + b"\x01\x01\0" + b"\x0c\0\0\x04\x01\x01\0"
+    reading = rb.records(batch_of(body, 40, 39), LIMIT)
+    with pytest.raises(ProtocolError, match="offset delta"):
+        list(reading)
+
+
+def test_reading_in_parts_gives_the_same_records() -> None:
+    sent = [Record(n, NOW + n, b"k", b"v" * n, ()) for n in range(70)]
+    opened_batch = rb.open_batch(rb.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
+    for step in (1, 7, 69, 70, 1000):
+        found: list[Record] = []
+        mark = rb.FIRST
+        while mark.skipped < len(sent):
+            some, mark = rb.read_records(opened_batch, mark, step)
+            found += some
+        assert found == sent
+
+
 def test_inflation_is_limited() -> None:
     batch = rb.build([Record(0, NOW, None, bytes(1 << 20))], 0, 0, codec=Codec.ZSTD)
     with pytest.raises(ProtocolError):
