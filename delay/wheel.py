@@ -1,0 +1,263 @@
+"""A hierarchical timing wheel: any number of timers, O(1) to add and to cancel, and no clock of its own.
+
+A wheel is a row of slots with a hand; a timer lies in the slot of its time and is due when the hand gets there. One
+wheel with a slot for every millisecond of ten years would be too large, so there is one for each digit of the time, as
+on a clock with hands for hours, minutes and seconds. Here with 4 slots for each wheel; times are written in base 4:
+
+    now 000, after adding A at 002, B at 013, C at 111, D at 013
+
+        level 2, 16 ms a slot     >[   ][ C ][   ][   ]
+        level 1,  4 ms a slot     >[   ][B D][   ][   ]
+        level 0,  1 ms a slot     >[   ][   ][ A ][   ]
+
+A timer lies at the level of the highest digit in which its time differs from now, in the slot of that digit: B at 013
+and now at 000 differ first in the middle digit, which is 1 in B.
+
+    now 010: A was due on the way. The hand of level 1 enters slot 1, and what lies there moves down.
+
+        level 2                   >[   ][ C ][   ][   ]
+        level 1                    [   ]>[  ][   ][   ]
+        level 0                   >[   ][   ][   ][B D]      B before D: the order of adding is kept
+
+    now 100, after B and D were due at 013: the hand of level 2 enters slot 1, and C moves down, to be due at 111.
+
+        level 2                    [   ]>[  ][   ][   ]
+        level 1                   >[   ][ C ][   ][   ]
+        level 0                   >[   ][   ][   ][   ]
+
+So timers with equal times always lie in the same slot, in the order of adding; each moves at most once per level; and
+all that lies at a level is due before anything above it. Each level knows its occupied slots as the bits of one number,
+so a jump over a year of empty slots costs as much as one millisecond.
+
+The real wheels have 256 slots: a level is a byte of the time. The hand never goes back. When the clock does, nothing is
+lost and nothing is early: timers whose time the hand has passed wait in a heap, and are due when the clock says so.
+
+The wheel of the broker's monotonic clock and the one of its wall clock are both this one. How many timers there may be
+is for the owner to limit. The same idea: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987); Linux
+kernel/time/timer.c until 4.8; tokio's time driver. Kafka's `TimingWheel` turns around the present instead of lying
+fixed in time, which loses the order of equal timers.
+"""
+
+import sys
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+DIGIT_BITS = 8
+DIGIT_MASK = (1 << DIGIT_BITS) - 1
+LEVELS = 8  # times below 2**64 ms
+NEVER_MS = 1 << LEVELS * DIGIT_BITS
+DEAD_BEHIND_MAX = 64  # cancelled timers in the heap, beyond as many as there are live ones; then it is made anew
+
+
+class Timer(Generic[Item]):
+    """What `Wheel.add` returns: one timer, to cancel it by."""
+
+    __slots__ = ("_slot", "deadline_ms", "item")
+
+    def __init__(self, deadline_ms: int, item: Item, slot: "dict[Timer[Item], None]") -> None:
+        self.deadline_ms = deadline_ms
+        self.item = item
+        self._slot: dict[Timer[Item], None] | None = slot  # where it lies; None: it was due, or is cancelled
+
+    @property
+    def is_pending(self) -> bool:
+        return self._slot is not None
+
+
+# The timers of one slot in the order of adding. A dict, because that keeps order and lets go of any of them in O(1).
+Slot = dict[Timer[Item], None]
+
+
+class Wheel(Generic[Item]):
+    """Holds timers until they are due. Times are whole milliseconds from 0 on; of which clock is the owner's affair."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self._hand_ms = start_ms  # Invariant: what lies in slots is due later, or is about to be let out.
+        self._levels: list[_Level[Item]] = [_Level(number) for number in range(LEVELS)]
+        self._moving: _Level[Item] | None = None  # its first slot is half moved down; the hand stands just before it
+        self._behind: _Behind[Item] = _Behind()
+        self._next_ms = 0  # Invariant: nothing is due before.
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def next_deadline_ms(self) -> int | None:
+        """Return a time before which nothing is due, or None while the wheel is empty.
+
+        It is never after the first deadline, and mostly equals it. Where it is before, `advance` to it moves it on.
+        """
+        return self._next_ms if self._count else None
+
+    def add(self, deadline_ms: int, item: Item) -> Timer[Item]:
+        """Let `item` be due at `deadline_ms`; if that has passed, at the next `advance`."""
+        if deadline_ms < self._next_ms or not self._count:
+            self._next_ms = deadline_ms
+        self._count += 1
+        hand_ms = self._hand_ms
+        if deadline_ms <= hand_ms:
+            return self._behind.add(deadline_ms, item)
+        # The level of the highest digit that differs.
+        slot = self._levels[((deadline_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS].slot_of(deadline_ms)
+        timer = Timer(deadline_ms, item, slot)
+        slot[timer] = None
+        return timer
+
+    def cancel(self, timer: Timer[Item]) -> bool:
+        """Let `timer` never be due. False if it was due already, or cancelled."""
+        slot = timer._slot
+        if slot is None:
+            return False
+        del slot[timer]
+        timer._slot = None
+        self._count -= 1
+        return True
+
+    def advance(self, to_ms: int, moves_max: int = sys.maxsize) -> list[Item]:
+        """Return the items due at or before `to_ms`: by time, equal times in the order of adding.
+
+        `to_ms` below that of an earlier call means that the clock was set back: what is due after it waits.
+
+        With `moves_max` it stops when about so many timers have moved, down a level or out (those of one millisecond go
+        out together). While `next_deadline_ms()` is not above `to_ms` there may be more, for the next call.
+        """
+        due: list[Item] = []
+        self._behind.take(to_ms, due)
+        moves_left = moves_max - len(due)
+        while moves_left > 0:
+            level = self._first_level()
+            if level is None or (start_ms := level.first_ms(self._hand_ms)) > to_ms:
+                if self._moving is None:
+                    self._hand_ms = max(self._hand_ms, to_ms)
+                break
+            if level.shift:
+                moves_left -= self._move_down(level, start_ms, moves_left)
+            else:
+                self._hand_ms = start_ms
+                moves_left -= _let_out(level.pop_first(), due)
+        self._count -= len(due)
+        self._next_ms = self._earliest_ms()
+        return due
+
+    # -- Moving the hand
+
+    def _move_down(self, level: "_Level[Item]", start_ms: int, moves_max: int) -> int:
+        """Move the timers of the level's first slot down to where they belong from `start_ms` on, when it begins.
+
+        While some are left the hand stands just before the slot: so what is added for a time in it goes to its end, not
+        past its equals to a lower level. The lower levels were empty, or their slots would have been first; until the
+        slot is empty nothing but it is put there.
+        """
+        self._hand_ms, self._moving = start_ms - 1, level
+        slot = level.first()
+        timers = list(islice(slot, moves_max))
+        for timer in timers:
+            deadline_ms = timer.deadline_ms
+            number = ((deadline_ms ^ start_ms).bit_length() - 1) // DIGIT_BITS if deadline_ms != start_ms else 0
+            below = timer._slot = self._levels[number].slot_of(deadline_ms)
+            below[timer] = None
+        if len(timers) < len(slot):
+            for timer in timers:
+                del slot[timer]
+        else:
+            level.pop_first()
+            self._hand_ms, self._moving = start_ms, None
+        return len(timers)
+
+    def _first_level(self) -> "_Level[Item] | None":
+        """Return the level with the earliest slot: the lowest that has one."""
+        if self._moving is not None:
+            return self._moving
+        for level in self._levels:
+            level.drop_cancelled()
+            if level.occupied:
+                return level
+        return None
+
+    def _earliest_ms(self) -> int:
+        level = self._first_level()
+        slot_ms = NEVER_MS if level is None else level.first_ms(self._hand_ms)
+        return min(slot_ms, self._behind.earliest_ms())
+
+
+class _Level(Generic[Item]):
+    """The wheel of one digit. All its slots are ahead of the hand; the hand's own time gives their higher digits."""
+
+    __slots__ = ("occupied", "shift", "slots")
+
+    def __init__(self, number: int) -> None:
+        self.shift = number * DIGIT_BITS
+        self.slots: dict[int, Slot[Item]] = {}  # by digit; empty ones are those whose timers were all cancelled
+        self.occupied = 0  # Invariant: bit d is set if and only if slot d is there.
+
+    def slot_of(self, deadline_ms: int) -> Slot[Item]:
+        digit = (deadline_ms >> self.shift) & DIGIT_MASK
+        slot = self.slots.get(digit)
+        if slot is None:
+            slot = self.slots[digit] = {}
+            self.occupied |= 1 << digit
+        return slot
+
+    def first(self) -> Slot[Item]:
+        return self.slots[self._first_digit()]
+
+    def first_ms(self, hand_ms: int) -> int:
+        """Return when the first slot begins."""
+        above = self.shift + DIGIT_BITS
+        return (hand_ms >> above << above) | (self._first_digit() << self.shift)
+
+    def pop_first(self) -> Slot[Item]:
+        slot = self.slots.pop(self._first_digit())
+        self.occupied &= self.occupied - 1
+        return slot
+
+    def drop_cancelled(self) -> None:
+        while self.occupied and not self.first():
+            self.pop_first()
+
+    def _first_digit(self) -> int:
+        return (self.occupied & -self.occupied).bit_length() - 1
+
+
+class _Behind(Generic[Item]):
+    """The timers whose time the hand has passed: added late, or while the clock is set back."""
+
+    __slots__ = ("_added", "_heap", "_live")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer[Item]]] = []  # by time and order of adding; cancelled ones stay in
+        self._live: Slot[Item] = {}
+        self._added = 0
+
+    def add(self, deadline_ms: int, item: Item) -> Timer[Item]:
+        if len(self._heap) > 2 * len(self._live) + DEAD_BEHIND_MAX:
+            self._heap = [entry for entry in self._heap if entry[2] in self._live]
+            heapify(self._heap)
+        timer = Timer(deadline_ms, item, self._live)
+        self._live[timer] = None
+        self._added += 1
+        heappush(self._heap, (deadline_ms, self._added, timer))
+        return timer
+
+    def take(self, to_ms: int, due: list[Item]) -> None:
+        """Let out what is due at or before `to_ms`."""
+        while self.earliest_ms() <= to_ms:
+            timer = heappop(self._heap)[2]
+            del self._live[timer]
+            timer._slot = None
+            due.append(timer.item)
+
+    def earliest_ms(self) -> int:
+        while self._heap and self._heap[0][2] not in self._live:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else NEVER_MS
+
+
+def _let_out(slot: Slot[Item], due: list[Item]) -> int:
+    for timer in slot:
+        timer._slot = None
+        due.append(timer.item)
+    return len(slot)
