@@ -418,20 +418,26 @@ def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], in
         raise ProtocolError("record with a negative header count")
     headers: list[Header] = []
     for _ in range(doubled_count >> 1):
-        size, at = _varint(body, at)
-        end = at + size
-        if size < 0 or end > len(body):
-            raise ProtocolError(f"record with a header key of {size} bytes")
+        n = body[at]
+        at += 1
+        if n > 127:
+            n, at = _more(body, at, n)
+        end = at + (n >> 1)
+        if n & 1 or end > len(body):
+            raise ProtocolError(f"record with a header key of {n / 2} bytes")
         name = body[at:end].decode("utf-8", "replace")
-        size, at = _varint(body, end)
-        if size < 0:
-            if size != -1:
-                raise ProtocolError(f"record with a header value of {size} bytes")
+        n = body[end]
+        at = end + 1
+        if n == 1:
             headers.append((name, None))
-        else:
-            end = at + size
-            headers.append((name, body[at:end]))
-            at = end
+            continue
+        if n > 127:
+            n, at = _more(body, at, n)
+        if n & 1:
+            raise ProtocolError("record with a negative header value size")
+        end = at + (n >> 1)
+        headers.append((name, body[at:end]))
+        at = end
     return headers, at
 
 
