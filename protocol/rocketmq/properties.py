@@ -4,7 +4,7 @@
 
 A pair without 0x01, without a name or without a value is as if it were not there; of a name that occurs twice the last
 pair counts. A value may contain 0x01, nothing else can hold either byte. What a record stores is the string itself,
-so an unchanged one is never taken apart: `get` finds one value in it, `parse` gives them all.
+so it is not taken apart to be kept: `get` finds one value in it, `join` adds some, `parse` gives them all.
 Source: `MessageDecoder.java#string2messageProperties`, `MessageConst.java`.
 """
 
@@ -89,7 +89,11 @@ def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
     if any(name.encode() in raw for name in changes):
         merged = {**parse(raw), **changes}
         return encode({name: value for name, value in merged.items() if value is not None}).encode()
-    added = encode({name: value for name, value in changes.items() if value is not None}).encode()
+    return join(raw, encode({name: value for name, value in changes.items() if value is not None}).encode())
+
+
+def join(raw: bytes, added: bytes) -> bytes:
+    """Give `raw` followed by `added`, another property string; of a name that both have, that of `added` counts."""
     if raw and added and raw[-1] != 2:
         return raw + b"\x02" + added
     return raw + added
