@@ -86,7 +86,10 @@ def encode_pieces(message: Message) -> tuple[bytes, Buffer, bytes]:
     tail = b"".join((topic_length, topic, _U16.pack(len(properties)), properties))
     born_host, store_host = message.born_host, message.store_host
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    sys_flag |= (len(born_host) == 20 and BORN_HOST_V6) | (len(store_host) == 20 and STORE_HOST_V6)
+    if len(born_host) == 20:
+        sys_flag |= BORN_HOST_V6
+    if len(store_host) == 20:
+        sys_flag |= STORE_HOST_V6
     head = _HEADS[sys_flag >> 4 & 3]
     return (
         head.pack(
