@@ -51,6 +51,12 @@ def _say(message: str) -> None:
     typer.echo(f"duolog: {' '.join(message.split())}", err=True)
 
 
+class Refused(typer.TyperException):
+    """A state of affairs is in the way."""
+
+    exit_code = REFUSED
+
+
 class BadOption(typer.TyperException):
     """A setting or option that cannot be."""
 
@@ -94,10 +100,16 @@ def serve(
         raise BadOption(str(error)) from error
 
     from bridge import logs
+    from bridge.broker import StartError
     from bridge.broker import serve as serve_until_stopped
 
     logs.configure(options.server.log_level)
-    return serve_until_stopped(options)
+    try:
+        return serve_until_stopped(options)
+    except ConfigError as error:
+        raise BadOption(str(error)) from error
+    except StartError as error:
+        raise Refused(str(error)) from error
 
 
 @app.command()

@@ -244,6 +244,8 @@ class RocketmqOptions(_Section, frozen=True):
         int,
         _setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),
     ] = 120 * SECOND_MS
+    groups_max: Annotated[int, _setting("producer and consumer groups with live members", ge=1)] = 20_000
+    subscriptions_max: Annotated[int, _setting("topics that one group may subscribe to", ge=1)] = 2_000
 
 
 class HttpOptions(_Section, frozen=True):

@@ -8,6 +8,7 @@ import resource
 from typing import TYPE_CHECKING, Any
 
 from bridge.topics import QUEUE_ID_BITS, Topic
+from protocol.names import group_of_rocketmq, rocketmq_group
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -44,7 +45,11 @@ def status(broker: "Broker") -> Json:
 
 
 def segments(broker: "Broker") -> list[Json]:
-    return [segment._asdict() for segment in broker.store.segments()]
+    """List the log's files; the last one is written to. A gap stands for files that retention removed."""
+    return [
+        {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
+        for segment in broker.store.segments()
+    ]
 
 
 def resident_bytes() -> dict[str, int]:
@@ -93,7 +98,9 @@ def topic(topic: Topic) -> Json:
 
 def known_groups(broker: "Broker") -> set[str]:
     """Groups with positions, or with live members of either family; by their Kafka spelling."""
-    return {*broker.positions.groups(), *broker.live_groups()}
+    kafka = (group.group_id for group in broker.kafka_groups.groups())
+    rocketmq = map(group_of_rocketmq, broker.rocketmq_members.consumers)
+    return {*broker.positions.groups(), *kafka, *rocketmq}
 
 
 def groups(broker: "Broker") -> list[Json]:
@@ -113,10 +120,15 @@ def _group_summary(broker: "Broker", name: str) -> Json:
     return {
         "name": name,
         "active": active.value if active else None,
-        "members": broker.member_count(name),
+        "members": _member_count(broker, name),
         "topics": sorted({position["topic"] for position in positions}),
         "lag": sum(position["lag"] for position in positions),
     }
+
+
+def _member_count(broker: "Broker", name: str) -> int:
+    kafka = broker.kafka_groups.group(name)
+    return len(kafka.members) if kafka else len(broker.rocketmq_members.client_ids(rocketmq_group(name)))
 
 
 def _positions(broker: "Broker", name: str) -> list[Json]:

@@ -24,7 +24,7 @@ class KeptStore(Protocol):
 
     def checkpoint_due(self, mono_ms: int) -> bool: ...
 
-    def checkpoint(self, now_ms: int, mono_ms: int) -> None: ...
+    def checkpoint(self, mono_ms: int) -> None: ...
 
     def check_disk(self) -> None: ...
 
@@ -84,11 +84,11 @@ class Keeper:
     # -- Duties
 
     def _look(self, now_ms: int, mono_ms: int) -> Slices:
-        """Notice a disk that is full or has room again, and write a checkpoint if one is due."""
+        """Notice a disk that is full or has room again, and begin a checkpoint if one is due."""
         self._store.check_disk()
         yield
         if self._store.checkpoint_due(mono_ms):
-            self._store.checkpoint(now_ms, mono_ms)
+            self._store.checkpoint(mono_ms)
 
     def _retain(self, now_ms: int, mono_ms: int) -> Slices:
         """Move log starts by each topic's limits, then remove the segments in which nothing lives any more."""

@@ -29,11 +29,12 @@ class _Sleeper:
 
 
 class Ticker:
-    """Runs what is due, in the order in which it was added."""
+    """Runs what is due, in the order it was added, then has the turn end (`touch`), which arms it again."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, touch: Callable[[], None]) -> None:
         self._loop = loop
         self._clock = clock
+        self._touch = touch
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = 0  # When `_timer` fires.
@@ -96,7 +97,7 @@ class Ticker:
             at_ms = now_ms if sleeper.is_wall else mono_ms
             if deadline is not None and deadline <= at_ms and sleeper.not_before_mono_ms <= mono_ms:
                 self._run(sleeper, now_ms, mono_ms)
-        self.arm()
+        self._touch()
 
     def _run(self, sleeper: _Sleeper, now_ms: int, mono_ms: int) -> None:
         try:

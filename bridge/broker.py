@@ -1,0 +1,382 @@
+"""The composition root: one broker, from options and a clock to listening ports and back.
+
+    start   ports taken ── log recovered, state replayed ── threads started ── ports opened ── ready
+    stop    ports closed ── nothing more read ── log synced, answers sent ── connections closed ── log closed
+
+Handlers receive the broker and use its named parts. It decides nothing itself.
+"""
+
+import asyncio
+import base64
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from bridge.clock import Clock, SystemClock
+from bridge.config import ConfigError, Options, StoreSection
+from bridge.families import Families
+from bridge.http import HttpPort
+from bridge.kafka.connection import KafkaConnection
+from bridge.kafka.group_coordinator import GroupCoordinator
+from bridge.kafka.groups import Waiter, deliver
+from bridge.kafka.metadata import MetadataCache
+from bridge.keeper import Keeper
+from bridge.ledger import Ledger
+from bridge.metrics import Metrics
+from bridge.positions import Positions
+from bridge.producers import Producers
+from bridge.publish import Publisher
+from bridge.purgatory import Purgatory
+from bridge.reading import QueueReader
+from bridge.records import ClusterNamed
+from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.members import Members
+from bridge.server import Bounds, Server, StartError, bind
+from bridge.ticker import Ticker
+from bridge.topic_configs import broker_defaults
+from bridge.topics import Topics, system_topics
+from store.entry import Appended, Frame, Promise, Slot, State
+from store.errors import StoreError
+from store.files import RealFiles
+from store.flusher import Flusher
+from store.options import StoreOptions
+from store.store import Store
+
+log = logging.getLogger("bridge")
+
+OUR_BUG = 70  # Exit status; sysexits.h, EX_SOFTWARE.
+NODE_ID = 0
+CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with.
+FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
+WILDCARDS = ("", "0.0.0.0", "::")
+
+# Allocations between two collections of the youngest generation (Python's default: 700). Ours are requests on their
+# way, and reference counts free them; the collector finds next to nothing, so it need not look so often.
+GC_THRESHOLDS = (20_000, 20, 50)
+
+
+class Broker:
+    """The broker's parts, by the names that handlers use. One loop runs all of it."""
+
+    node_id = NODE_ID
+
+    def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.clock = clock
+        self.loop = loop
+        self.metrics = Metrics()
+        self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
+        self.started_mono_ms = clock.mono_ms()
+        self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
+        self._is_serving = False
+        self._make_state()
+        self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn)
+        self.ticker = Ticker(loop, clock, self.server.touch)
+
+    def _make_state(self) -> None:
+        """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
+        options = self.options
+        self.ledger = Ledger()
+        self._cluster = _Cluster(self.ledger)
+        self.topics = Topics(
+            self.ledger,
+            options.topics,
+            system=system_topics(options.rocketmq.cluster, options.rocketmq.broker),
+            config_defaults=broker_defaults(options),
+        )
+        self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
+        self.producers = Producers(self.ledger, options.kafka)
+        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
+        self.kafka_metadata = MetadataCache()
+        self.rocketmq_members: Members[RocketMQConnection] = Members(
+            groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
+        )
+        self.families = Families(self.kafka_groups, self.rocketmq_members)
+        self.purgatory = Purgatory()
+
+    # -- What handlers ask of it
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster.id
+
+    @property
+    def advertised_host(self) -> str:
+        """The host that clients are told to connect to."""
+        server = self.options.server
+        return server.advertise or (socket.gethostname() if server.host in WILDCARDS else server.host)
+
+    @property
+    def kafka_address(self) -> tuple[str, int]:
+        """Where Kafka clients are told to connect to."""
+        return self.advertised_host, self.listening["kafka"][1]
+
+    @property
+    def rocketmq_address(self) -> tuple[str, int]:
+        """Where RocketMQ clients are told to connect to."""
+        return self.advertised_host, self.listening["rocketmq"][1]
+
+    def not_ready_reason(self) -> str:
+        """Say why requests may fail now; empty: no reason."""
+        if not self._is_serving:
+            return "starting or stopping"
+        return self.store.refusal
+
+    def end(self, reason: str) -> None:
+        """Ask for an orderly stop."""
+        log.info("stopping reason=%s", reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the broker: this is a bug of ours, and state that it touched cannot be trusted."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    # -- Starting
+
+    async def start(self) -> None:
+        """Recover, then listen; raises ConfigError or StartError for what the user can mend."""
+        self.loop.set_exception_handler(self._on_loop_exception)
+        self.metrics.gc_pauses.watch(time.perf_counter)
+        bound = self._bind()
+        self._open_store()
+        self.http = HttpPort(self)
+        await self.http.start()
+        await self._listen(bound)
+        self._start_time()
+        self._is_serving = True
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+
+    def _bind(self) -> dict[str, socket.socket]:
+        options = self.options
+        bound = {
+            name: bind(options.server.host, port, setting)
+            for name, port, setting in (
+                ("kafka", options.kafka.port, "kafka.port"),
+                ("rocketmq", options.rocketmq.port, "rocketmq.port"),
+                ("namesrv", options.rocketmq.namesrv_port, "rocketmq.namesrv_port"),
+                ("http", options.http.port, "http.port"),
+            )
+        }
+        self.listening = {name: taken.getsockname()[:2] for name, taken in bound.items()}
+        return bound
+
+    def _open_store(self) -> None:
+        now_ms = self.clock.now_ms()
+        self.store = _open(self.options.store, self.ledger, now_ms)
+        turn_log = TurnLog(self.store, self.server.touch)
+        self.ledger.attach(turn_log)
+        self.topics.attach(self.store, now_ms, clean=self.store.clean)
+        self._cluster.name_if_new(now_ms)
+        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
+        self.reader = QueueReader(self.store, self.options)
+        self._flusher = Flusher(self.store, self._post)
+
+    async def _listen(self, bound: dict[str, socket.socket]) -> None:
+        self.server.connections_max = _raise_file_limit(self.options.limits.connections_max)
+        for name, factory in (
+            ("kafka", lambda: KafkaConnection(self)),
+            ("rocketmq", lambda: RocketMQConnection(self)),
+            ("namesrv", lambda: RocketMQConnection(self)),
+            ("http", self.http.connection),
+        ):
+            await self.server.listen(bound[name], factory)
+
+    def _start_time(self) -> None:
+        """Give everything that waits for time its place at the ticker."""
+        mono_ms = self.clock.mono_ms()
+        self.keeper = Keeper(
+            self.store,
+            lambda: [*self.topics.all()],
+            lambda now_ms: self.positions.expire(now_ms, lambda group: self.families.active(group) is not None),
+            self.options.retention.check_interval_ms,
+            mono_ms,
+        )
+        add = self.ticker.add
+        add("held requests", self.purgatory.next_deadline_ms, lambda now_ms, mono_ms: self.purgatory.advance(mono_ms))
+        add(
+            "kafka groups",
+            self.kafka_groups.next_deadline_ms,
+            lambda now_ms, mono_ms: deliver(self.kafka_groups.expire(mono_ms)),
+        )
+        add(
+            "positions",
+            self.positions.next_deadline_mono_ms,
+            lambda now_ms, mono_ms: self.positions.advance(mono_ms, now_ms),
+        )
+        add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
+        add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
+        add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
+        self.ticker.arm()
+
+    def ready_line(self) -> str:
+        """What scripts wait for on standard output."""
+        ports = " ".join(f"{name}={host}:{port}" for name, (host, port) in self.listening.items())
+        return f"ready {ports} data={self.options.store.directory}"
+
+    # -- Running
+
+    def _end_turn(self) -> None:
+        """Write what this turn appended, before its answers leave; set the next alarm."""
+        if self.store.written != self.store.next_position:
+            self.store.write()
+            self._flusher.wake()
+        self.ticker.arm()
+
+    def _post(self, callback: Callable[[], object]) -> None:
+        """Run `callback` in the loop; called by threads."""
+        self.loop.call_soon_threadsafe(self._run_posted, callback)
+
+    def _run_posted(self, callback: Callable[[], object]) -> None:
+        callback()
+        self.server.flush()  # Answers that the callback set free need not wait for the turn to end.
+        self.server.touch()
+
+    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """What no handler caught: a socket's trouble is its own, all else is our bug."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            log.warning("socket failed message=%r reason=%r", context.get("message"), str(error))
+        else:
+            self.fail(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
+
+    # -- Stopping
+
+    async def stop(self) -> None:
+        """Drain and close; `store.directory` then needs no recovery."""
+        self._is_serving = False
+        await self.server.stop_listening()
+        self.server.hold_all()
+        self.ticker.stop()
+        await self._settle()
+        await self.http.stop()
+        await self.server.close_all(CLOSE_MS)
+        self._flusher.stop()
+        self.store.close(self.clock.now_ms())
+        self.metrics.gc_pauses.stop()
+        log.info("stopped position=%d", self.store.durable)
+
+    async def _settle(self) -> None:
+        """Wait until all that was appended is as durable as promised, for at most `server.stop_ms`."""
+        try:
+            self.positions.settle_all(self.clock.now_ms())
+        except StoreError as error:
+            log.warning("positions not kept reason=%r", str(error))
+        self._end_turn()
+        settled: asyncio.Future[None] = self.loop.create_future()
+        self.store.when(self.store.promise(), lambda error: settled.done() or settled.set_result(None))
+        await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
+
+
+class TurnLog:
+    """The store's append, with a write at the end of the turn for what was appended in it."""
+
+    __slots__ = ("_append", "_touch", "promise")
+
+    def __init__(self, store: Store, touch: Callable[[], None]) -> None:
+        self._append = store.append
+        self._touch = touch
+        self.promise: Callable[[], Promise] = store.promise
+
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+        self._touch()
+        return self._append(entries, now_ms)
+
+
+class _Cluster:
+    """The id that Kafka clients know this data directory by: 16 random bytes, base64, as Kafka's own (Uuid.java)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.id = ""
+        self._ledger = ledger
+        ledger.own(ClusterNamed, self._replay)
+        ledger.on_snapshot(self._snapshot)
+
+    def name_if_new(self, now_ms: int) -> None:
+        if not self.id:
+            name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            self._ledger.commit([ClusterNamed(name)], now_ms)
+
+    def _replay(self, record: ClusterNamed, slot: Slot) -> None:
+        self.id = record.cluster_id
+
+    def _snapshot(self) -> Iterable[ClusterNamed]:
+        if self.id:
+            yield ClusterNamed(self.id)
+
+
+# -- Opening
+
+
+def _open(section: StoreSection, ledger: Ledger, now_ms: int) -> Store:
+    """Open the store and replay its state; raises ConfigError or StartError."""
+    try:
+        return Store.open(RealFiles(section.directory), _store_options(section), ledger, now_ms)
+    except StoreError as error:
+        raise StartError(f"store.directory: {section.directory}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"store.directory: {section.directory}: {error.strerror or error}") from error
+
+
+def _store_options(section: StoreSection) -> StoreOptions:
+    """The store's own settings: the section, but for where the files are."""
+    return StoreOptions(**{name: getattr(section, name) for name in section.__struct_fields__ if name != "directory"})
+
+
+def _bounds(options: Options) -> dict[str, Bounds]:
+    return {
+        wire: Bounds(section.frame_bytes_max, section.unanswered_max, section.idle_ms)
+        for wire, section in (("kafka", options.kafka), ("rocketmq", options.rocketmq))
+    }
+
+
+def _raise_file_limit(connections_max: int) -> int:
+    """Make room for so many descriptors, as far as the system lets us; gives how many connections that allows."""
+    wanted = connections_max + FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft >= wanted:
+        return connections_max
+    allowed = max(1, soft - FILES_BESIDE_CONNECTIONS)
+    log.warning("fewer connections than limits.connections_max=%d allowed=%d nofile=%d", connections_max, allowed, soft)
+    return allowed
+
+
+# -- Running as a process
+
+
+def serve(options: Options) -> int:
+    """Run a broker until a signal; gives the exit status, raises ConfigError or StartError if it cannot start."""
+    import uvloop  # Here, because nothing else of this module needs it.
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options))
+
+
+async def _serve(options: Options) -> int:
+    loop = asyncio.get_running_loop()
+    broker = Broker(options, SystemClock(), loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
+    await broker.start()
+    print(broker.ready_line(), flush=True)  # noqa: T201
+    log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
+    try:
+        await broker.ended
+    except Exception:
+        # Nothing is closed in order: the next start recovers what the log says, not what a broken state says.
+        log.critical("stopping because of a bug in the broker", exc_info=True)
+        return OUR_BUG
+    await broker.stop()
+    return 0
