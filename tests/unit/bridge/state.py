@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bridge import topic_configs
-from bridge.config import GroupsOptions, KafkaOptions, Options, TopicsOptions
+from bridge.config import Options
 from bridge.ledger import Ledger
 from bridge.positions import Positions
 from bridge.producers import Producers
@@ -37,19 +37,17 @@ class State:
         )
 
 
-def new_state(
-    topics: TopicsOptions = TopicsOptions(),
-    groups: GroupsOptions = GroupsOptions(),
-    kafka: KafkaOptions = KafkaOptions(),
-) -> State:
+def new_state(options: Options | None = None) -> State:
+    options = options or Options()
     ledger = Ledger()
     catalog = Topics(
         ledger,
-        topics,
+        options.topics,
         system=system_topics("DefaultCluster", "duolog"),
-        config_defaults=topic_configs.broker_defaults(Options()),
+        config_defaults=topic_configs.broker_defaults(options),
     )
-    return State(ledger, catalog, Positions(ledger, catalog.__contains__, groups), Producers(ledger, kafka))
+    positions = Positions(ledger, catalog.__contains__, options.groups)
+    return State(ledger, catalog, positions, Producers(ledger, options.kafka))
 
 
 def open_state(log: MemoryLog, state: State | None = None, *, clean: bool = True) -> State:
