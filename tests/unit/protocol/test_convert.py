@@ -1,4 +1,4 @@
-"""Proves the mapping between the forms: its table case by case, the way there and back of any record, garbage refused."""
+"""Proves the mapping between the forms: its table case by case, the way there and back, garbage refused."""
 
 import zlib
 from collections.abc import Sequence
