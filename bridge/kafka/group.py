@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from kio.schema.errors import ErrorCode
+from bridge.config import GroupsOptions
+from protocol.kafka.api import ErrorCode
 
 Ticket = TypeVar("Ticket")
 
@@ -60,18 +61,6 @@ TRANSITIONS: dict[State, dict[State, str]] = {
 
 # A new member waits in JoinGroup for others to rejoin; its client may be gone by then (Kafka's own constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """Limits of groups, by Kafka's names where it has one."""
-
-    initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms
-    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
-    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
-    member_count_max: int = 1_000  # group.max.size (there: no limit); pending members count on their own
-    total_count_max: int = 20_000  # members and pending members of all groups
-    held_bytes_max: int = 64 << 20  # metadata and assignments of all groups
 
 
 # -- Requests and responses
@@ -154,8 +143,8 @@ class Reply(NamedTuple, Generic[Ticket]):
 
 
 @dataclass(slots=True)
-class Member(Generic[Ticket]):
-    """A member and the request of it that is parked, if any; never both kinds at once."""
+class Member:
+    """A member, as its last JoinGroup described it."""
 
     member_id: str
     instance_id: str | None
@@ -166,8 +155,6 @@ class Member(Generic[Ticket]):
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     is_new: bool = True  # has not seen a generation yet
-    joining: Ticket | None = None
-    syncing: Ticket | None = None
     deadline_ms: int | None = None  # of the session; None while a request of a known member is parked: it is alive
 
     @property
@@ -183,16 +170,20 @@ class Group(Generic[Ticket]):
     """The state machine. Public methods take `now_ms`; those that can complete parked requests return replies."""
 
     group_id: str
-    options: GroupOptions
+    options: GroupsOptions
     new_id: Callable[[], str]
     state: State = State.EMPTY
     generation: int = 0
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str | None = None
-    members: dict[str, Member[Ticket]] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # member ids given but not used yet -> their deadline
     held_bytes: int = 0  # Invariant: the sum over members.
+    next_deadline_ms: int | None = None  # Not later than the first moment at which `expire` would do something.
+    _joins: dict[str, Ticket] = field(default_factory=dict)  # parked JoinGroups by member id
+    _syncs: dict[str, Ticket] = field(default_factory=dict)  # parked SyncGroups; a member has one of both kinds at most
+    _speakers: Counter[str] = field(default_factory=Counter)  # how many members know each protocol
     _instances: dict[str, str] = field(default_factory=dict)  # static members: instance id -> member id
     _unsynced: set[str] = field(default_factory=set)  # members of this generation that have not sent SyncGroup
     _phase_deadline_ms: int | None = None  # end of the join phase, or of the time to send SyncGroup
@@ -234,9 +225,9 @@ class Group(Generic[Ticket]):
             self._replace(self._instances[join.instance_id], member_id, join, ticket, now_ms)
         elif join.instance_id is None and join.member_id_required:
             # KIP-394: the client must come back with this id, so that a lost answer leaves no ghost in the group.
-            if len(self.pending) >= self.options.member_count_max:
+            if len(self.pending) >= self.options.members_max:
                 return ErrorCode.group_max_size_reached
-            self.pending[member_id] = now_ms + join.session_timeout_ms
+            self.pending[member_id] = self._planned(now_ms + join.session_timeout_ms)
             self._replies.append(Reply(ticket, Joined(ErrorCode.member_id_required, member_id)))
         else:
             self._add(join, member_id, ticket, now_ms)
@@ -247,18 +238,20 @@ class Group(Generic[Ticket]):
         if not self.members:
             self.protocol_type = join.protocol_type
             self.leader_id = member_id
-        member: Member[Ticket] = Member(
+        member = Member(
             member_id, join.instance_id, join.client_id, join.client_host, join.session_timeout_ms,
-            join.rebalance_timeout_ms, join.protocols, joining=ticket, deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+            join.rebalance_timeout_ms, (),
         )  # fmt: skip
         self.members[member_id] = member
-        self.held_bytes += member.held_bytes
+        self._learn(member, join.protocols)
+        self._joins[member_id] = ticket
+        member.deadline_ms = self._planned(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         if join.instance_id is not None:
             self._instances[join.instance_id] = member_id
         self._newcomer = True
         self._rebalance(now_ms)
 
-    def _rejoin(self, member: Member[Ticket], join: Join, ticket: Ticket, now_ms: int) -> None:
+    def _rejoin(self, member: Member, join: Join, ticket: Ticket, now_ms: int) -> None:
         unchanged = member.protocols == join.protocols
         is_leader = member.member_id == self.leader_id
         if (self.state is State.COMPLETING and unchanged) or (
@@ -294,32 +287,33 @@ class Group(Generic[Ticket]):
             answer = self._joined(member, leader_id=former_leader_id, members=())
         else:
             answer = self._joined(member, skip_assignment=is_leader)
-        member.joining = None
+        del self._joins[member_id]
         self._replies.append(Reply(ticket, answer))
         self._renew(member, now_ms)
 
-    def _update(self, member: Member[Ticket], join: Join, ticket: Ticket) -> None:
+    def _update(self, member: Member, join: Join, ticket: Ticket) -> None:
         # A request that this one supersedes is answered, or its connection would wait for ever.
         self._answer_parked(member, ErrorCode.rebalance_in_progress)
-        self.held_bytes -= member.held_bytes
-        member.protocols = join.protocols
-        self.held_bytes += member.held_bytes
+        self._learn(member, join.protocols)
         member.client_id, member.client_host = join.client_id, join.client_host
         member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
-        member.joining = ticket
+        self._joins[member.member_id] = ticket
         if not member.is_new:
             member.deadline_ms = None
 
+    def _learn(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        self.held_bytes -= member.held_bytes
+        self._speakers -= Counter({name for name, _ in member.protocols})
+        member.protocols = protocols
+        self._speakers += Counter({name for name, _ in protocols})
+        self.held_bytes += member.held_bytes
+
     def _has_room_for(self, member_id: str) -> bool:
-        member = self.members.get(member_id)
-        limit = self.options.member_count_max
         if self.state is State.EMPTY:
             return True
         if self.state is State.PREPARING:
-            if member is not None and member.joining is not None:
-                return True
-            return sum(other.joining is not None for other in self.members.values()) < limit
-        return member is not None or len(self.members) < limit
+            return member_id in self._joins or len(self._joins) < self.options.members_max
+        return member_id in self.members or len(self.members) < self.options.members_max
 
     def _can_speak(self, join: Join) -> bool:
         """Whether there is a protocol that this member and all others have in common."""
@@ -340,7 +334,7 @@ class Group(Generic[Ticket]):
         else:
             self._cancel_syncs(now_ms)
             self._enter(State.PREPARING)
-            self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+            self._start_phase(now_ms + self.rebalance_timeout_ms)
             self._complete_join_if_all(now_ms)
 
     def _start_initial_join(self, now_ms: int) -> None:
@@ -348,7 +342,7 @@ class Group(Generic[Ticket]):
         self._enter(State.PREPARING)
         self._is_initial, self._newcomer = True, False
         self._initial_left_ms = max(self.rebalance_timeout_ms - delay_ms, 0)
-        self._phase_deadline_ms = now_ms + delay_ms
+        self._start_phase(now_ms + delay_ms)
         if delay_ms == 0:
             self._complete_join(now_ms)
 
@@ -358,22 +352,23 @@ class Group(Generic[Ticket]):
             delay_ms = min(self.options.initial_rebalance_delay_ms, self._initial_left_ms)
             self._newcomer = False
             self._initial_left_ms -= delay_ms
-            self._phase_deadline_ms = now_ms + delay_ms
+            self._start_phase(now_ms + delay_ms)
         else:
             self._complete_join(now_ms)
 
     def _complete_join_if_all(self, now_ms: int) -> None:
-        everybody = not self.pending and all(member.joining is not None for member in self.members.values())
+        everybody = not self.pending and len(self._joins) == len(self.members)
         if everybody and (not self._is_initial or not self.members):
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        for member in [m for m in self.members.values() if m.joining is None and m.instance_id is None]:
-            self._remove(member, ErrorCode.unknown_member_id)
-        joined = [member for member in self.members.values() if member.joining is not None]
-        if self.members and not joined:
+        late = [member for member in self.members.values() if member.member_id not in self._joins]
+        for member in late:
+            if member.instance_id is None:
+                self._remove(member, ErrorCode.unknown_member_id)
+        if self.members and not self._joins:
             # Only static members, all of them away: their sessions decide, not this phase.
-            self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+            self._start_phase(now_ms + self.rebalance_timeout_ms)
             return
         self._is_initial = False
         self.generation += 1
@@ -381,22 +376,22 @@ class Group(Generic[Ticket]):
             self._enter(State.EMPTY)
             self.protocol_name = self.leader_id = self._phase_deadline_ms = None
             return
-        if self.leader_id is None or self.members[self.leader_id].joining is None:
-            self.leader_id = joined[0].member_id
+        if self.leader_id not in self._joins:
+            self.leader_id = next(member_id for member_id in self.members if member_id in self._joins)
         self.protocol_name = self._vote()
         self._enter(State.COMPLETING)
         self._unsynced = set(self.members)
-        self._phase_deadline_ms = now_ms + self.rebalance_timeout_ms
+        self._start_phase(now_ms + self.rebalance_timeout_ms)
+        joins, self._joins = self._joins, {}
         for member in self.members.values():
-            if member.joining is not None:
-                self._replies.append(Reply(member.joining, self._joined(member)))
-                member.joining = None
+            if member.member_id in joins:
+                self._replies.append(Reply(joins[member.member_id], self._joined(member)))
             member.is_new = False
             self._renew(member, now_ms)
 
     def _joined(
         self,
-        member: Member[Ticket],
+        member: Member,
         *,
         leader_id: str | None = None,
         members: tuple[JoinedMember, ...] | None = None,
@@ -415,8 +410,7 @@ class Group(Generic[Ticket]):
         )
 
     def _common_protocols(self) -> set[str]:
-        counts = Counter(name for member in self.members.values() for name in {name for name, _ in member.protocols})
-        return {name for name, count in counts.items() if count == len(self.members)}
+        return {name for name, count in self._speakers.items() if count == len(self.members)}
 
     def _vote(self) -> str:
         """Each member votes for the first of its protocols that all have; the first of the most wanted wins."""
@@ -445,7 +439,7 @@ class Group(Generic[Ticket]):
             return ErrorCode.rebalance_in_progress
         member = self.members[sync.member_id]
         self._answer_parked(member, ErrorCode.rebalance_in_progress)
-        member.syncing, member.deadline_ms = ticket, None
+        self._syncs[sync.member_id], member.deadline_ms = ticket, None
         self._unsynced.discard(sync.member_id)
         if self.state is State.COMPLETING and sync.member_id == self.leader_id:
             self._assign(dict(sync.assignments))
@@ -461,23 +455,21 @@ class Group(Generic[Ticket]):
         self._enter(State.STABLE)
 
     def _hand_out(self, now_ms: int) -> None:
-        for member in self.members.values():
-            if member.syncing is not None:
-                answer = Synced(ErrorCode.none, member.assignment, self.protocol_type, self.protocol_name)
-                self._replies.append(Reply(member.syncing, answer))
-                member.syncing = None
-                self._renew(member, now_ms)
+        syncs, self._syncs = self._syncs, {}
+        for member_id, ticket in syncs.items():
+            member = self.members[member_id]
+            answer = Synced(ErrorCode.none, member.assignment, self.protocol_type, self.protocol_name)
+            self._replies.append(Reply(ticket, answer))
+            self._renew(member, now_ms)
         if not self._unsynced:
             self._phase_deadline_ms = None
 
     def _cancel_syncs(self, now_ms: int) -> None:
         self._unsynced.clear()
-        if self.state is not State.COMPLETING:
-            return
-        for member in self.members.values():
-            if member.syncing is not None:
-                self._answer_parked(member, ErrorCode.rebalance_in_progress)
-                self._renew(member, now_ms)
+        syncs, self._syncs = self._syncs, {}
+        for member_id, ticket in syncs.items():
+            self._replies.append(Reply(ticket, Synced(ErrorCode.rebalance_in_progress)))
+            self._renew(self.members[member_id], now_ms)
 
     # -- Staying and leaving
 
@@ -536,14 +528,15 @@ class Group(Generic[Ticket]):
             return ErrorCode.illegal_generation
         return error
 
-    def _renew(self, member: Member[Ticket], now_ms: int) -> None:
-        if member.joining is None and member.syncing is None:
-            member.deadline_ms = now_ms + member.session_timeout_ms
+    def _renew(self, member: Member, now_ms: int) -> None:
+        if member.member_id not in self._joins and member.member_id not in self._syncs:
+            member.deadline_ms = self._planned(now_ms + member.session_timeout_ms)
 
-    def _remove(self, member: Member[Ticket], error: ErrorCode) -> None:
+    def _remove(self, member: Member, error: ErrorCode) -> None:
         self._answer_parked(member, error)
-        del self.members[member.member_id]
+        self._learn(member, ())
         self.held_bytes -= member.held_bytes
+        del self.members[member.member_id]
         self._unsynced.discard(member.member_id)
         if member.instance_id is not None:
             del self._instances[member.instance_id]
@@ -557,12 +550,12 @@ class Group(Generic[Ticket]):
         elif self.state is not State.EMPTY and somebody_left:
             self._rebalance(now_ms)
 
-    def _answer_parked(self, member: Member[Ticket], error: ErrorCode) -> None:
-        if member.joining is not None:
-            self._replies.append(Reply(member.joining, Joined(error, member.member_id)))
-        if member.syncing is not None:
-            self._replies.append(Reply(member.syncing, Synced(error)))
-        member.joining = member.syncing = None
+    def _answer_parked(self, member: Member, error: ErrorCode) -> None:
+        member_id = member.member_id
+        if member_id in self._joins:
+            self._replies.append(Reply(self._joins.pop(member_id), Joined(error, member_id)))
+        if member_id in self._syncs:
+            self._replies.append(Reply(self._syncs.pop(member_id), Synced(error)))
 
     # -- Time
 
@@ -570,16 +563,6 @@ class Group(Generic[Ticket]):
     def rebalance_timeout_ms(self) -> int:
         """How long members have to rejoin: the longest that any of them asked for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
-    def next_deadline_ms(self) -> int | None:
-        """The earliest moment at which `expire` would do something."""
-        return min(self._deadlines(), default=None)
-
-    def _deadlines(self) -> Iterable[int]:
-        yield from (m.deadline_ms for m in self.members.values() if m.deadline_ms is not None)
-        yield from self.pending.values()
-        if self._phase_deadline_ms is not None:
-            yield self._phase_deadline_ms
 
     def expire(self, now_ms: int) -> list[Reply[Ticket]]:
         """Let go of members and member ids whose time is up, and end a phase whose time is up."""
@@ -593,6 +576,7 @@ class Group(Generic[Ticket]):
             self._after_departure(now_ms, somebody_left=bool(gone))
         if self._phase_deadline_ms is not None and self._phase_deadline_ms <= now_ms:
             self._end_phase(now_ms)
+        self.next_deadline_ms = min(self._deadlines(), default=None)
         return self._take_replies()
 
     def _end_phase(self, now_ms: int) -> None:
@@ -602,6 +586,21 @@ class Group(Generic[Ticket]):
         for member_id in sorted(self._unsynced):
             self._remove(self.members[member_id], ErrorCode.unknown_member_id)
         self._rebalance(now_ms)
+
+    def _deadlines(self) -> Iterable[int]:
+        yield from (m.deadline_ms for m in self.members.values() if m.deadline_ms is not None)
+        yield from self.pending.values()
+        if self._phase_deadline_ms is not None:
+            yield self._phase_deadline_ms
+
+    def _start_phase(self, until_ms: int) -> None:
+        self._phase_deadline_ms = self._planned(until_ms)
+
+    def _planned(self, deadline_ms: int) -> int:
+        # Deadlines that move later are not corrected here but when the earliest known one comes.
+        if self.next_deadline_ms is None or deadline_ms < self.next_deadline_ms:
+            self.next_deadline_ms = deadline_ms
+        return deadline_ms
 
     # -- Inside
 

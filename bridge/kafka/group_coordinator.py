@@ -11,26 +11,36 @@ Times are monotonic milliseconds. Tickets are the caller's (see `group.py`).
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heapify, heappop, heappush
 from typing import Generic
 
-from kio.schema.errors import ErrorCode
+from bridge.config import GroupsOptions
+from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync, Synced, Ticket
+from delay.wheel import Timer, Wheel
+from protocol.kafka.api import ErrorCode
 
-from bridge.kafka.group import Group, GroupOptions, Join, Joined, Leaver, Reply, State, Sync, Synced, Ticket
+MEMBERS_MAX = 100_000  # of all groups, member ids given out and not yet used included; further ones are refused
+HELD_BYTES_MAX = 64 << 20  # of metadata and assignments of all groups
 
 
 class GroupCoordinator(Generic[Ticket]):
     """The groups by name."""
 
-    def __init__(self, options: GroupOptions, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
+    def __init__(
+        self,
+        options: GroupsOptions,
+        *,
+        members_max: int = MEMBERS_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
         self._options = options
+        self._members_max, self._held_bytes_max = members_max, held_bytes_max
         self._new_id = new_id
         self._groups: dict[str, Group[Ticket]] = {}
-        # (deadline, tie-breaker, group id): at least one entry per group that is not later than its next deadline.
-        # Sessions are renewed far more often than they end, so entries are corrected only when they come up.
-        self._agenda: list[tuple[int, int, str]] = []
-        self._agenda_of: dict[str, int] = {}
-        self._agenda_count = 0
+        # One timer for each group, not later than its next deadline: sessions are renewed far more often than they end,
+        # so a timer is corrected only when it comes up.
+        self._wheel: Wheel[str] = Wheel()
+        self._timers: dict[str, Timer[str]] = {}
         self._member_count = 0  # Invariant: members and pending members of all groups.
         self._held_bytes = 0  # Invariant: the sum of `held_bytes` of all groups.
 
@@ -50,7 +60,7 @@ class GroupCoordinator(Generic[Ticket]):
         group = self._groups.get(sync.group_id)
         if group is None:
             return [Reply(ticket, Synced(_absent(sync.group_id)))]
-        if self._held_bytes + sum(len(assignment) for _, assignment in sync.assignments) > self._options.held_bytes_max:
+        if self._held_bytes + sum(len(assignment) for _, assignment in sync.assignments) > self._held_bytes_max:
             # Kafka's answer to an assignment that does not fit into its group topic.
             return [Reply(ticket, Synced(ErrorCode.unknown_server_error))]
         with self._changing(group):
@@ -94,9 +104,9 @@ class GroupCoordinator(Generic[Ticket]):
         if group is None and join.member_id:
             return ErrorCode.unknown_member_id
         is_known = group is not None and (join.member_id in group.members or join.member_id in group.pending)
-        if not is_known and self._member_count >= options.total_count_max:
+        if not is_known and self._member_count >= self._members_max:
             return ErrorCode.group_max_size_reached
-        if self._held_bytes + sum(len(metadata) for _, metadata in join.protocols) > options.held_bytes_max:
+        if self._held_bytes + sum(len(metadata) for _, metadata in join.protocols) > self._held_bytes_max:
             return ErrorCode.group_max_size_reached
         return ErrorCode.none
 
@@ -109,7 +119,7 @@ class GroupCoordinator(Generic[Ticket]):
     def groups(self) -> Iterable[Group[Ticket]]:
         return self._groups.values()
 
-    def is_active(self, group_id: str) -> bool:
+    def has_members(self, group_id: str) -> bool:
         """Whether the group has members now."""
         group = self._groups.get(group_id)
         return group is not None and group.state is not State.EMPTY
@@ -126,38 +136,33 @@ class GroupCoordinator(Generic[Ticket]):
             self._plan(group)
         else:
             del self._groups[group.group_id]
-            self._agenda_of.pop(group.group_id, None)
+            timer = self._timers.pop(group.group_id, None)
+            if timer is not None:
+                self._wheel.cancel(timer)
 
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
         """A moment not later than the first at which `expire` would do something."""
-        return self._agenda[0][0] if self._agenda else None
+        return self._wheel.next_deadline_ms()
 
     def expire(self, now_ms: int) -> list[Reply[Ticket]]:
         """Do what is due: sessions that ended, phases of a rebalance that took too long."""
         replies: list[Reply[Ticket]] = []
-        while self._agenda and self._agenda[0][0] <= now_ms:
-            due_ms, _, group_id = heappop(self._agenda)
-            group = self._groups.get(group_id)
-            if group is None or self._agenda_of.get(group_id) != due_ms:
-                continue
-            del self._agenda_of[group_id]
+        for group_id in self._wheel.advance(now_ms):
+            del self._timers[group_id]
+            group = self._groups[group_id]
             with self._changing(group):
                 replies += group.expire(now_ms)
         return replies
 
     def _plan(self, group: Group[Ticket]) -> None:
-        due_ms = group.next_deadline_ms()
-        planned_ms = self._agenda_of.get(group.group_id)
-        if due_ms is None or (planned_ms is not None and planned_ms <= due_ms):
+        due_ms, timer = group.next_deadline_ms, self._timers.get(group.group_id)
+        if due_ms is None or (timer is not None and timer.deadline_ms <= due_ms):
             return
-        self._agenda_of[group.group_id] = due_ms
-        self._agenda_count += 1
-        heappush(self._agenda, (due_ms, self._agenda_count, group.group_id))
-        if len(self._agenda) > 2 * len(self._agenda_of) + 64:
-            self._agenda = [entry for entry in self._agenda if self._agenda_of.get(entry[2]) == entry[0]]
-            heapify(self._agenda)
+        if timer is not None:
+            self._wheel.cancel(timer)
+        self._timers[group.group_id] = self._wheel.add(due_ms, group.group_id)
 
 
 def _absent(group_id: str) -> ErrorCode:

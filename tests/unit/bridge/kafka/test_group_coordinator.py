@@ -9,11 +9,10 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
+from bridge.config import GroupsOptions
 from bridge.kafka.group import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
-    GroupOptions,
     Join,
     Joined,
     JoinedMember,
@@ -24,6 +23,7 @@ from bridge.kafka.group import (
     Synced,
 )
 from bridge.kafka.group_coordinator import GroupCoordinator
+from protocol.kafka.api import ErrorCode
 
 OK = ErrorCode.none
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -33,9 +33,13 @@ RANGE = (("range", b"sub"),)
 class History:
     """A coordinator, the answers by ticket, and a clock that only the test moves."""
 
-    def __init__(self, **options: int) -> None:
+    def __init__(self, limits: dict[str, int] | None = None, **options: int) -> None:
         ids = count(1)
-        self.coordinator: GroupCoordinator[str] = GroupCoordinator(GroupOptions(**options), lambda: str(next(ids)))
+        self.coordinator: GroupCoordinator[str] = GroupCoordinator(
+            GroupsOptions(**({"initial_rebalance_delay_ms": 0} | options)),
+            new_id=lambda: str(next(ids)),
+            **(limits or {}),
+        )
         self.now_ms = 0
         self.answers: dict[str, Joined | Synced] = {}
 
@@ -291,17 +295,17 @@ def test_invalid_join_is_refused_and_changes_nothing(fields: dict[str, object], 
 
 
 def test_limits_of_members_and_bytes_are_kept() -> None:
-    history = History(member_count_max=2)
+    history = History(members_max=2)
     history.stable_pair()
     assert history.join("j3") == Joined(ErrorCode.group_max_size_reached, "")
 
-    history = History(total_count_max=1)
+    history = History({"members_max": 1})
     history.join("j1")
     assert history.join("j2", group_id="h") == Joined(ErrorCode.group_max_size_reached, "")
     history.leave(Leaver("c-1"))
     assert history.join("j2'", group_id="h", protocols=RANGE) is not None
 
-    history = History(held_bytes_max=100)
+    history = History({"held_bytes_max": 100})
     history.join("j1")
     assert history.join("j2", protocols=(("range", bytes(101)),)) == Joined(ErrorCode.group_max_size_reached, "")
     assert history.sync("s1", "c-1", 1, c_1=bytes(101)) == Synced(ErrorCode.unknown_server_error)
