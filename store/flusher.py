@@ -3,41 +3,34 @@
     loop      append append write |wake           append append write |wake   synced, answers
     thread                        [---- fdatasync 1 ----][---- fdatasync 2 --------------]
 
-While one sync runs those who come next gather, and the following sync serves them all: no timer, no batch size. Under async
-nobody waits; `tick` syncs in the background every `store.flush_interval_ms`. It also begins checkpoints when
-they are due. All steps are the store's own, so a test can drive them one by one without a thread.
+While one sync runs those who come next gather, and the following sync serves them all: no timer, no batch size. Under
+async nobody waits; `advance` syncs in the background every `store.flush_interval_ms`. All steps are the store's own,
+so a test can drive them one by one without a thread.
 """
 
 from functools import partial
 
 from store.commitlog import SyncTask
 from store.errors import StoreError
-from store.options import StoreOptions
 from store.store import Store
 from store.workers import Failure, Post, Workers
 
-_BACKGROUND_WAITING_MAX = 64  # checkpoints, removals and look-ups for retention; more are left out until the next round
+BACKGROUND_WAITING_MAX = 64  # checkpoints, removals and look-ups for retention; more are left out until the next round
 
 
 class Flusher:
     """Owns the threads of one store: one that syncs, one for checkpoints, and those of its cold reads."""
 
-    def __init__(self, store: Store, options: StoreOptions, post: Post) -> None:
+    def __init__(self, store: Store, post: Post) -> None:
+        options = store.options
         self._store = store
         self._interval_ms = options.flush_interval_ms
-        self._synced_mono_ms = 0  # when a background sync was last asked for
-        self._syncs = Workers("flusher", 1, post, 1, StoreError("a sync is running"))
-        self._background = Workers(
-            "checkpoints", 1, post, _BACKGROUND_WAITING_MAX, StoreError("too much background work")
-        )
-        self._readers = Workers(
-            "reader",
-            options.reader_threads,
-            post,
-            options.cold_reads_max,
-            StoreError("too many reads wait for the disk"),
-        )
+        self._next_sync_mono_ms = 0  # in the background
         self._is_stopped = False
+        self._syncs = Workers("flusher", 1, post, 1, StoreError("a sync is running"))
+        self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, StoreError("too much to do"))
+        too_many = StoreError(f"{options.cold_reads_max} reads wait for the disk")
+        self._readers = Workers("reader", options.reader_threads, post, options.cold_reads_max, too_many)
         store.background = self._background
         store.readers = self._readers
 
@@ -45,17 +38,15 @@ class Flusher:
         """Sync if anybody waits for it. To be called after each `Store.write`."""
         self._start(self._store.sync_wanted())
 
-    def tick(self, mono_ms: int) -> None:
-        """Do what is due by time. To be called at `next_deadline_mono_ms`, or more often."""
-        if mono_ms >= self.next_deadline_mono_ms():
-            self._synced_mono_ms = mono_ms
-            self._start(self._store.sync_wanted(background=True))
-        if self._store.checkpoint_due(mono_ms):
-            self._store.checkpoint(mono_ms)
-            self._start(self._store.sync_wanted())
+    def next_deadline_ms(self) -> int:
+        """When `advance` has something to do; monotonic."""
+        return self._next_sync_mono_ms
 
-    def next_deadline_mono_ms(self) -> int:
-        return self._synced_mono_ms + self._interval_ms
+    def advance(self, mono_ms: int) -> None:
+        """Sync in the background when it is due."""
+        if mono_ms >= self._next_sync_mono_ms:
+            self._next_sync_mono_ms = mono_ms + self._interval_ms
+            self._start(self._store.sync_wanted(background=True))
 
     def stop(self) -> None:
         """Finish what runs and end the threads; before `Store.close`, which syncs once more. Late posts do nothing."""

@@ -81,6 +81,7 @@ class Queues:
     def forget(self) -> None:
         """Drop the table and every index file: all of it will come from the log."""
         self._by_key.clear()
+        self.dropped.clear()
         self.index_files.close()
         self.index_files = IndexFiles(self._files)
         self._remove_unknown()
@@ -92,9 +93,9 @@ class Queues:
         self._remove_unknown()
 
     def _remove_unknown(self) -> None:
-        """Remove the index directories of queues that are not in the table."""
+        """Remove the index directories that neither the table nor a checkpoint knows."""
+        known = self._by_key.keys() | {queue.key for queue in self.dropped}
         for topic in filter(str.isdecimal, self._files.list(INDEX_DIRECTORY)):
             for queue_id in filter(str.isdecimal, self._files.list(f"{INDEX_DIRECTORY}/{topic}")):
-                if queue_key(int(topic), int(queue_id)) not in self._by_key:
+                if queue_key(int(topic), int(queue_id)) not in known:
                     QueueIndex(self.index_files, int(topic), int(queue_id)).remove()
-        self.dropped.clear()

@@ -5,12 +5,15 @@ from typing import NamedTuple
 from store.queue import Queue
 
 
-class RetentionLimits(NamedTuple):
-    """What is kept at least; None keeps all. Whole entries go, so that no limit is ever undercut."""
+NO_LIMIT = -1
 
-    keep_ms: int | None  # since the append, by the broker's clock
-    keep_bytes: int | None  # of frames
-    keep_records: int | None
+
+class RetentionLimits(NamedTuple):
+    """What is kept at least; below 0: all. Whole entries go, so that no limit is ever undercut."""
+
+    keep_ms: int  # since the append, by the broker's clock
+    keep_bytes: int  # of frames
+    keep_records: int
 
 
 def expired_to(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> int | None:
@@ -37,12 +40,12 @@ def expired_to(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: boo
 def _first_rows_kept(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> list[int | None]:
     index = queue.index
     found: list[int | None] = []
-    if limits.keep_ms is not None:
+    if limits.keep_ms >= 0:
         found.append(index.find_stored(now_ms - limits.keep_ms, block=block))
-    if limits.keep_bytes is not None and queue.size_bytes > limits.keep_bytes:
+    if 0 <= limits.keep_bytes < queue.size_bytes:
         # Of the rows with too much before them the first: the one before it would leave more than the limit.
         above = index.find_bytes_before(index.total_bytes - limits.keep_bytes + 1, block=block)
         found.append(None if above is None else max(index.first_row, above - 1))
-    if limits.keep_records is not None and queue.visible_end - queue.start_offset > limits.keep_records:
+    if 0 <= limits.keep_records < queue.visible_end - queue.start_offset:
         found.append(index.find_offset(queue.visible_end - limits.keep_records, block=block))
     return found

@@ -243,5 +243,6 @@ class Removal:
         if self.gaps:
             self._files.sync_directory(LOG_DIRECTORY)
         for path in self.gone:
+            # One after the other, the oldest first: two removals at once may survive a power loss in either order.
             self._files.remove(path)
-        self._files.sync_directory(LOG_DIRECTORY)
+            self._files.sync_directory(LOG_DIRECTORY)

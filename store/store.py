@@ -40,7 +40,7 @@ from store.queue_index import QueueIndex, Row
 from store.queues import Queues
 from store.readers import ColdRead
 from store.recovery import RecoveryReport, recover
-from store.retention import RetentionLimits, expired_to
+from store.retention import NO_LIMIT, RetentionLimits, expired_to
 from store.segment import LOG_DIRECTORY, Segment
 from store.tail import Chunk
 from store.workers import Executor, Failure, Inline
@@ -86,7 +86,7 @@ class Store:
         self.readers: Executor = Inline()  # for cold reads
         self.background: Executor = Inline()  # for checkpoints and the removal of files
         self._files = files
-        self._options = options
+        self.options = options
         self._replayer = replayer
         self._lock = lock
         self._queues = Queues(files, durable=options.flush == "sync")
@@ -162,9 +162,18 @@ class Store:
         return self.recovery.clean
 
     @property
+    def refusal(self) -> str:
+        """Why appends are refused at present; empty when they are not."""
+        return "" if self._refusal is None else str(self._refusal)
+
+    @property
     def epoch(self) -> int:
         """The number of this run; it rises with every start."""
         return self._log.epoch
+
+    def segments(self) -> Iterable[Segment]:
+        """The chain of log files, the oldest first."""
+        return iter(self._log.segments)
 
     @property
     def next_position(self) -> int:
@@ -193,7 +202,7 @@ class Store:
         """
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
-        if self._log.unwritten_bytes > self._options.tail_bytes:
+        if self._log.unwritten_bytes > self.options.tail_bytes:
             self._write_early()
         slots = self._append_unit(entries, now_ms)
         durable = self._is_durable(entries)
@@ -202,7 +211,7 @@ class Store:
     def _is_durable(self, entries: Sequence[Frame | State]) -> bool:
         """Tell what the answer waits for: the most that a queue asks; for state alone the broker's own setting."""
         durables = [entry.queue.durable for entry in entries if type(entry) is Frame]
-        return any(durables) if durables else self._options.flush == "sync"
+        return any(durables) if durables else self.options.flush == "sync"
 
     def _append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[Slot]:
         """Encode the unit into the tail, then index it. What can be wrong is found before anything has changed."""
@@ -273,7 +282,7 @@ class Store:
 
     def promise(self) -> Promise:
         """Return the promise for all that was appended so far, at the broker's own durability."""
-        return Promise(self._log.next_position, self._options.flush == "sync")
+        return Promise(self._log.next_position, self.options.flush == "sync")
 
     def kept(self, promise: Promise) -> bool:
         return promise.end <= (self._log.durable if promise.durable else self.written)
@@ -381,14 +390,14 @@ class Store:
             return
         used, total = self._files.usage()
         if self._refusal is None:
-            if used > total * self._options.disk_full_ratio:
+            if used > total * self.options.disk_full_ratio:
                 log.warning("the disk is above its mark, appends are refused: used=%d total=%d", used, total)
                 self._refusal = DiskFull(f"{used} of {total} bytes of the disk are used")
             return
         if self._is_full:
             self._is_full = False
             self.write()
-        if not self._is_full and used <= total * self._options.disk_resume_ratio:
+        if not self._is_full and used <= total * self.options.disk_resume_ratio:
             log.warning("there is room on the disk again, appends are taken: used=%d total=%d", used, total)
             self._refusal = None
 
@@ -459,12 +468,12 @@ class Store:
         self,
         queue: Queue,
         *,
-        keep_ms: int | None = None,
-        keep_bytes: int | None = None,
-        keep_records: int | None = None,
+        keep_ms: int = NO_LIMIT,
+        keep_bytes: int = NO_LIMIT,
+        keep_records: int = NO_LIMIT,
         now_ms: int,
     ) -> int | None:
-        """Return the log start that these limits ask for, for `trim`; None when nothing is to go.
+        """Return the log start that these limits ask for, for `trim`; None when nothing is to go. Below 0: no limit.
 
         None too while the index has to be fetched from the disk: that is begun, and the next call will find it.
         """
@@ -526,8 +535,8 @@ class Store:
             return False
         if self._checkpoint_mono_ms is None:
             self._checkpoint_mono_ms = mono_ms
-        is_late = mono_ms - self._checkpoint_mono_ms >= self._options.checkpoint_interval_ms
-        return self._is_checkpoint_wanted or appended_bytes >= self._options.checkpoint_bytes or is_late
+        is_late = mono_ms - self._checkpoint_mono_ms >= self.options.checkpoint_interval_ms
+        return self._is_checkpoint_wanted or appended_bytes >= self.options.checkpoint_bytes or is_late
 
     def checkpoint(self, mono_ms: int) -> None:
         """Begin a checkpoint of the present state; it is written in the background once the log is durable up to here."""
