@@ -128,6 +128,15 @@ class Topic:
         starts = self.epochs.get(queue_id)
         return starts[-1].epoch if starts else 0
 
+    def epoch_at(self, queue_id: int, offset: int) -> tuple[int, int | None]:
+        """Give the epoch of an offset, and the offset at which the next one begins."""
+        epoch = 0
+        for start in self.epochs.get(queue_id, ()):
+            if start.start_offset > offset:
+                return epoch, start.start_offset
+            epoch = start.epoch
+        return epoch, None
+
     def epoch_end(self, queue_id: int, epoch: int) -> tuple[int, int]:
         """Answer OffsetForLeaderEpoch: (the greatest epoch up to that one, where it ended); (-1, -1) if not known."""
         starts = self.epochs.get(queue_id, ())

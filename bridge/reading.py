@@ -1,0 +1,365 @@
+"""Reading a queue in a protocol's own form, whoever wrote it.
+
+    written by     read by Kafka                            read by RocketMQ
+    Kafka          the frame as it is                       records converted, from the offset asked for on
+    RocketMQ       each run of records as one batch         the frame as it is, if its tag is wanted
+
+Frames go out as slices of what the store gave, untouched. What is not in memory comes as a `Later`. The end is the
+queue's `visible_end` for both; the caller passes it, so that one answer has one end.
+
+A batch that a RocketMQ client reads in several pulls is inflated once: the last ones stay open, up to
+`convert.cache_bytes`. One that cannot be opened, or lies about its records, is passed over from the fault on: its
+offsets go by, a warning says where, nobody stalls. A record of RocketMQ that is none reaches Kafka as its bytes.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from bridge import forms
+from bridge.config import Options
+from bridge.metrics import Metrics
+from bridge.topics import Topic
+from protocol import convert
+from protocol.convert import Place
+from protocol.errors import ProtocolError
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Record
+from protocol.rocketmq import tags
+from protocol.rocketmq.message import NO_HOST
+from store.entry import Buffer, Stored
+from store.errors import StoreError
+from store.queue import Queue
+from store.readers import ColdRead
+from store.store import Store
+
+CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
+FILTERED_ENTRIES_MAX: Final = 1000  # looked at in one pull for the wanted tags; at home 800 (maxFilterMessageSize)
+FILTERED_BYTES_MAX: Final = 4 << 20
+MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
+RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
+
+T = TypeVar("T")
+U = TypeVar("U")
+FoundTime = tuple[int, int]
+
+logger = logging.getLogger("bridge")
+
+
+class Records(NamedTuple):
+    """What a RocketMQ client gets: one buffer for each record, and where it goes on."""
+
+    buffers: list[Buffer]
+    next_offset: int
+
+
+class Later(Generic[T]):
+    """A read that waits for the disk. Start it once; `done` is called in the loop with what it gives, or why not."""
+
+    __slots__ = ("_cold", "_then")
+
+    def __init__(self, cold: ColdRead, then: "Callable[[list[Stored]], T | Later[T]]") -> None:
+        self._cold, self._then = cold, then
+
+    def start(self, done: Callable[[T | StoreError], None]) -> None:
+        def finish(found: list[Stored] | StoreError) -> None:
+            if isinstance(found, StoreError):
+                done(found)
+                return
+            result = self._then(found)
+            if isinstance(result, Later):
+                result.start(done)
+            else:
+                done(result)
+
+        self._cold.start(finish)
+
+
+class QueueReader:
+    """Reads queues for both protocols. `store_host` is the packed address of the RocketMQ port, once it listens."""
+
+    def __init__(self, store: Store, metrics: Metrics, options: Options) -> None:
+        self.store_host = NO_HOST
+        self._store, self._metrics = store, metrics
+        self._inflate_bytes_max = options.convert.inflate_bytes_max
+        self._opened = OpenBatches(options.convert.cache_bytes, options.convert.inflate_bytes_max)
+
+    # -- For Kafka
+
+    def kafka(
+        self, queue: Queue, topic: Topic, offset: int, max_bytes: int, until: int
+    ) -> "list[Buffer] | Later[list[Buffer]]":
+        """Give whole batches from the one that covers `offset` on, at least one unless that is the end.
+
+        Raises `OffsetOutOfRange` and other `StoreError`.
+        """
+        found = self._store.read(queue, offset, max_bytes=max_bytes, until=until)
+        return _then(found, lambda stored: self._batches(queue, topic, stored, max_bytes))
+
+    def _batches(self, queue: Queue, topic: Topic, stored: list[Stored], max_bytes: int) -> list[Buffer]:
+        buffers: list[Buffer] = []
+        count = len(stored)
+        at = 0
+        while at < count:
+            entry = stored[at]
+            if entry.form != forms.ROCKETMQ:
+                buffers.append(entry.frame)
+                max_bytes -= len(entry.frame)
+                at += 1
+                continue
+            end = at + 1
+            while end < count and stored[end].form == forms.ROCKETMQ:
+                end += 1
+            batch, taken = self._batch_of(queue, topic, stored[at:end], min(max_bytes, CONVERTED_BATCH_BYTES_MAX))
+            if len(batch) > max_bytes and buffers:
+                break  # Inflated it is larger than it was in the log.
+            buffers.append(batch)
+            max_bytes -= len(batch)
+            at += taken
+        self._metrics.frames_out["kafka"] += at
+        self._metrics.bytes_out["kafka"] += sum(map(len, buffers))
+        return buffers
+
+    def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> tuple[Buffer, int]:
+        """Make a batch of the first records of a run: (the batch, how many)."""
+        offset = run[0].base_offset
+        epoch, ends_at = topic.epoch_at(queue.queue_id, offset)
+        frames = [entry.frame for entry in run if ends_at is None or entry.base_offset < ends_at]
+        try:
+            batch, taken = convert.kafka_batch(
+                frames,
+                offset,
+                epoch,
+                bytes_max=max_bytes,
+                inflate_bytes_max=self._inflate_bytes_max,
+                log_append_time=topic.settings.log_append_time,
+            )
+        except ProtocolError as error:
+            if len(run) > 1:  # One of them: find it by taking them one at a time.
+                return self._batch_of(queue, topic, run[:1], max_bytes)
+            logger.warning("no message offset=%d queue=%s reason=%r", offset, queue, str(error))
+            builder = BatchBuilder()
+            builder.append(0, run[0].stored_ms, None, bytes(run[0].frame))
+            return builder.finish(offset, epoch), 1
+        self._metrics.converted_records["kafka"] += taken
+        return batch, taken
+
+    # -- For RocketMQ
+
+    def rocketmq(
+        self,
+        queue: Queue,
+        topic: Topic,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        until: int,
+        codes: Collection[int] = (),
+    ) -> "Records | Later[Records]":
+        """Give up to `max_count` records from `offset` on; none if no tag is wanted of those looked at.
+
+        `codes` are the hashes of the wanted tags, empty for all. Raises `OffsetOutOfRange` and other `StoreError`.
+        """
+        if codes:
+            entries, size = FILTERED_ENTRIES_MAX, max(max_bytes, FILTERED_BYTES_MAX)
+        else:
+            entries, size = max_count, max_bytes
+        found = self._store.read(queue, offset, max_bytes=size, until=until, max_entries=entries)
+        return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes, codes))
+
+    def _records(
+        self,
+        queue: Queue,
+        topic: Topic,
+        stored: list[Stored],
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        codes: Collection[int],
+    ) -> Records:
+        buffers: list[Buffer] = []
+        room = max_bytes
+        for entry in stored:
+            if entry.form == forms.ROCKETMQ:
+                if not codes or entry.tags in codes:
+                    room -= len(entry.frame)
+                    if buffers and (room < 0 or len(buffers) == max_count):
+                        break
+                    buffers.append(entry.frame)
+                offset = entry.next_offset
+            else:
+                converted, offset = self._converted(queue, topic, entry, offset, max_count - len(buffers), room, codes)
+                buffers += converted
+                room -= sum(map(len, converted))
+                if offset < entry.next_offset:
+                    break
+            if room <= 0 or len(buffers) >= max_count:
+                break
+        self._metrics.frames_out["rocketmq"] += len(buffers)
+        self._metrics.bytes_out["rocketmq"] += max_bytes - room
+        return Records(buffers, offset)
+
+    def _converted(
+        self,
+        queue: Queue,
+        topic: Topic,
+        entry: Stored,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        codes: Collection[int],
+    ) -> tuple[list[bytes], int]:
+        """Convert records of a batch from `offset` on: (what fits and is wanted, the offset to go on from)."""
+        end = entry.next_offset
+        try:
+            records, next_offset = self._opened.read(entry, offset, max_count, max_bytes)
+        except ProtocolError as error:
+            logger.warning("batch passed over from=%d to=%d queue=%s reason=%r", offset, end, queue, str(error))
+            return [], end
+        if codes:
+            records = [record for record in records if tags.hash_code(convert.tag_of(record) or "") in codes]
+        place = Place(
+            topic.rocketmq_name.encode(),
+            queue.queue_id,
+            entry.base_offset,
+            entry.position,
+            entry.stored_ms,
+            self.store_host,
+        )
+        self._metrics.converted_records["rocketmq"] += len(records)
+        return convert.rocketmq_records(records, place), next_offset
+
+    # -- By time
+
+    def find_time(
+        self, queue: Queue, topic: Topic, timestamp_ms: int, until: int
+    ) -> "FoundTime | Later[FoundTime | None] | None":
+        """Find for Kafka the first record of at least that timestamp: (its offset, its timestamp)."""
+
+        def find(stored: list[Stored]) -> FoundTime | None:
+            return self._find_time_in(stored[0], topic, timestamp_ms) if stored else None
+
+        if topic.settings.log_append_time:
+            return _then(_listed(self._store.find_by_store_time(queue, timestamp_ms, until)), find)
+        return _then(_listed(self._store.find_by_time(queue, timestamp_ms, until)), find)
+
+    def _find_time_in(self, entry: Stored, topic: Topic, timestamp_ms: int) -> FoundTime:
+        if entry.form == forms.ROCKETMQ:
+            return entry.base_offset, entry.stored_ms if topic.settings.log_append_time else entry.timestamp_ms
+        try:
+            found = record_batch.find_timestamp(entry.frame, timestamp_ms, self._inflate_bytes_max)
+        except ProtocolError as error:
+            logger.warning("no timestamps in batch offset=%d reason=%r", entry.base_offset, str(error))
+            found = None
+        # Retention took the record that had this timestamp, or the batch's header lied: then its start, never later.
+        return found or (entry.base_offset, record_batch.read_header(entry.frame).base_timestamp)
+
+    def find_latest_time(self, queue: Queue, topic: Topic, until: int) -> "FoundTime | Later[FoundTime | None] | None":
+        """Find for Kafka the first record with the greatest timestamp; None in an empty queue."""
+        if queue.start_offset >= until:
+            return None
+
+        def find(stored: list[Stored]) -> "FoundTime | Later[FoundTime | None] | None":
+            return self.find_time(queue, topic, stored[-1].timestamp_ms, until) if stored else None
+
+        found = self._store.read(queue, until - 1, max_bytes=1, until=until)
+        return _then(found, find)
+
+    def find_stored(self, queue: Queue, stored_ms: int, until: int) -> int | Later[int]:
+        """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
+        found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
+        return _then(found, lambda stored: stored[0].base_offset if stored else until)
+
+
+def _then(found: list[Stored] | ColdRead, go_on: "Callable[[list[Stored]], U | Later[U]]") -> "U | Later[U]":
+    return Later(found, go_on) if isinstance(found, ColdRead) else go_on(found)
+
+
+def _listed(found: Stored | ColdRead | None) -> list[Stored] | ColdRead:
+    if found is None:
+        return []
+    return found if isinstance(found, ColdRead) else [found]
+
+
+# -- Open batches
+
+
+class _Open:
+    __slots__ = ("batch", "marks")
+
+    def __init__(self, batch: OpenBatch) -> None:
+        self.batch = batch
+        self.marks: dict[int, Mark] = {batch.header.base_offset: FIRST}  # by the offset to go on from; oldest first
+
+
+class OpenBatches:
+    """Batches that were opened lately, the last used at the end; their inflated bytes stay within `bytes_max`.
+
+    The one in use stays, even if it alone is larger: else each pull would inflate it anew.
+    """
+
+    def __init__(self, bytes_max: int, inflate_bytes_max: int) -> None:
+        self._bytes_max, self._inflate_bytes_max = bytes_max, inflate_bytes_max
+        self._opened: OrderedDict[int, _Open] = OrderedDict()  # by position of the entry
+        self._bytes = 0
+
+    def read(self, entry: Stored, offset: int, max_count: int, max_bytes: int) -> tuple[list[Record], int]:
+        """Read records of a batch from `offset` on: (records, the offset to go on from).
+
+        At least one, if there is one; a control batch has none. Raises ProtocolError if the next one is faulty.
+        """
+        opened = self._open(entry)
+        header, body = opened.batch
+        if header.is_control:
+            return [], entry.next_offset
+        mark = opened.marks.get(offset) or _walk(opened, offset)
+        count = min(max_count, max(1, max_bytes * header.record_count // len(body)))
+        records, behind = _read_sound(opened.batch, mark, count)
+        if behind.skipped == header.record_count:
+            return records, entry.next_offset
+        next_offset = records[-1].offset + 1
+        if len(opened.marks) == MARKS_MAX:
+            _start, oldest, *_ = opened.marks
+            del opened.marks[oldest]
+        opened.marks[next_offset] = behind
+        return records, next_offset
+
+    def _open(self, entry: Stored) -> _Open:
+        opened = self._opened.get(entry.position)
+        if opened is not None:
+            self._opened.move_to_end(entry.position)
+            return opened
+        opened = self._opened[entry.position] = _Open(record_batch.open_batch(entry.frame, self._inflate_bytes_max))
+        self._bytes += len(opened.batch.body)
+        while self._bytes > self._bytes_max and len(self._opened) > 1:
+            _, oldest = self._opened.popitem(last=False)
+            self._bytes -= len(oldest.batch.body)
+        return opened
+
+
+def _read_sound(batch: OpenBatch, mark: Mark, count: int) -> tuple[list[Record], Mark]:
+    """Read up to so many records, fewer if there is a fault ahead. Raises ProtocolError if it is in the next one."""
+    while True:
+        try:
+            return record_batch.read_records(batch, mark, count)
+        except ProtocolError:
+            if count == 1:
+                raise
+            count //= 2
+
+
+def _walk(opened: _Open, offset: int) -> Mark:
+    """Give the place of the first record at or behind `offset`, from the nearest place known before it."""
+    at = max(known for known in opened.marks if known <= offset)
+    mark = opened.marks[at]
+    step = RECORDS_WALKED
+    while at < offset and mark.skipped < opened.batch.header.record_count:
+        found, behind = _read_sound(opened.batch, mark, min(step, offset - at))
+        if found[-1].offset < offset:
+            at, mark = found[-1].offset + 1, behind
+        elif len(found) == 1:
+            break  # There is a gap before it.
+        else:
+            step = len(found) // 2
+    return mark
