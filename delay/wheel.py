@@ -130,8 +130,7 @@ class Wheel(Generic[Item]):
         while moves_left > 0:
             level = self._first_level()
             if level is None or (start_ms := level.first_ms(self._hand_ms)) > to_ms:
-                if self._moving is None:
-                    self._hand_ms = max(self._hand_ms, to_ms)
+                self._hand_ms = max(self._hand_ms, to_ms)
                 break
             if level.shift:
                 moves_left -= self._move_down(level, start_ms, moves_left)

@@ -37,9 +37,19 @@ class WheelHistory(RuleBasedStateMachine):
     @rule(by_ms=distances, count=st.integers(1, 20))
     def add(self, by_ms: int, count: int) -> None:
         for _ in range(count):
-            number, deadline_ms = len(self.timers), max(0, self.clock_ms + by_ms)
-            self.timers[number] = self.wheel.add(deadline_ms, number)
-            insort(self.pending, (deadline_ms, number))
+            self.add_at(max(0, self.clock_ms + by_ms))
+
+    @precondition(lambda self: self.pending)
+    @rule(at=st.floats(0, 1, exclude_max=True), by_ms=st.integers(-1, 1), count=st.integers(1, 20))
+    def add_beside_another(self, at: float, by_ms: int, count: int) -> None:
+        deadline_ms = self.pending[int(at * len(self.pending))][0]
+        for _ in range(count):
+            self.add_at(max(0, deadline_ms + by_ms))
+
+    def add_at(self, deadline_ms: int) -> None:
+        number = len(self.timers)
+        self.timers[number] = self.wheel.add(deadline_ms, number)
+        insort(self.pending, (deadline_ms, number))
 
     @precondition(lambda self: self.timers)
     @rule(at=st.floats(0, 1, exclude_max=True))
@@ -61,6 +71,16 @@ class WheelHistory(RuleBasedStateMachine):
     @rule(by_ms=distances, moves_max=st.integers(1, 15))
     def advance_a_little(self, by_ms: int, moves_max: int) -> None:
         self.clock_ms = max(0, self.clock_ms + by_ms)
+        self.take_some(moves_max)
+
+    @precondition(lambda self: self.pending)
+    @rule(moves_max=st.integers(1, 15), times=st.integers(1, 3))
+    def advance_to_the_next_a_little(self, moves_max: int, times: int) -> None:
+        self.clock_ms = max(self.clock_ms, self.pending[0][0])
+        for _ in range(times):
+            self.take_some(moves_max)
+
+    def take_some(self, moves_max: int) -> None:
         due = self.wheel.advance(self.clock_ms, moves_max)
         assert due == [number for deadline_ms, number in self.pending if deadline_ms <= self.clock_ms][: len(due)]
         del self.pending[: len(due)]
