@@ -41,6 +41,7 @@ from bridge.server import Bounds, Server, StartError, bind
 from bridge.ticker import Ticker
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
+from protocol.rocketmq.message_id import pack_host
 from store.entry import Appended, Frame, Promise, Slot, State
 from store.errors import StoreError
 from store.files import RealFiles
@@ -178,8 +179,18 @@ class Broker:
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
         self._cluster.name_if_new(now_ms)
         self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
-        self.reader = QueueReader(self.store, self.options)
+        self.reader = QueueReader(self.store, self.metrics, self.options)
+        self.publisher.store_host = self.reader.store_host = self._store_host()
         self._flusher = Flusher(self.store, self._post)
+
+    def _store_host(self) -> bytes:
+        """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
+        port = self.listening["rocketmq"][1]
+        try:
+            found = sorted(socket.getaddrinfo(self.advertised_host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
+            return pack_host(str(found[0][4][0]), port)
+        except OSError:
+            return pack_host("127.0.0.1", port)
 
     async def _listen(self, bound: dict[str, socket.socket]) -> None:
         self.server.connections_max = _raise_file_limit(self.options.limits.connections_max)
