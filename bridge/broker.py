@@ -99,7 +99,7 @@ class Broker:
             groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
         )
         self.families = Families(self.kafka_groups, self.rocketmq_members)
-        self.purgatory = Purgatory()
+        self.purgatory = Purgatory(options.limits.held_requests_max)
 
     # -- What handlers ask of it
 
@@ -180,6 +180,7 @@ class Broker:
         self._cluster.name_if_new(now_ms)
         self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
         self.reader = QueueReader(self.store, self.metrics, self.options)
+        self.store.on_visible = self.purgatory.on_visible
         self.publisher.store_host = self.reader.store_host = self._store_host()
         self._flusher = Flusher(self.store, self._post)
 
