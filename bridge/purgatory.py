@@ -4,16 +4,21 @@
                                       ├── its time is up: expired
                                       └── its connection has gone: released
 
-It ends exactly once, by one of these. Nobody looks at a held request unless something happened to a queue that it
-watches. The idea and the name are Kafka's (DelayedOperationPurgatory.scala). Times are monotonic milliseconds.
+It ends exactly once, by one of these, and nothing of it stays behind. Nobody looks at a held request unless something
+happened to a queue that it watches. The idea and the name are Kafka's (DelayedOperationPurgatory.scala). Times are
+monotonic milliseconds.
+
+`try_complete` and `expire` may hold, release and check as they like, also the requests that are being gone through.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 from delay.wheel import Timer, Wheel
 from store.queue import Queue
 
+AT_ONCE_MS = 0
 HELD_MAX = 500_000  # what `limits.held_requests_max` says unless set otherwise
 
 
@@ -44,14 +49,15 @@ class Purgatory:
     def __init__(self, held_max: int = HELD_MAX) -> None:
         self._held_max = held_max
         self._wheel: Wheel[Held] = Wheel()
-        self._watchers: dict[int, dict[Held, None]] = {}
+        self._due: deque[Held] = deque()  # out of the wheel, and not told yet
+        self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
 
     def __len__(self) -> int:
-        return len(self._wheel)
+        return len(self._wheel) + len(self._due)
 
     def hold(self, waiting: Waiting, keys: Iterable[int], deadline_ms: int) -> Held | None:
         """Let it wait; None if `held_max` requests do already: then it is to be answered at once."""
-        if len(self._wheel) >= self._held_max:
+        if len(self) >= self._held_max:
             return None
         held = Held(waiting, tuple(dict.fromkeys(keys)))
         held.timer = self._wheel.add(deadline_ms, held)
@@ -80,12 +86,14 @@ class Purgatory:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        return self._wheel.next_deadline_ms()
+        return AT_ONCE_MS if self._due else self._wheel.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
-        """End those whose time is up."""
-        for held in self._wheel.advance(mono_ms):
-            if held.timer is not None:  # Not released by one that ended before it.
+        """End those whose time is up. If one of them raises, the next call goes on with the others."""
+        self._due.extend(self._wheel.advance(mono_ms))
+        while self._due:
+            held = self._due.popleft()
+            if held.timer is not None:  # Not ended meanwhile, by one that was told before it.
                 self._forget(held)
                 held.waiting.expire()
 
@@ -93,6 +101,6 @@ class Purgatory:
         held.timer = None
         for key in held.keys:
             watchers = self._watchers[key]
-            watchers.pop(held, None)
+            del watchers[held]
             if not watchers:
                 del self._watchers[key]

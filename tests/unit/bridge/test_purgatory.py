@@ -1,92 +1,177 @@
-"""Held requests end exactly once: by records, by time, or by release with their connection; nothing stays behind."""
+"""Proves that a held request ends exactly once and leaves nothing behind: random histories, then re-entry."""
 
-from hypothesis import given
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from bridge.purgatory import Purgatory
+from bridge.purgatory import Held, Purgatory
+
+KEYS = range(5)
 
 
-class Client:
-    """Waits for `wanted` events on its queues."""
+@dataclass(eq=False)
+class Poll:
+    """A request that wants `wanted` records in sum over its queues, and writes down what it is told."""
 
-    def __init__(self, wanted: int = 1) -> None:
-        self.wanted = wanted
-        self.ends: list[str] = []
+    visible: dict[int, int]
+    keys: frozenset[int]
+    wanted: int = 1
+    told: list[str] = field(default_factory=list)
+
+    def is_enough(self) -> bool:
+        return sum(self.visible[key] for key in self.keys) >= self.wanted
 
     def try_complete(self) -> bool:
-        assert not self.ends
-        self.wanted -= 1
-        if self.wanted == 0:
-            self.ends.append("completed")
-        return self.wanted == 0
+        assert not self.told, "asked after its end"
+        if self.is_enough():
+            self.told.append("completed")
+        return self.is_enough()
 
     def expire(self) -> None:
-        self.ends.append("expired")
+        assert not self.told, "told of its end twice"
+        self.told.append("expired")
 
 
-def test_a_request_that_watches_several_queues_is_asked_once_for_each_event() -> None:
-    purgatory, client = Purgatory(), Client(wanted=2)
-    purgatory.hold(client, (1, 2, 2), 100)
-    purgatory.check([1, 2, 3])
-    assert client.ends == []
-    purgatory.check([2])
-    assert client.ends == ["completed"]
-    purgatory.check([1, 2])
-    purgatory.advance(1_000)
-    assert client.ends == ["completed"]
-    assert purgatory._watchers == {}
+class PurgatoryHistory(RuleBasedStateMachine):
+    """The model: which requests wait, and until when."""
+
+    held = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mono_ms = 1_000
+        self.purgatory = Purgatory(held_max=20)
+        self.visible = dict.fromkeys(KEYS, 0)
+        self.waiting: dict[Held, tuple[Poll, int]] = {}
+
+    @rule(target=held, keys=st.frozensets(st.sampled_from(KEYS)), wanted=st.integers(1, 9), ms=st.integers(0, 600))
+    def hold(self, keys: frozenset[int], wanted: int, ms: int) -> object:
+        poll = Poll(self.visible, keys, wanted)
+        held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms)
+        if held is None:
+            assert poll.is_enough() or len(self.waiting) == 20
+            return multiple()
+        self.waiting[held] = poll, self.mono_ms + ms
+        return held
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1))
+    def become_visible(self, keys: list[int]) -> None:
+        for key in keys:
+            self.visible[key] += 1
+        self.purgatory.check(keys)
+        self.end({held for held, (poll, _) in self.waiting.items() if poll.is_enough()}, "completed")
+
+    @rule(ms=st.integers(0, 700))
+    def advance(self, ms: int) -> None:
+        self.mono_ms += ms
+        self.purgatory.advance(self.mono_ms)
+        self.end({held for held, (_, until_ms) in self.waiting.items() if until_ms <= self.mono_ms}, "expired")
+
+    @rule(held=held)
+    def release(self, held: Held) -> None:
+        self.purgatory.release(held)
+        self.waiting.pop(held, None)
+
+    @rule()
+    def trim(self) -> None:
+        """Fewer records than before wake nobody."""
+        self.visible.update(dict.fromkeys(KEYS, 0))
+        self.purgatory.check(KEYS)
+
+    def end(self, ended: set[Held], how: str) -> None:
+        for held in ended:
+            poll, _ = self.waiting.pop(held)
+            assert poll.told == [how]
+
+    @invariant()
+    def the_others_wait(self) -> None:
+        assert len(self.purgatory) == len(self.waiting)
+        assert not any(poll.told for poll, _ in self.waiting.values())
+        next_ms = self.purgatory.next_deadline_ms()
+        if self.waiting:
+            assert next_ms is not None
+            assert next_ms <= min(until_ms for _, until_ms in self.waiting.values())
 
 
-def test_time_ends_what_records_did_not() -> None:
-    purgatory, client = Purgatory(), Client()
-    purgatory.hold(client, (1,), 100)
-    purgatory.advance(99)
-    assert client.ends == []
-    assert purgatory.next_deadline_ms() is not None
-    purgatory.advance(100)
-    assert client.ends == ["expired"]
+TestPurgatoryHistory = PurgatoryHistory.TestCase
+TestPurgatoryHistory.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("how", ["completed", "expired", "released"])
+def test_an_ended_request_is_not_kept_alive_by_any_queue_or_timer(how: str) -> None:
+    purgatory, visible = Purgatory(), dict.fromkeys(KEYS, 0)
+    poll = Poll(visible, frozenset(KEYS))
+    held = purgatory.hold(poll, KEYS, 500)
+    assert held is not None
+    visible[3] = 1
+    match how:
+        case "completed":
+            purgatory.check([3])
+        case "expired":
+            purgatory.advance(500)
+        case "released":
+            purgatory.release(held)
+    left = weakref.ref(poll)
+    del poll, held
+    assert left() is None
     assert purgatory.next_deadline_ms() is None
 
 
-def test_released_requests_hear_nothing_more() -> None:
-    purgatory, client = Purgatory(), Client()
-    held = purgatory.hold(client, (1,), 100)
+@dataclass(eq=False)
+class Acting:
+    """Does `act` when it is asked or told; ends when asked."""
+
+    act: Callable[[], object]
+    ended: int = 0
+
+    def try_complete(self) -> bool:
+        self.ended += 1
+        self.act()
+        return True
+
+    def expire(self) -> None:
+        self.ended += 1
+        self.act()
+
+
+@pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
+def test_a_request_may_end_the_others_that_are_told_with_it(move: Callable[[Purgatory], None]) -> None:
+    purgatory = Purgatory()
+    first, second = Acting(lambda: purgatory.release(other)), Acting(lambda: None)
+    purgatory.hold(first, [1], 500)
+    held = purgatory.hold(second, [1], 500)
     assert held is not None
-    purgatory.release(held)
-    purgatory.release(held)
-    purgatory.check([1])
-    purgatory.advance(100)
-    assert client.ends == []
+    other: Held = held
+    move(purgatory)
+    assert (first.ended, second.ended, len(purgatory)) == (1, 0, 0)
 
 
-def test_at_the_limit_nobody_more_is_held() -> None:
-    purgatory = Purgatory(held_max=1)
-    held = purgatory.hold(Client(), (1,), 100)
-    assert purgatory.hold(Client(), (1,), 100) is None
-    assert held is not None
-    purgatory.release(held)
-    assert purgatory.hold(Client(), (1,), 100) is not None
+@pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
+def test_a_request_may_be_held_again_while_it_is_told(move: Callable[[Purgatory], None]) -> None:
+    purgatory = Purgatory()
+    poll = Acting(lambda: purgatory.hold(poll, [1], 400))
+    purgatory.hold(poll, [1], 500)
+    move(purgatory)
+    assert (poll.ended, len(purgatory)) == (1, 1)
 
 
-@given(st.lists(st.tuples(st.sampled_from("hcra"), st.integers(0, 4)), max_size=60))
-def test_every_request_ends_once_and_nothing_stays(steps: list[tuple[str, int]]) -> None:
-    purgatory, now_ms, held = Purgatory(), 0, []
-    for step, number in steps:
-        if step == "h":
-            client = Client(1 + number % 2)
-            handle = purgatory.hold(client, (number, number + 1), now_ms + number * 10)
-            assert handle is not None
-            held.append((client, handle))
-        elif step == "c":
-            purgatory.check([number, number + 2])
-        elif step == "r" and held:
-            client, handle = held.pop(number % len(held))
-            purgatory.release(handle)
-            assert len(client.ends) <= 1
-        else:
-            now_ms += number * 5
-            purgatory.advance(now_ms)
-    purgatory.advance(now_ms + 1_000)
-    assert all(len(client.ends) == 1 for client, _ in held)
-    assert purgatory._watchers == {}
+def test_one_that_raises_at_its_end_does_not_take_the_others_along() -> None:
+    def fail() -> None:
+        raise OSError("no disk")
+
+    purgatory = Purgatory()
+    polls = [Acting(lambda: None), Acting(fail), Acting(lambda: None)]
+    for poll in polls:
+        purgatory.hold(poll, [1], 500)
+    with pytest.raises(OSError, match="no disk"):
+        purgatory.advance(500)
+    assert (len(purgatory), [poll.ended for poll in polls]) == (1, [1, 1, 0])
+    assert purgatory.next_deadline_ms() == 0, "due at once"
+    purgatory.advance(500)
+    assert [poll.ended for poll in polls] == [1, 1, 1]
     assert len(purgatory) == 0
