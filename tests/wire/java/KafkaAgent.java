@@ -35,7 +35,6 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
-import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -181,7 +180,7 @@ final class KafkaAgent {
         public void run() {
             try (consumer) {
                 while (!leaving) {
-                    ConsumerRecords<byte[], byte[]> records = poll();
+                    ConsumerRecords<byte[], byte[]> records = consumer.poll(POLL);
                     synchronized (seen) {
                         for (ConsumerRecord<byte[], byte[]> record : records) {
                             Map<String, Object> each = seen(record);
@@ -198,17 +197,8 @@ final class KafkaAgent {
             }
         }
 
-        private ConsumerRecords<byte[], byte[]> poll() {
-            try {
-                return consumer.poll(Duration.ofMillis(500));
-            } catch (WakeupException asked) {
-                return ConsumerRecords.empty();
-            }
-        }
-
         Object leave() throws Exception {
             leaving = true;
-            consumer.wakeup();
             thread.join(15_000);
             return drain();
         }
@@ -252,7 +242,6 @@ final class KafkaAgent {
                     done.completeExceptionally(error);
                 }
             });
-            consumer.wakeup();
             return done.get(20, TimeUnit.SECONDS);
         }
 

@@ -52,6 +52,7 @@ final class RocketmqAgent {
         commands.put("close", args -> PUSHES.remove(name(args)).close());
         commands.put("offsets", RocketmqAgent::offsets);
         commands.put("committed", RocketmqAgent::committed);
+        commands.put("view", RocketmqAgent::view);
         commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
         commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
@@ -457,6 +458,16 @@ final class RocketmqAgent {
                 offsets.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
             }
             return offsets;
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    @SuppressWarnings("deprecation")
+    private static Object view(JsonObject args) throws Exception {
+        DefaultMQPullConsumer consumer = pullConsumer(args);
+        try {
+            return seenMessage(consumer.viewMessage(args.get("topic").getAsString(), args.get("message_id").getAsString()));
         } finally {
             consumer.shutdown();
         }
