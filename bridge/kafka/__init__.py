@@ -1,0 +1,78 @@
+"""The Kafka front door: what is served, at which versions, by whom. ApiVersions is computed from this table.
+
+Maximums stay below the versions that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and below transactions
+of version 2 (Produce 12). Minimums are those of Kafka 4: older librdkafka switches features off where a single old
+version is missing, so Produce is advertised from 0, though batches of magic 2 begin with 3. Not there, and so not in
+the table: transactions, KIP-848 and share groups, SASL, telemetry, and what only brokers send.
+"""
+
+from typing import NamedTuple
+
+from bridge.kafka import (
+    admin,
+    configs,
+    fetch,
+    groups,
+    log_offsets,
+    metadata,
+    offsets,
+    produce,
+    security,
+    versions,
+)
+from bridge.kafka.request import Handler
+from protocol.kafka.api import ApiKey
+
+
+class Api(NamedTuple):
+    """One row: versions `min_version` to `max_version` are served, and advertised unless `advertised_from` is lower."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    handler: Handler
+    advertised_from: int | None = None
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        return self.min_version if self.advertised_from is None else self.advertised_from, self.max_version
+
+
+# fmt: off
+TABLE: dict[int, Api] = {api.key: api for api in (
+    Api(ApiKey.PRODUCE,                      3, 11, produce.produce, advertised_from=0),
+    Api(ApiKey.FETCH,                        4, 12, fetch.fetch),
+    Api(ApiKey.LIST_OFFSETS,                 1, 10, log_offsets.list_offsets),
+    Api(ApiKey.METADATA,                     0, 13, metadata.metadata),
+    Api(ApiKey.OFFSET_COMMIT,                2,  9, offsets.offset_commit),
+    Api(ApiKey.OFFSET_FETCH,                 1,  9, offsets.offset_fetch),
+    Api(ApiKey.FIND_COORDINATOR,             0,  6, metadata.find_coordinator),
+    Api(ApiKey.JOIN_GROUP,                   0,  9, groups.join_group),
+    Api(ApiKey.HEARTBEAT,                    0,  4, groups.heartbeat),
+    Api(ApiKey.LEAVE_GROUP,                  0,  5, groups.leave_group),
+    Api(ApiKey.SYNC_GROUP,                   0,  5, groups.sync_group),
+    Api(ApiKey.DESCRIBE_GROUPS,              0,  6, groups.describe_groups),
+    Api(ApiKey.LIST_GROUPS,                  0,  5, groups.list_groups),
+    Api(ApiKey.SASL_HANDSHAKE,               0,  1, versions.sasl_handshake),
+    Api(ApiKey.API_VERSIONS,                 0,  4, versions.api_versions),
+    Api(ApiKey.CREATE_TOPICS,                2,  7, admin.create_topics),
+    Api(ApiKey.DELETE_TOPICS,                1,  6, admin.delete_topics),
+    Api(ApiKey.DELETE_RECORDS,               0,  2, log_offsets.delete_records),
+    Api(ApiKey.INIT_PRODUCER_ID,             0,  5, produce.init_producer_id),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH,      2,  4, log_offsets.offset_for_leader_epoch),
+    Api(ApiKey.DESCRIBE_ACLS,                1,  3, security.describe_acls),
+    Api(ApiKey.CREATE_ACLS,                  1,  3, security.create_acls),
+    Api(ApiKey.DELETE_ACLS,                  1,  3, security.delete_acls),
+    Api(ApiKey.DESCRIBE_CONFIGS,             1,  4, configs.describe_configs),
+    Api(ApiKey.ALTER_CONFIGS,                0,  2, configs.alter_configs),
+    Api(ApiKey.DESCRIBE_LOG_DIRS,            1,  4, admin.describe_log_dirs),
+    Api(ApiKey.CREATE_PARTITIONS,            0,  3, admin.create_partitions),
+    Api(ApiKey.DELETE_GROUPS,                0,  2, groups.delete_groups),
+    Api(ApiKey.ELECT_LEADERS,                0,  2, admin.elect_leaders),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS,    0,  1, configs.incremental_alter_configs),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0,  0, admin.list_partition_reassignments),
+    Api(ApiKey.OFFSET_DELETE,                0,  0, offsets.offset_delete),
+    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS,       0,  1, security.describe_client_quotas),
+    Api(ApiKey.DESCRIBE_CLUSTER,             0,  2, metadata.describe_cluster),
+)}
+# fmt: on

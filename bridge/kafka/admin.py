@@ -1,0 +1,257 @@
+"""Topics from the outside: CreateTopics 2..7, DeleteTopics 1..6, CreatePartitions 0..3, DescribeLogDirs 1..4,
+ElectLeaders 0..2, ListPartitionReassignments 0. Configs are in `configs.py`.
+
+There is one node, so replicas are ignored: any replication factor and any assignment is taken and counts as one.
+Tools ask for 3 by habit, and kafka-python assigns new partitions to broker 0. Timeouts are ignored too: nothing here
+goes on after its answer.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from bridge.answers import Answer
+from bridge.kafka.configs import described, overrides_of
+from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
+from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.topic_configs import TABLE as TOPIC_CONFIGS
+from bridge.topics import InvalidQueueCount, InvalidTopicName, Topic
+from protocol.kafka.api import ErrorCode
+from protocol.names import is_kafka_topic
+from store.entry import Promise
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_REPLICAS = 1
+_DEFAULT = -1  # of partitions and replicas: the broker's own number
+
+
+# -- CreateTopics
+
+
+def create_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    counts = Counter(topic.name for topic in request.body.topics)
+    promise: Promise | None = broker.ledger.barrier()
+    results = {}
+    for wish in request.body.topics:
+        if wish.name in results:
+            continue
+        try:
+            if counts[wish.name] > 1:
+                raise InvalidRequest(f"topic {wish.name} is named {counts[wish.name]} times")
+            result, created = _create_topic(broker, request, wish)
+            promise = later(promise, created)
+        except ANSWERABLE as error:
+            result = request.types.CreatableTopicResult(
+                name=wish.name, topic_id=None, error_code=code_of(error), error_message=str(error), configs=()
+            )
+        results[wish.name] = result
+    return request.answer(
+        request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values())), promise
+    )
+
+
+def _create_topic(broker: "Broker", request: Request, wish: Any) -> tuple[Any, Promise | None]:
+    if not is_kafka_topic(wish.name):
+        raise InvalidTopicName(f"topic name {wish.name!r} is not legal in Kafka")
+    partition_count = _partition_count(broker, wish)
+    overrides = overrides_of((config.name, config.value) for config in wish.configs)
+    topics, now_ms = broker.topics, broker.clock.now_ms()
+    topic_id: UUID | None = None
+    promise: Promise | None = None
+    if request.body.validate_only:
+        topics.check_new(wish.name, partition_count, overrides)
+    else:
+        topic, promise = topics.create(wish.name, partition_count, overrides, now_ms)
+        topic_id = topic.id
+    types = request.types
+    result = types.CreatableTopicResult(
+        name=wish.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=partition_count,
+        replication_factor=_REPLICAS,
+        # Never null: Java's AdminClient would fail on it.
+        configs=_created_configs(broker, request, overrides) if request.version >= 5 else (),
+    )
+    return result, promise
+
+
+def _partition_count(broker: "Broker", wish: Any) -> int:
+    if wish.assignments:
+        if (wish.num_partitions, wish.replication_factor) != (_DEFAULT, _DEFAULT):
+            raise InvalidRequest("both a count and an assignment of partitions")
+        indexes = sorted(assignment.partition_index for assignment in wish.assignments)
+        if indexes != list(range(len(indexes))):
+            raise InvalidRequest("the partitions assigned are not 0 to n - 1")
+        return len(indexes)
+    if wish.num_partitions == _DEFAULT:
+        return broker.options.topics.queues
+    return int(wish.num_partitions)
+
+
+def _created_configs(broker: "Broker", request: Request, overrides: dict[str, str]) -> tuple[Any, ...]:
+    make = request.types.CreatableTopicConfigs
+    configs = (described(name, overrides, broker.topics.config_defaults) for name in TOPIC_CONFIGS)
+    return tuple(
+        make(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
+        for name, value, source in configs
+    )
+
+
+# -- DeleteTopics, CreatePartitions
+
+
+def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Delete by name, or (version 6) by name or id."""
+    if request.version >= 6:
+        asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
+    else:
+        asked = [(name, None) for name in request.body.topic_names]
+    counts = Counter(asked)
+    promise: Promise | None = broker.ledger.barrier()
+    results = []
+    for name, topic_id in counts:
+        topic = broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+        error, message = ErrorCode.none, None
+        try:
+            if counts[name, topic_id] > 1 or (name is None) == (topic_id is None):
+                raise InvalidRequest("a topic must be named once, and either by name or by id")
+            if topic is None:
+                error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
+            else:
+                promise = later(promise, broker.topics.delete(topic, broker.clock.now_ms()))
+                _wake(broker, topic)
+        except ANSWERABLE as refusal:
+            error, message = code_of(refusal), str(refusal)
+        results.append(
+            request.types.DeletableTopicResult(
+                name=topic.kafka_name if topic else name,
+                topic_id=topic.id if topic else topic_id,
+                error_code=error,
+                error_message=message,
+            )
+        )
+    return request.answer(
+        request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results)), promise
+    )
+
+
+def _wake(broker: "Broker", topic: Topic) -> None:
+    """Let those who wait for the topic's records learn that it is gone."""
+    broker.purgatory.check(queue.key for queue in topic.queues)
+
+
+def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    counts = Counter(topic.name for topic in request.body.topics)
+    promise: Promise | None = broker.ledger.barrier()
+    results = {}
+    for wish in request.body.topics:
+        error, message = ErrorCode.none, None
+        topic = broker.topics.by_kafka_name(wish.name)
+        try:
+            if counts[wish.name] > 1:
+                raise InvalidRequest(f"topic {wish.name} is named {counts[wish.name]} times")
+            if topic is None:
+                error = ErrorCode.unknown_topic_or_partition
+            elif wish.assignments is not None and len(wish.assignments) != wish.count - topic.queue_count:
+                error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
+            elif request.body.validate_only:
+                _check_more_partitions(topic, wish.count)
+            else:
+                promise = later(promise, broker.topics.add_queues(topic, wish.count, broker.clock.now_ms()))
+        except ANSWERABLE as refusal:
+            error, message = code_of(refusal), str(refusal)
+        results[wish.name] = request.types.CreatePartitionsTopicResult(
+            name=wish.name, error_code=error, error_message=message
+        )
+    return request.answer(
+        request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values())), promise
+    )
+
+
+def _check_more_partitions(topic: Topic, count: int) -> None:
+    if count <= topic.queue_count:
+        raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
+
+
+# -- Looking
+
+
+def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
+    types = request.types
+    asked = request.body.topics
+    if asked is None:
+        wanted = [(topic, [*range(topic.queue_count)]) for topic in broker.topics.all() if topic.is_listed]
+    else:
+        wanted = list(_known_partitions(broker, asked))
+    topics = tuple(
+        types.DescribeLogDirsTopic(
+            name=topic.kafka_name,
+            partitions=tuple(
+                types.DescribeLogDirsPartition(
+                    partition_index=index,
+                    partition_size=topic.queues[index].size_bytes,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+                for index in indexes
+            ),
+        )
+        for topic, indexes in wanted
+    )
+    directory = types.DescribeLogDirsResult(
+        error_code=ErrorCode.none, log_dir=broker.options.store.directory, topics=topics
+    )
+    return request.answer(
+        types.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(directory,))
+    )
+
+
+def _known_partitions(broker: "Broker", asked: Iterable[Any]) -> Iterable[tuple[Topic, list[int]]]:
+    for wish in asked:
+        topic = broker.topics.by_kafka_name(wish.topic)
+        if topic is not None:
+            yield topic, [index for index in wish.partitions if 0 <= index < topic.queue_count]
+
+
+def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
+    types = request.types
+    results = []
+    for wish in request.body.topic_partitions or ():
+        topic = broker.topics.by_kafka_name(wish.topic)
+        known = range(topic.queue_count if topic else 0)
+        results.append(
+            types.ReplicaElectionResult(
+                topic=wish.topic,
+                partition_result=tuple(
+                    types.PartitionResult(
+                        partition_id=index,
+                        error_code=ErrorCode.election_not_needed
+                        if index in known
+                        else ErrorCode.unknown_topic_or_partition,
+                        error_message=None,
+                    )
+                    for index in wish.partitions
+                ),
+            )
+        )
+    return request.answer(
+        types.ElectLeadersResponse(
+            throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=tuple(results)
+        )
+    )
+
+
+def list_partition_reassignments(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """There are none: there is nowhere to go."""
+    entity = request.types.ListPartitionReassignmentsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
+    )
+    return request.answer(entity)

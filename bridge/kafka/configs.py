@@ -1,0 +1,268 @@
+"""Configs from the outside: DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1.
+
+Topics have the configs of `bridge/topic_configs.py`. The broker shows some of its settings under Kafka's names; they
+are changed in its config file only. Other resources (loggers, client metrics, groups) have none.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bridge.answers import Answer
+from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
+from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.topic_configs import TABLE, ConfigType, InvalidConfig, check, value_of
+from bridge.topics import Topic, UnknownTopic
+from protocol.kafka.api import ErrorCode
+from store.entry import Promise
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_TOPIC, _BROKER = 2, 4  # ConfigResource.java
+_OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5  # DescribeConfigsResponse.java#ConfigSource
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.java
+
+
+class Described(NamedTuple):
+    name: str
+    value: str
+    source: int
+
+
+def described(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> Described:
+    """What a topic's config comes to, and who said so."""
+    value = value_of(name, overrides, broker)
+    if name in overrides:
+        return Described(name, value, _OF_TOPIC)
+    return Described(name, value, _DEFAULT if value == TABLE[name].default else _OF_BROKER)
+
+
+def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """A topic's configs as a request spells them; raises InvalidConfig."""
+    overrides = {}
+    for name, value in pairs:
+        if value is None:
+            raise InvalidConfig(f"null is no value for topic config {name}")
+        overrides[name] = value
+    check(overrides)
+    return overrides
+
+
+# -- DescribeConfigs
+
+
+def describe_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    results = tuple(_describe(broker, request, resource) for resource in request.body.resources)
+    entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
+    return request.answer(entity, broker.ledger.barrier())
+
+
+def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
+    error, message = ErrorCode.none, None
+    configs: tuple[Any, ...] = ()
+    try:
+        names = resource.configuration_keys
+        configs = tuple(
+            row
+            for row in _rows(broker, request, resource.resource_type, resource.resource_name)
+            if not names or row.name in names
+        )
+    except ANSWERABLE as refusal:
+        error, message = code_of(refusal), str(refusal)
+    return request.types.DescribeConfigsResult(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+def _rows(broker: "Broker", request: Request, resource_type: int, name: str) -> Iterator[Any]:
+    if resource_type == _TOPIC:
+        topic = _topic(broker, name)
+        for row in TABLE.values():
+            yield _row(
+                request, described(row.name, topic.configs, broker.topics.config_defaults),
+                row.type, row.doc, _synonyms(topic, row.name, broker.topics.config_defaults),
+            )  # fmt: skip
+    elif resource_type == _BROKER:
+        # Without a name it means what applies to all brokers by dynamic configs, of which there are none.
+        if name:
+            _check_node(broker, name)
+            for config, type_ in _broker_configs(broker):
+                yield _row(request, config, type_, "", [config], read_only=True)
+    else:
+        raise InvalidRequest(f"there are no configs of resource type {resource_type}")
+
+
+def _row(
+    request: Request,
+    config: Described,
+    type_: ConfigType,
+    doc: str,
+    synonyms: Iterable[Described],
+    *,
+    read_only: bool = False,
+) -> Any:
+    types, body = request.types, request.body
+    shown = synonyms if body.include_synonyms else ()
+    return types.DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=read_only,
+        config_source=config.source,
+        is_sensitive=False,
+        synonyms=tuple(types.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in shown),
+        config_type=int(type_),
+        documentation=doc if getattr(body, "include_documentation", False) else None,
+    )
+
+
+def _synonyms(topic: Topic, name: str, broker: Mapping[str, str]) -> list[Described]:
+    """Where the value could come from, the one that counts first."""
+    chain = [Described(name, TABLE[name].default, _DEFAULT)]
+    if name in broker:
+        chain.insert(0, Described(name, broker[name], _OF_BROKER))
+    if name in topic.configs:
+        chain.insert(0, Described(name, topic.configs[name], _OF_TOPIC))
+    return chain
+
+
+def _broker_configs(broker: "Broker") -> Iterator[tuple[Described, ConfigType]]:
+    """The settings that Kafka has a name for; to kafka-python `advertised.listeners` must come from the config file."""
+    options = broker.options
+    host, port = broker.kafka_address
+    topics, groups, kafka, retention = options.topics, options.groups, options.kafka, options.retention
+    values: dict[str, str | int | bool] = {
+        "node.id": broker.node_id,
+        "broker.id": broker.node_id,
+        "listeners": "PLAINTEXT://{}:{}".format(*broker.listening["kafka"]),
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "log.dirs": options.store.directory,
+        "num.partitions": topics.queues,
+        "auto.create.topics.enable": topics.auto_create,
+        "delete.topic.enable": True,
+        "default.replication.factor": 1,
+        "min.insync.replicas": 1,
+        "message.max.bytes": int(broker.topics.config_defaults.get("max.message.bytes", topics.message_bytes_max)),
+        "log.retention.ms": retention.ms,
+        "log.retention.bytes": retention.bytes,
+        "log.segment.bytes": options.store.segment_bytes,
+        "log.message.timestamp.type": "CreateTime",
+        "compression.type": "producer",
+        "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_ms,
+        "group.min.session.timeout.ms": groups.session_timeout_min_ms,
+        "group.max.session.timeout.ms": groups.session_timeout_max_ms,
+        "group.max.size": groups.members_max,
+        "offset.metadata.max.bytes": groups.metadata_bytes_max,
+        "offsets.retention.minutes": groups.positions_retention_ms // 60_000,
+        "socket.request.max.bytes": kafka.frame_bytes_max,
+        "fetch.max.bytes": kafka.fetch_bytes_max,
+        "connections.max.idle.ms": kafka.idle_ms,
+        "producer.id.expiration.ms": kafka.producer_id_expiration_ms,
+        "max.connections": options.limits.connections_max,
+    }
+    for name, value in values.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield Described(name, text, _OF_BROKER), _TYPES[type(value)]
+
+
+_TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, str: ConfigType.STRING}
+
+
+def _topic(broker: "Broker", name: str) -> Topic:
+    topic = broker.topics.by_kafka_name(name)
+    if topic is None:
+        raise UnknownTopic(f"topic {name} does not exist")
+    return topic
+
+
+def _check_node(broker: "Broker", name: str) -> None:
+    if name != str(broker.node_id):
+        raise InvalidRequest(f"there is no broker {name}; this one is {broker.node_id}")
+
+
+# -- AlterConfigs, IncrementalAlterConfigs
+
+
+def alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Replace a topic's whole set of overrides; what is not named falls back to its default."""
+
+    def replaced(topic: Topic, resource: Any) -> dict[str, str]:
+        return overrides_of((config.name, config.value) for config in resource.configs)
+
+    return _alter(broker, request, replaced, request.types.AlterConfigsResponse)
+
+
+def incremental_alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Change single configs of a topic."""
+    return _alter(broker, request, _changed, request.types.IncrementalAlterConfigsResponse)
+
+
+def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any) -> Answer:
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.body.resources)
+    promise: Promise | None = broker.ledger.barrier()
+    results = []
+    for resource in request.body.resources:
+        error, message = ErrorCode.none, None
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise InvalidRequest(f"{resource.resource_name} is named more than once")
+            topic = _alterable(broker, resource)
+            overrides = overrides_for(topic, resource)
+            if not request.body.validate_only:
+                promise = later(promise, broker.topics.configure(topic, overrides, broker.clock.now_ms()))
+        except ANSWERABLE as refusal:
+            error, message = code_of(refusal), str(refusal)
+        results.append(
+            request.types.AlterConfigsResourceResponse(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return request.answer(response(throttle_time=NO_THROTTLE, responses=tuple(results)), promise)
+
+
+def _alterable(broker: "Broker", resource: Any) -> Topic:
+    if resource.resource_type == _TOPIC:
+        return _topic(broker, resource.resource_name)
+    raise InvalidRequest(
+        "the broker's settings are changed in its config file"
+        if resource.resource_type == _BROKER
+        else f"there are no configs of resource type {resource.resource_type}"
+    )
+
+
+def _changed(topic: Topic, resource: Any) -> dict[str, str]:
+    overrides = dict(topic.configs)
+    names = Counter(config.name for config in resource.configs)
+    for config in resource.configs:
+        name, operation = config.name, config.config_operation
+        if names[name] > 1:
+            raise InvalidRequest(f"config {name} is changed more than once")
+        if operation == _DELETE:
+            check({name: TABLE[name].default} if name in TABLE else {name: ""})
+            overrides.pop(name, None)
+        elif operation == _SET:
+            overrides |= overrides_of([(name, config.value)])
+        elif operation in (_APPEND, _SUBTRACT):
+            overrides[name] = _changed_list(name, overrides, config.value or "", is_append=operation == _APPEND)
+        else:
+            raise InvalidRequest(f"unknown operation {operation} on config {name}")
+    check(overrides)
+    return overrides
+
+
+def _changed_list(name: str, overrides: Mapping[str, str], value: str, *, is_append: bool) -> str:
+    if name not in TABLE or TABLE[name].type is not ConfigType.LIST:
+        raise InvalidConfig(f"topic config {name} is no list")
+    current = [part for part in overrides.get(name, TABLE[name].default).split(",") if part]
+    named = [part.strip() for part in value.split(",")]
+    if is_append:
+        return ",".join([*current, *(part for part in named if part not in current)])
+    return ",".join(part for part in current if part not in named)

@@ -1,0 +1,59 @@
+"""Which Kafka error code stands for which of our exceptions: the one table, asked by every handler.
+
+Kafka's clients retry some codes and give up on others, so the choice decides what their users see.
+"""
+
+from bridge.positions import MetadataTooLarge, TooManyPositions
+from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence
+from bridge.publish import NotSupported, ProduceRefused
+from bridge.topic_configs import InvalidConfig
+from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
+from protocol.kafka.api import ErrorCode
+from protocol.kafka.record_batch import InvalidBatch, Reason
+from store.errors import Corruption, EntryTooLarge, OffsetOutOfRange, StoreError
+
+
+class InvalidRequest(Exception):
+    """A request that contradicts itself or names what nobody has; the message says so."""
+
+
+# A subclass comes before its base.
+_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
+    (InvalidRequest, ErrorCode.invalid_request),
+    (OffsetOutOfRange, ErrorCode.offset_out_of_range),
+    (EntryTooLarge, ErrorCode.record_list_too_large),
+    (Corruption, ErrorCode.corrupt_message),
+    # Retriable everywhere: clients hold their records back until there is room, or their delivery timeout ends.
+    (StoreError, ErrorCode.kafka_storage_error),
+    (TopicExists, ErrorCode.topic_already_exists),
+    (UnknownTopic, ErrorCode.unknown_topic_or_partition),
+    (InvalidTopicName, ErrorCode.invalid_topic_exception),
+    (InvalidQueueCount, ErrorCode.invalid_partitions),
+    (TooManyTopics, ErrorCode.policy_violation),
+    (InvalidConfig, ErrorCode.invalid_config),
+    (OutOfOrderSequence, ErrorCode.out_of_order_sequence_number),
+    (InvalidProducerEpoch, ErrorCode.invalid_producer_epoch),
+    (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
+    (ProduceRefused, ErrorCode.invalid_topic_exception),
+    (MetadataTooLarge, ErrorCode.offset_metadata_too_large),
+    (TooManyPositions, ErrorCode.group_max_size_reached),
+)
+
+_REASONS: dict[Reason, ErrorCode] = {
+    Reason.NOT_ONE_BATCH: ErrorCode.invalid_record,
+    Reason.CORRUPT: ErrorCode.corrupt_message,
+    Reason.INVALID: ErrorCode.invalid_record,
+    Reason.TOO_LARGE: ErrorCode.message_too_large,
+    Reason.TIMESTAMP: ErrorCode.invalid_timestamp,
+    Reason.COMPRESSION: ErrorCode.unsupported_compression_type,
+}
+
+# What handlers catch. Anything else is our bug.
+ANSWERABLE: tuple[type[Exception], ...] = (InvalidBatch, *(exception for exception, _ in _CODES))
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """The code for an ANSWERABLE exception."""
+    if isinstance(error, InvalidBatch):
+        return _REASONS[error.reason]
+    return next(code for exception, code in _CODES if isinstance(error, exception))

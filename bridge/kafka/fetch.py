@@ -1,0 +1,204 @@
+"""Fetch 4..12, without sessions: every request names all its partitions, every answer lists exactly these (KIP-227).
+
+One Fetch on its way:
+
+    read ── all partitions, in the order of the request, until the budget is spent
+     │        └── a partition that is not in memory: a reader thread brings it, then go on behind it
+     ├── enough, or an error, or no time to wait ──> answer
+     └── else park in the purgatory, watched by queue ── new records may be enough, or the time is up ──> read again
+
+Budget: the request's max_bytes, `kafka.fetch_bytes_max` and what the broker has room for in unsent answers; whole
+batches only, and one batch always, however large: a client that got nothing of it would ask for ever.
+Aborted transactions are none, and the last stable offset is the high watermark.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.kafka.errors import ANSWERABLE, code_of
+from bridge.kafka.request import Request
+from bridge.purgatory import Held
+from bridge.reading import Later
+from bridge.server import OutboxSlot
+from protocol.kafka import fetch as wire
+from protocol.kafka.api import ErrorCode
+from protocol.kafka.fetch import FetchRequest, PartitionAsked, PartitionFetched
+from store.entry import Buffer
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_READ_COMMITTED = 1
+_SESSION_ENDS = -1
+
+
+def fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+    asked: FetchRequest = request.body
+    if asked.session_id:
+        # We never gave one out: it is of an earlier broker. With the error the client starts over with all it wants.
+        error = ErrorCode.none if asked.session_epoch == _SESSION_ENDS else ErrorCode.fetch_session_id_not_found
+        return Answer(wire.encode_response(request.version, request.correlation_id, (), error=error))
+    return _Fetch(broker, connection, request).start()
+
+
+class _Fetch:
+    """One request that is not answered yet: it is being read, or waits for a reader thread, or is parked."""
+
+    __slots__ = (
+        "_asked", "_broker", "_budget_bytes", "_cold", "_connection", "_deadline_ms", "_fetched", "_found_bytes",
+        "_has_error", "_held", "_is_last", "_queues", "_request", "_seen", "_slot",
+    )  # fmt: skip
+
+    def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
+        self._broker, self._connection, self._request = broker, connection, request
+        self._asked: FetchRequest = request.body
+        self._is_last = self._asked.max_wait_ms <= 0  # What this reading finds is the answer, however little.
+        self._slot: OutboxSlot | None = None  # Set once the answer could not be given at once.
+        self._deadline_ms: int | None = None  # Monotonic; set once it was parked.
+        self._held: Held | None = None
+
+    def start(self) -> Answer | OutboxSlot:
+        self._begin()
+        is_read = self._read()
+        if is_read and self._is_enough():
+            return self._answer()
+        slot = self._slot = self._connection.outbox.reserve()
+        if is_read:
+            self._park()
+        return slot
+
+    # -- Reading
+
+    def _begin(self) -> None:
+        broker, asked = self._broker, self._asked
+        self._fetched: list[PartitionFetched] = []
+        self._queues: list[Queue] = []
+        self._found_bytes = 0
+        self._has_error = False
+        self._budget_bytes = min(
+            asked.max_bytes, broker.options.kafka.fetch_bytes_max, broker.server.answer_room_bytes()
+        )
+
+    def _read(self) -> bool:
+        """Read on to the last partition; false if a reader thread has to bring something first."""
+        asked, fetched = self._asked.partitions, self._fetched
+        while len(fetched) < len(asked):
+            partition = asked[len(fetched)]
+            found = self._read_partition(partition)
+            if found is None:
+                return False
+            fetched.append(found)
+        return True
+
+    def _read_partition(self, asked: PartitionAsked) -> PartitionFetched | None:
+        topic_name, index, epoch, offset, max_bytes = asked
+        topic = self._broker.topics.by_kafka_name(topic_name)
+        if topic is None or not 0 <= index < topic.queue_count:
+            return self._failed(asked, ErrorCode.unknown_topic_or_partition)
+        if epoch >= 0 and epoch != topic.leader_epoch(index):
+            is_old = epoch < topic.leader_epoch(index)
+            return self._failed(asked, ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)
+        queue = topic.queues[index]
+        end = queue.visible_end
+        if not queue.start_offset <= offset <= end:
+            return self._failed(asked, ErrorCode.offset_out_of_range)
+        self._queues.append(queue)
+        room_bytes = self._budget_bytes - self._found_bytes
+        if offset == end or (room_bytes <= 0 and self._found_bytes):
+            return self._found(asked, queue, end, ())
+        try:
+            found = self._broker.reader.kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
+        except ANSWERABLE as error:
+            return self._failed(asked, code_of(error))
+        if isinstance(found, Later):
+            self._cold = asked, queue, end
+            found.start(self._on_cold_read)
+            return None
+        return self._found(asked, queue, end, found)
+
+    def _on_cold_read(self, found: Sequence[Buffer] | Exception) -> None:
+        if self._connection.closed:
+            return
+        asked, queue, end = self._cold
+        if isinstance(found, Exception):
+            self._fetched.append(self._failed(asked, code_of(found)))
+        else:
+            self._fetched.append(self._found(asked, queue, end, found))
+        if self._read():
+            self._settle()
+
+    def _found(self, asked: PartitionAsked, queue: Queue, end: int, records: Sequence[Buffer]) -> PartitionFetched:
+        self._found_bytes += sum(map(len, records))
+        aborted = () if self._asked.isolation_level == _READ_COMMITTED else None
+        return PartitionFetched(asked.topic, asked.partition, 0, end, end, queue.start_offset, records, aborted)
+
+    def _failed(self, asked: PartitionAsked, error: ErrorCode) -> PartitionFetched:
+        self._has_error = True
+        return PartitionFetched(asked.topic, asked.partition, error)
+
+    # -- Answering or waiting
+
+    def _is_enough(self) -> bool:
+        return self._is_last or self._has_error or self._found_bytes >= self._asked.min_bytes or not self._queues
+
+    def _answer(self) -> Answer:
+        request = self._request
+        return Answer(wire.encode_response(request.version, request.correlation_id, self._fetched))
+
+    def _settle(self) -> None:
+        """All is read, after a wait: answer, or park."""
+        if self._is_enough():
+            self._end()
+        else:
+            self._park()
+
+    def _end(self) -> None:
+        connection, slot = self._connection, self._slot
+        assert slot is not None, "only an answer that was waited for has a slot"
+        if self._deadline_ms is not None and not connection.closed:
+            connection.on_close.remove(self._connection_closed)
+        connection.outbox.fill(slot, self._answer())
+
+    def _park(self) -> None:
+        """Wait for records of any partition that could be read."""
+        if self._deadline_ms is None:
+            self._deadline_ms = self._broker.clock.mono_ms() + self._asked.max_wait_ms
+            self._connection.on_close.append(self._connection_closed)
+        self._seen = self._growth()
+        self._held = self._broker.purgatory.hold(self, (queue.key for queue in self._queues), self._deadline_ms)
+        if self._held is None:
+            self.expire()
+
+    def _growth(self) -> tuple[int, int]:
+        """What moves when there may be more to read than before: bytes of the queues, and the topics themselves."""
+        return sum(queue.size_bytes for queue in self._queues), self._broker.topics.version
+
+    def try_complete(self) -> bool:
+        """Read again, unless the queues have not grown by what was missing."""
+        if self._asked.min_bytes > 1:
+            (seen_bytes, seen_version), (size_bytes, version) = self._seen, self._growth()
+            missing_bytes = self._asked.min_bytes - self._found_bytes
+            if size_bytes - seen_bytes < missing_bytes and version == seen_version:
+                return False
+        self._begin()
+        if not self._read():
+            return True  # Once the reader thread has brought it, `_settle` parks it again if need be.
+        if self._is_enough():
+            self._end()
+            return True
+        self._seen = self._growth()
+        return False
+
+    def expire(self) -> None:
+        """The client's patience is over: what there is now is the answer."""
+        self._is_last = True
+        self._begin()
+        if self._read():
+            self._end()
+
+    def _connection_closed(self) -> None:
+        if self._held is not None:
+            self._broker.purgatory.release(self._held)

@@ -1,0 +1,233 @@
+"""Classic consumer groups: JoinGroup 0..9, SyncGroup 0..5, Heartbeat 0..4, LeaveGroup 0..5, DescribeGroups 0..6,
+ListGroups 0..5, DeleteGroups 0..2. What a group does is in `group.py`; here its values become requests and responses.
+
+A group that is active in RocketMQ takes no Kafka members: they get INCONSISTENT_GROUP_PROTOCOL, Kafka's own word for
+members that do not speak what the others do, which clients raise at once.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bridge.answers import Answer
+from bridge.families import Family
+from bridge.kafka.errors import ANSWERABLE, code_of
+from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, Sync
+from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.server import OutboxSlot
+from protocol.kafka.api import ErrorCode, milliseconds
+from store.entry import Promise
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
+
+
+class Waiter(NamedTuple):
+    """The ticket of a JoinGroup or SyncGroup: where its answer goes, and in which form."""
+
+    connection: "KafkaConnection"
+    slot: OutboxSlot
+    request: Request
+
+
+def deliver(replies: Iterable[Reply[Waiter]]) -> None:
+    """Answer all that a group has decided; also what its deadlines decide."""
+    for (connection, slot, request), decided in replies:
+        entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
+        connection.outbox.fill(slot, request.answer(entity))
+
+
+# -- The rebalance
+
+
+def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+    body = request.body
+    if not broker.families.admits(body.group_id, Family.KAFKA):
+        return request.answer(_joined(request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+    session_timeout_ms = milliseconds(body.session_timeout)
+    join = Join(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        client_id=request.client_id,
+        client_host=f"/{connection.peer[0]}",
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout) if request.version >= 1 else session_timeout_ms,
+        protocol_type=body.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
+        member_id_required=request.version >= 4,
+        can_skip_assignment=request.version >= 9,
+    )
+    slot = connection.outbox.reserve()
+    deliver(broker.kafka_groups.join(join, Waiter(connection, slot, request), broker.clock.mono_ms()))
+    return slot
+
+
+def sync_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> OutboxSlot:
+    body = request.body
+    sync = Sync(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        generation=body.generation_id,
+        assignments=tuple((part.member_id, bytes(part.assignment)) for part in body.assignments),
+        instance_id=getattr(body, "group_instance_id", None),
+        protocol_type=getattr(body, "protocol_type", None),
+        protocol_name=getattr(body, "protocol_name", None),
+    )
+    slot = connection.outbox.reserve()
+    deliver(broker.kafka_groups.sync(sync, Waiter(connection, slot, request), broker.clock.mono_ms()))
+    return slot
+
+
+def heartbeat(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    body = request.body
+    instance_id = getattr(body, "group_instance_id", None)
+    error = broker.kafka_groups.heartbeat(
+        body.group_id, body.member_id, instance_id, body.generation_id, broker.clock.mono_ms()
+    )
+    return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
+
+
+def leave_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Versions below 3 name one member, whose error is the answer's own."""
+    body, types = request.body, request.types
+    if request.version < 3:
+        leavers = [Leaver(body.member_id)]
+    else:
+        leavers = [Leaver(member.member_id, member.group_instance_id) for member in body.members]
+    errors, replies = broker.kafka_groups.leave(body.group_id, leavers, broker.clock.mono_ms())
+    deliver(replies)
+    if request.version < 3:
+        return request.answer(types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=errors[0]))
+    members = tuple(
+        types.MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
+        for leaver, error in zip(leavers, errors, strict=True)
+    )
+    return request.answer(
+        types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
+    )
+
+
+def _joined(request: Request, joined: Joined) -> Any:
+    types = request.types
+    members = tuple(
+        types.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+        for member_id, instance_id, metadata in joined.members
+    )
+    return types.JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        # Null is "none" from version 7 on only.
+        protocol_name=joined.protocol_name if request.version >= 7 else joined.protocol_name or "",
+        leader=joined.leader_id,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=members,
+    )
+
+
+def _synced(request: Request, synced: Any) -> Any:
+    return request.types.SyncGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+# -- Looking at groups, and deleting them
+
+
+def list_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """List groups with members or positions, whichever protocol moved them."""
+    types = request.types
+    states = {state.lower() for state in getattr(request.body, "states_filter", ())}
+    group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
+    live = {group.group_id: group for group in broker.kafka_groups.groups()}
+    listed = []
+    for group_id in {*live, *broker.positions.groups()}:
+        protocol_type, state = _type_and_state(live.get(group_id))
+        if (not states or state.lower() in states) and (not group_types or _CLASSIC in group_types):
+            listed.append(
+                types.ListedGroup(
+                    group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC
+                )
+            )
+    return request.answer(
+        types.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=tuple(listed)),
+        broker.ledger.barrier(),
+    )
+
+
+def _type_and_state(group: Group[Waiter] | None) -> tuple[str, str]:
+    if group is None:
+        return "", "Empty"
+    return group.protocol_type or "", group.state.value
+
+
+def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    groups = tuple(_described(broker, request, group_id) for group_id in request.body.groups)
+    return request.answer(
+        request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups), broker.ledger.barrier()
+    )
+
+
+def _described(broker: "Broker", request: Request, group_id: str) -> Any:
+    types = request.types
+    group = broker.kafka_groups.group(group_id)
+    error, message = ErrorCode.none, None
+    protocol_type, state = _type_and_state(group)
+    if group is None and group_id not in broker.positions:
+        state = "Dead"
+        if request.version >= 6:
+            error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+    members = (
+        tuple(
+            types.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata_of(group.protocol_name),
+                member_assignment=member.assignment,
+            )
+            for member in (group.members.values() if group else ())
+        )
+        if group
+        else ()
+    )
+    return types.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type=protocol_type,
+        protocol_data=(group.protocol_name or "") if group and state == "Stable" else "",
+        members=members,
+    )
+
+
+def delete_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    types = request.types
+    results, promise = [], broker.ledger.barrier()
+    for group_id in request.body.groups_names:
+        error, deleted = _delete(broker, group_id)
+        promise = later(promise, deleted) or promise
+        results.append(types.DeletableGroupResult(group_id=group_id, error_code=error))
+    return request.answer(types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results)), promise)
+
+
+def _delete(broker: "Broker", group_id: str) -> tuple[ErrorCode, Promise | None]:
+    if broker.families.active(group_id) is not None:
+        return ErrorCode.non_empty_group, None
+    if group_id not in broker.positions:
+        return ErrorCode.group_id_not_found, None
+    try:
+        return ErrorCode.none, broker.positions.delete_group(group_id, broker.clock.now_ms())
+    except ANSWERABLE as error:
+        return code_of(error), None

@@ -1,0 +1,226 @@
+"""Offsets of the log: ListOffsets 1..10, OffsetForLeaderEpoch 2..4, DeleteRecords 0..2.
+
+    timestamp   -1 latest · -2, -4 earliest · -3 the first record with the greatest timestamp · -5 last tiered: none
+                t >= 0: the first record of that time or later
+    no such record: offset -1 and timestamp -1, without an error
+
+By time the answer is a record's own offset and timestamp, so the batch that holds it is opened; where that is not in
+memory, the answer waits for a reader thread. Nothing at or above the high watermark is ever given.
+"""
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bridge.answers import Answer
+from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
+from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.reading import FoundTime, Later
+from bridge.server import OutboxSlot
+from bridge.topics import Topic, UnknownTopic
+from protocol.kafka.api import ErrorCode
+from store.entry import Promise
+from store.errors import OffsetOutOfRange
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
+_HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
+_NO_EPOCH = -1
+
+
+def _partition(broker: "Broker", name: str, index: int) -> tuple[Topic, Queue]:
+    topic = broker.topics.by_kafka_name(name)
+    if topic is None or not 0 <= index < topic.queue_count:
+        raise UnknownTopic(f"there is no partition {index} of a topic {name}")
+    return topic, topic.queues[index]
+
+
+def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
+    """What a client gets whose idea of the leader epoch is not ours; -1: it has none."""
+    epoch = topic.leader_epoch(index)
+    if client_epoch in (_NO_EPOCH, epoch):
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if client_epoch < epoch else ErrorCode.unknown_leader_epoch
+
+
+# -- ListOffsets
+
+
+def list_offsets(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+    return _ListOffsets(broker, connection, request).start()
+
+
+class Listed(NamedTuple):
+    """The answer for one partition; the defaults are those of "no such record"."""
+
+    error: ErrorCode = ErrorCode.none
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = _NO_EPOCH
+
+
+class _ListOffsets:
+    """One request; it is answered when the last of its partitions is looked up."""
+
+    def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
+        self._broker, self._connection, self._request = broker, connection, request
+        self._asked = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
+        self._results: list[Listed] = [Listed()] * len(self._asked)
+        self._reading_count = 0
+        self._slot: OutboxSlot | None = None
+
+    def start(self) -> Answer | OutboxSlot:
+        counts = Counter((name, part.partition_index) for name, part in self._asked)
+        reads = []
+        for number, (name, part) in enumerate(self._asked):
+            try:
+                if counts[name, part.partition_index] > 1:
+                    raise InvalidRequest(f"partition {part.partition_index} of {name} is named more than once")
+                topic, queue = _partition(self._broker, name, part.partition_index)
+                found = self._look_up(topic, queue, part)
+            except ANSWERABLE as error:
+                found = Listed(code_of(error))
+            if isinstance(found, Later):
+                reads.append((found, partial(self._read, number, topic)))
+            else:
+                self._results[number] = found
+        if not reads:
+            return self._answer()
+        self._reading_count = len(reads)
+        slot = self._slot = self._connection.outbox.reserve()
+        for read, done in reads:
+            read.start(done)
+        return slot
+
+    def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
+        error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
+        if error is not ErrorCode.none:
+            return Listed(error)
+        timestamp, end = part.timestamp, queue.visible_end
+        if timestamp == _LATEST:
+            return Listed(offset=end, leader_epoch=topic.leader_epoch(queue.queue_id))
+        if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+            start = queue.start_offset
+            return Listed(offset=start, leader_epoch=topic.epoch_at(queue.queue_id, start)[0])
+        if timestamp == _LAST_TIERED:
+            return Listed()
+        if timestamp == _MAX_TIMESTAMP:
+            found = self._broker.reader.find_latest_time(queue, topic, end)
+        elif timestamp < 0:
+            raise InvalidRequest(f"unknown timestamp {timestamp}")
+        else:
+            found = self._broker.reader.find_time(queue, topic, timestamp, end)
+        return found if isinstance(found, Later) else _listed(topic, queue.queue_id, found)
+
+    def _read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
+        if isinstance(found, Exception):
+            self._results[number] = Listed(code_of(found))
+        else:
+            self._results[number] = _listed(topic, self._asked[number][1].partition_index, found)
+        self._reading_count -= 1
+        if not self._reading_count:
+            assert self._slot is not None, "only an answer that was waited for has a slot"
+            self._connection.outbox.fill(self._slot, self._answer())
+
+    def _answer(self) -> Answer:
+        types = self._request.types
+        topics: dict[str, list[Any]] = {}
+        for (name, part), listed in zip(self._asked, self._results, strict=True):
+            topics.setdefault(name, []).append(
+                types.ListOffsetsPartitionResponse(
+                    partition_index=part.partition_index,
+                    error_code=listed.error,
+                    timestamp=listed.timestamp_ms,
+                    offset=listed.offset,
+                    leader_epoch=listed.leader_epoch,
+                )
+            )
+        return self._request.answer(
+            types.ListOffsetsResponse(
+                throttle_time=NO_THROTTLE,
+                topics=tuple(
+                    types.ListOffsetsTopicResponse(name=name, partitions=tuple(partitions))
+                    for name, partitions in topics.items()
+                ),
+            )
+        )
+
+
+def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
+    if found is None:
+        return Listed()
+    offset, timestamp_ms = found
+    return Listed(ErrorCode.none, offset, timestamp_ms, topic.epoch_at(index, offset)[0])
+
+
+# -- OffsetForLeaderEpoch
+
+
+def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
+    types = request.types
+    topics = tuple(
+        types.OffsetForLeaderTopicResult(
+            topic=topic.topic, partitions=tuple(_epoch_end(broker, request, topic.topic, p) for p in topic.partitions)
+        )
+        for topic in request.body.topics
+    )
+    return request.answer(types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics))
+
+
+def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any:
+    epoch = end_offset = -1
+    try:
+        topic, _ = _partition(broker, name, asked.partition)
+        error = _epoch_error(topic, asked.partition, asked.current_leader_epoch)
+        if error is ErrorCode.none:
+            epoch, end_offset = topic.epoch_end(asked.partition, asked.leader_epoch)
+    except ANSWERABLE as refusal:
+        error = code_of(refusal)
+    return request.types.EpochEndOffset(
+        error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )
+
+
+# -- DeleteRecords
+
+
+def delete_records(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Move log starts up. What is below is gone for both protocols."""
+    types = request.types
+    promise: Promise | None = None
+    topics: dict[str, list[Any]] = {}
+    for name, asked in ((topic.name, part) for topic in request.body.topics for part in topic.partitions):
+        low_watermark, error = -1, ErrorCode.none
+        try:
+            low_watermark, moved = _delete_records(broker, name, asked.partition_index, asked.offset)
+            promise = later(promise, moved)
+        except ANSWERABLE as refusal:
+            error = code_of(refusal)
+        topics.setdefault(name, []).append(
+            types.DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=low_watermark, error_code=error
+            )
+        )
+    results = tuple(
+        types.DeleteRecordsTopicResult(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+    )
+    return request.answer(types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=results), promise)
+
+
+def _delete_records(broker: "Broker", name: str, index: int, offset: int) -> tuple[int, Promise | None]:
+    topic, queue = _partition(broker, name, index)
+    end = queue.visible_end
+    until = end if offset == _HIGH_WATERMARK else offset
+    if not 0 <= until <= end:
+        raise OffsetOutOfRange(str(queue), offset, queue.start_offset, end)
+    if not topic.may_produce:
+        raise InvalidRequest(f"topic {name} is the broker's own")
+    if until <= queue.start_offset:
+        return queue.start_offset, None
+    broker.store.trim(queue, until, broker.clock.now_ms())
+    return queue.start_offset, broker.store.promise()

@@ -1,0 +1,184 @@
+"""Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6: who leads what. On one node: always we.
+
+A topic that is missing is created at once and answered whole, where Kafka answers "not yet" until its controller is
+done. Answers wait for `Ledger.barrier()`: nobody shall learn of a topic that a crash can take back.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from bridge.answers import Answer
+from bridge.kafka.errors import ANSWERABLE
+from bridge.kafka.request import NO_THROTTLE, Request
+from bridge.topics import Topic
+from protocol.kafka.api import ErrorCode, ResponseTypes, encode_body, encode_frame
+from protocol.names import is_kafka_topic
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadata says.
+_NODES = (NODE_ID,)
+
+# Bodies kept for the same question, until a topic changes. Encoding takes some 3.5 us a partition, and clients ask
+# again every few minutes, all at once after a broker restart.
+CACHED_BODIES_MAX = 256
+CACHED_BODY_BYTES_MAX = 256 << 10
+
+# AclOperation codes as bits, what may be done where nobody is refused: all that Kafka counts for the resource.
+_NOT_ASKED = -(1 << 31)
+_TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+_CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+
+class MetadataCache:
+    """Encoded bodies by question, all of the same state of the topics."""
+
+    def __init__(self) -> None:
+        self._topics_version = -1
+        self._bodies: dict[tuple[object, ...], bytes] = {}
+
+    def get(self, topics_version: int, question: tuple[object, ...]) -> bytes | None:
+        if topics_version != self._topics_version:
+            self._topics_version = topics_version
+            self._bodies.clear()
+        return self._bodies.get(question)
+
+    def put(self, question: tuple[object, ...], body: bytes) -> None:
+        if len(body) <= CACHED_BODY_BYTES_MAX and len(self._bodies) < CACHED_BODIES_MAX:
+            self._bodies[question] = body
+
+
+# -- Metadata
+
+
+def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
+    asked = request.body.topics
+    everything = asked is None or (request.version == 0 and not asked)
+    names = None if everything else tuple((topic.name, getattr(topic, "topic_id", None)) for topic in asked)
+    if names is not None:
+        _create_missing(broker, request, [name for name, topic_id in names if topic_id is None])
+    question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
+    body = broker.kafka_metadata.get(broker.topics.version, question)
+    if body is None:
+        body = encode_body(request.api_key, request.version, _describe(broker, request, names))
+        broker.kafka_metadata.put(question, body)
+    frame = encode_frame(request.api_key, request.version, request.correlation_id, body)
+    return Answer(frame, broker.ledger.barrier())
+
+
+def _create_missing(broker: "Broker", request: Request, names: Iterable[str | None]) -> None:
+    # Versions 0 to 3 have no say: they always allow it.
+    if not getattr(request.body, "allow_auto_topic_creation", True):
+        return
+    for name in names:
+        if name and broker.topics.by_kafka_name(name) is None:
+            try:
+                broker.topics.auto_create_for_kafka(name, broker.clock.now_ms())
+            except ANSWERABLE:
+                continue  # It is described as unknown, as when it may not be created.
+
+
+def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
+    types = request.types
+    operations = _NOT_ASKED
+    if getattr(request.body, "include_topic_authorized_operations", False):
+        operations = _TOPIC_OPERATIONS
+    if names is None:
+        topics = [_topic(types, topic, operations) for topic in broker.topics.all() if topic.is_listed]
+    else:
+        topics = [_asked_topic(broker, types, name, topic_id, operations) for name, topic_id in names]
+    host, port = broker.kafka_address
+    cluster_operations = getattr(request.body, "include_cluster_authorized_operations", False)
+    return types.MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=(types.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port, rack=None),),
+        cluster_id=broker.cluster_id,
+        controller_id=NODE_ID,
+        topics=tuple(topics),
+        cluster_authorized_operations=_CLUSTER_OPERATIONS if cluster_operations else _NOT_ASKED,
+        error_code=ErrorCode.none,
+    )
+
+
+def _asked_topic(
+    broker: "Broker", types: ResponseTypes, name: str | None, topic_id: UUID | None, operations: int
+) -> Any:
+    topic = broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+    if topic is not None:
+        return _topic(types, topic, operations)
+    if topic_id is not None:
+        error = ErrorCode.unknown_topic_id
+    elif is_kafka_topic(name or ""):
+        error = ErrorCode.unknown_topic_or_partition
+    else:
+        error = ErrorCode.invalid_topic_exception
+    return types.MetadataResponseTopic(
+        error_code=error, name=None if topic_id is not None else name or "", topic_id=topic_id, partitions=()
+    )
+
+
+def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
+    return types.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.kafka_name,
+        topic_id=topic.id,
+        is_internal=False,  # Spark drops internal topics from what it subscribes to.
+        partitions=tuple(
+            types.MetadataResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=partition,
+                leader_id=NODE_ID,
+                leader_epoch=topic.leader_epoch(partition),
+                replica_nodes=_NODES,
+                isr_nodes=_NODES,
+                offline_replicas=(),
+            )
+            for partition in range(topic.queue_count)
+        ),
+        topic_authorized_operations=operations,
+    )
+
+
+# -- Cluster and coordinators
+
+
+def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    types = request.types
+    host, port = broker.kafka_address
+    asked_type = getattr(request.body, "endpoint_type", 1)
+    is_ours = asked_type == 1  # Brokers; 2 would be controllers, which nobody can reach here.
+    wants_operations = request.body.include_cluster_authorized_operations
+    node = types.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port, rack=None, is_fenced=False)
+    return request.answer(
+        types.DescribeClusterResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.none if is_ours else ErrorCode.mismatched_endpoint_type,
+            error_message=None if is_ours else "this is a broker's endpoint",
+            endpoint_type=1,
+            cluster_id=broker.cluster_id,
+            controller_id=NODE_ID,
+            brokers=(node,) if is_ours else (),
+            cluster_authorized_operations=_CLUSTER_OPERATIONS if wants_operations else _NOT_ASKED,
+        )
+    )
+
+
+def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Name ourselves for groups and transactional ids; share groups (KIP-932) have nobody."""
+    types = request.types
+    host, port = broker.kafka_address
+    is_known = getattr(request.body, "key_type", 0) in (0, 1)
+    found: dict[str, Any] = {"error_code": ErrorCode.none, "error_message": None}
+    if is_known:
+        found |= {"node_id": NODE_ID, "host": host, "port": port}
+    else:
+        found |= {"node_id": -1, "host": "", "port": -1}
+        found |= {"error_code": ErrorCode.invalid_request, "error_message": "share groups are not supported"}
+    if request.version < 4:
+        return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
+    coordinators = tuple(types.Coordinator(key=key, **found) for key in request.body.coordinator_keys)
+    return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators))

@@ -1,0 +1,104 @@
+"""Produce 3..11 (advertised from 0) and InitProducerId 0..5 for idempotent producers.
+
+Each partition of a request is judged and appended on its own, at once, in order of arrival; the answer waits until the
+log keeps all of them. On one node acks=1 and acks=-1 are the same: the topic's `flush.mode` decides what "kept" means.
+The request's timeout is ignored: there is no replica to wait for.
+
+    acks=0      no answer at all; after an error the connection is closed, which is how the client learns (KafkaApis)
+    repeated    a batch of an idempotent producer that lies in the log already: success, with its offset
+"""
+
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.kafka.errors import ANSWERABLE, code_of
+from bridge.kafka.request import NO_THROTTLE, Request
+from protocol.kafka import produce as wire
+from protocol.kafka.api import ErrorCode
+from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
+from store.entry import Promise
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_ZSTD_FROM = 7
+_ACKS = (-1, 0, 1)
+
+
+def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | None:
+    asked: ProduceRequest = request.body
+    acks, now_ms = asked.acks, broker.clock.now_ms()
+    allows_zstd = request.version >= _ZSTD_FROM
+    results: list[PartitionProduced] = []
+    end, durable = 0, False
+    for partition in asked.partitions:
+        if acks not in _ACKS:
+            results.append(_refused(partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
+            continue
+        result, promise = _append(broker, partition, now_ms, allows_zstd)
+        results.append(result)
+        if promise is not None:
+            end, durable = max(end, promise.end), durable or promise.durable
+    if acks == 0:
+        _close_after_error(connection, results)
+        return None
+    buffers = wire.encode_response(request.version, request.correlation_id, results)
+    return Answer(buffers, Promise(end, durable) if end else None)
+
+
+def _append(
+    broker: "Broker", partition: PartitionRecords, now_ms: int, allows_zstd: bool
+) -> tuple[PartitionProduced, Promise | None]:
+    name, index, records = partition
+    topic = broker.topics.by_kafka_name(name)
+    if topic is None or not 0 <= index < topic.queue_count:
+        return _refused(partition, ErrorCode.unknown_topic_or_partition, None), None
+    try:
+        base_offset, log_append_ms, promise = broker.publisher.kafka(
+            topic, index, records or b"", now_ms, allows_zstd=allows_zstd
+        )
+    except ANSWERABLE as error:
+        return _refused(partition, code_of(error), str(error)), None
+    start = topic.queues[index].start_offset
+    return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
+
+
+def _refused(partition: PartitionRecords, error: ErrorCode, message: str | None) -> PartitionProduced:
+    return PartitionProduced(partition.topic, partition.partition, error, error_message=message)
+
+
+def _close_after_error(connection: "KafkaConnection", results: list[PartitionProduced]) -> None:
+    for result in results:
+        if result.error:
+            error = ErrorCode(result.error).name
+            connection.close(f"produced with acks=0 to {result.topic}/{result.partition}: {error}")
+            return
+
+
+# -- Producer ids
+
+
+def init_producer_id(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """Give a fresh producer id with epoch 0. Timeout and id in the request mean nothing without a transaction."""
+    types, promise, producer_id = request.types, None, -1
+    error = ErrorCode.none
+    if request.body.transactional_id is not None:
+        error = NO_TRANSACTIONS
+    else:
+        try:
+            producer_id, promise = broker.producers.allocate(broker.clock.now_ms())
+        except ANSWERABLE as refusal:
+            error = code_of(refusal)
+    entity = types.InitProducerIdResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        producer_id=producer_id,
+        producer_epoch=0 if error is ErrorCode.none else -1,
+    )
+    return request.answer(entity, promise)
+
+
+# What a transactional producer gets for its first request. Java and librdkafka raise this one at once as fatal; most
+# others they would take for a passing state and ask again until a timeout hides the reason.
+NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed

@@ -1,0 +1,35 @@
+"""What is not there, said as Kafka says it: ACLs 1..3 without an authorizer, client quotas 0..1 without any."""
+
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.kafka.request import NO_THROTTLE, Request
+from protocol.kafka.api import ErrorCode
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_DISABLED = {"error_code": ErrorCode.security_disabled, "error_message": "No Authorizer is configured."}
+
+
+def describe_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    return request.answer(request.types.DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **_DISABLED))
+
+
+def create_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    results = tuple(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
+    return request.answer(request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results))
+
+
+def delete_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    results = tuple(request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters)
+    return request.answer(request.types.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=results))
+
+
+def describe_client_quotas(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """No quota is set. Not null, which would be an error to Java's AdminClient."""
+    entity = request.types.DescribeClientQuotasResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()
+    )
+    return request.answer(entity)

@@ -1,0 +1,74 @@
+"""Walks the dispatch table: every advertised version can be read and answered, and ApiVersions says what the table says."""
+
+import pytest
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from bridge.kafka import TABLE, Api, versions
+from protocol.kafka import fetch, produce
+from protocol.kafka.api import FLEXIBLE_FROM, ApiKey, ErrorCode, is_flexible, response_types
+
+ROWS = [pytest.param(api, id=api.key.name) for api in TABLE.values()]
+
+# What clients would try to use if it were advertised, though nothing is behind it.
+ABSENT = (
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SASL_AUTHENTICATE,
+)
+TELEMETRY = (71, 72)
+
+
+@pytest.mark.parametrize("api", ROWS)
+def test_every_version_of_a_row_has_a_schema_and_a_handler(api: Api) -> None:
+    assert callable(api.handler)
+    for version in range(api.min_version, api.max_version + 1):
+        assert load_request_schema(api.key, version).__flexible__ is is_flexible(api.key, version)
+        assert response_types(api.key, version) is not None
+
+
+def test_hot_codecs_cover_their_rows() -> None:
+    for codec, api in ((produce, TABLE[ApiKey.PRODUCE]), (fetch, TABLE[ApiKey.FETCH])):
+        assert codec.VERSION_MIN <= api.min_version <= api.max_version <= codec.VERSION_MAX
+
+
+def test_minimums_are_those_that_old_librdkafka_looks_for() -> None:
+    single_versions = {
+        ApiKey.PRODUCE: (0, 3, 7), ApiKey.FETCH: (4, 10), ApiKey.LIST_OFFSETS: (1,), ApiKey.OFFSET_COMMIT: (2,),
+        ApiKey.OFFSET_FETCH: (1,), ApiKey.FIND_COORDINATOR: (0,), ApiKey.JOIN_GROUP: (0,), ApiKey.SYNC_GROUP: (0,),
+        ApiKey.HEARTBEAT: (0,), ApiKey.LEAVE_GROUP: (0,), ApiKey.INIT_PRODUCER_ID: (0,), ApiKey.API_VERSIONS: (0,),
+        ApiKey.SASL_HANDSHAKE: (0,),
+    }  # fmt: skip
+    for key, wanted in single_versions.items():
+        low, high = TABLE[key].advertised
+        assert all(low <= version <= high for version in wanted), key.name
+
+
+def test_what_is_not_there_is_not_advertised() -> None:
+    assert TABLE.keys().isdisjoint({*ABSENT, *TELEMETRY})
+    assert TABLE[ApiKey.PRODUCE].max_version < 12  # from there on a client may leave AddPartitionsToTxn out
+    assert TABLE[ApiKey.FETCH].max_version < 13  # from there on topics have ids only
+
+
+def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> None:
+    (frame,) = versions.unsupported(correlation_id=7).buffers
+    entity, size = entity_reader(load_response(0))(bytes(frame), 8)
+    assert frame[4:8] == b"\0\0\0\x07"
+    assert 8 + size == len(frame)
+    assert entity.error_code is ErrorCode.unsupported_version
+    assert {key.api_key: (key.min_version, key.max_version) for key in entity.api_keys} == {
+        api.key: api.advertised for api in TABLE.values()
+    }
+
+
+def load_response(version: int) -> type:
+    from kio.index import load_response_schema
+
+    return load_response_schema(ApiKey.API_VERSIONS, version)
+
+
+def test_flexible_versions_are_known_for_every_row() -> None:
+    never = {ApiKey.SASL_HANDSHAKE, ApiKey.OFFSET_DELETE}
+    assert TABLE.keys() - FLEXIBLE_FROM.keys() == never
