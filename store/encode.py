@@ -13,24 +13,23 @@ Entry = Frame | State | Control
 _pack_header = ENTRY_HEADER.pack_into
 
 
-def payload_size(entry: Entry) -> int:
-    """Return the bytes of a frame, a state record or a control entry's payload."""
-    if type(entry) is not Frame:
-        return len(entry.payload)  # type: ignore[union-attr]
-    body = entry.body
-    return len(body) if type(body) in _BUFFER_TYPES else sum(map(len, body))  # type: ignore[arg-type]
-
-
 _BUFFER_TYPES = (bytes, bytearray, memoryview)
 
 
-def occupied_size(entry: Entry, size: int) -> int:
-    """Return what an entry with a payload of `size` bytes will occupy; raises EntryTooLarge for what no header can say."""
+def sizes_of(entry: Entry) -> tuple[int, int]:
+    """Return the size of an entry's frame or payload, and how much the entry will occupy.
+
+    Raises EntryTooLarge for what no header can say.
+    """
     if type(entry) is not Frame:
-        return entry_size(size, 0, 0)
-    if not 0 < entry.count <= COUNT_MAX or len(entry.extra) > EXTRA_SIZE_MAX:
-        raise EntryTooLarge(f"a frame of {entry.count} records with {len(entry.extra)} extra bytes")
-    return entry_size(size, len(entry.extra), entry.count)
+        size = len(entry.payload)  # type: ignore[union-attr]
+        return size, entry_size(size, 0, 0)
+    body = entry.body
+    size = len(body) if type(body) in _BUFFER_TYPES else sum(map(len, body))  # type: ignore[arg-type]
+    count, extra_size = entry.count, len(entry.extra)
+    if not 0 < count <= COUNT_MAX or extra_size > EXTRA_SIZE_MAX:
+        raise EntryTooLarge(f"a frame of {count} records with {extra_size} extra bytes")
+    return size, entry_size(size, extra_size, count)
 
 
 def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: Slot) -> None:

@@ -19,6 +19,10 @@ STATE_FORM = 1  # a state record: opaque here, given back at recovery
 FIRST_FRAME_FORM = 2
 
 
+# Makes a named tuple of its fields at half the cost of calling its class: for what is made with every message.
+new_tuple = tuple.__new__
+
+
 class Slot(NamedTuple):
     """Where an entry lies, known at the moment of its append."""
 

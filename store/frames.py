@@ -1,20 +1,21 @@
 """From index rows to frames: slices of the tail, or reads of segment files.
 
-A queue's entries lie scattered among those of other queues. Those that lie close are fetched with one read: up to
-GAP_BYTES between two are cheaper to read than to skip.
+A queue's entries lie scattered among those of other queues. Those that lie close are fetched with one read: up to a gap's size
+between two is cheaper to read along than to skip.
 """
 
 from collections.abc import Callable, Iterator
 
 from store.commitlog import CommitLog
-from store.entry import Buffer, Stored
+from store.entry import Buffer, Stored, new_tuple
 from store.errors import Corruption
 from store.files import Files
 from store.format import ENTRY_HEADER_SIZE
 from store.queue_index import Row
 from store.segment import Segment
 
-GAP_BYTES = 16 * 1024
+CACHED_GAP_BYTES = 16 * 1024  # costs as much to copy as another call
+DISK_GAP_BYTES = 64 * 1024  # the kernel would read most of it ahead anyway
 SPAN_BYTES_MAX = 1 << 20  # of one read, unless a single frame is larger
 
 # Reads `size` bytes at a place of a segment's file; None: it would block.
@@ -34,14 +35,14 @@ class Frames:
         if rows[0][1] >= floor:
             return self._from_tail(rows)
         in_files = [row for row in rows if row[1] < floor]
-        found = self._from_files(in_files, self._read_cached)
+        found = self._from_files(in_files, self._read_cached, CACHED_GAP_BYTES)
         if len(found) == len(in_files) < len(rows):
             found += self._from_tail(rows[len(found) :])
         return found
 
     def from_disk(self, rows: list[Row]) -> list[Stored]:
         """Return the entries of all rows, waiting for the disk. Raises OSError, FileNotFoundError for a removed segment."""
-        return self._from_files(rows, self._read_blocking)
+        return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
 
     # -- Tail
 
@@ -59,9 +60,9 @@ class Frames:
 
     # -- Files
 
-    def _from_files(self, rows: list[Row], read: ReadSegment) -> list[Stored]:
+    def _from_files(self, rows: list[Row], read: ReadSegment, gap_bytes: int) -> list[Stored]:
         found: list[Stored] = []
-        for segment, span in self._spans(rows):
+        for segment, span in self._spans(rows, gap_bytes):
             start = span[0][1] + ENTRY_HEADER_SIZE
             size = span[-1][1] + ENTRY_HEADER_SIZE + span[-1][2] - start
             piece = read(segment, size, start - segment.start)
@@ -69,15 +70,10 @@ class Frames:
                 break
             if len(piece) < size:
                 raise Corruption(f"{segment.path} ends within an entry at {span[-1][1]}")
-            view = memoryview(piece).toreadonly()
-            for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in span:
-                at = position + ENTRY_HEADER_SIZE - start
-                found.append(
-                    Stored(base_offset, count, form, position, stored_ms, latest_ms, tags, view[at : at + size])
-                )
+            found += _cut(span, memoryview(piece).toreadonly(), start)
         return found
 
-    def _spans(self, rows: list[Row]) -> Iterator[tuple[Segment, list[Row]]]:
+    def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
         """Group neighbouring rows that one read fetches."""
         first = 0
         segment = self._log.segments.find(rows[0][1]) if rows else None
@@ -86,7 +82,7 @@ class Frames:
             end_before = rows[number - 1][1] + ENTRY_HEADER_SIZE + rows[number - 1][2]
             if number > first and (
                 row[1] >= segment.known_end
-                or row[1] - end_before > GAP_BYTES
+                or row[1] - end_before > gap_bytes
                 or row[1] + row[2] - rows[first][1] > SPAN_BYTES_MAX
             ):
                 yield segment, rows[first:number]
@@ -105,3 +101,18 @@ class Frames:
             return self._files.read(handle, size, at)
         finally:
             self._files.close(handle)
+
+
+def _cut(rows: list[Row], view: memoryview, start: int) -> list[Stored]:
+    """Cut the frames of rows out of the bytes of the log from position `start` on."""
+    start -= ENTRY_HEADER_SIZE
+    return [
+        new_tuple(
+            Stored,
+            (
+                base_offset, count, form, position, stored_ms, latest_ms, tags,
+                view[position - start : position - start + size],
+            ),
+        )
+        for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in rows
+    ]  # fmt: skip

@@ -44,6 +44,7 @@ ROWS_PER_FILE = 65_536  # a multiple of PROBE_ROWS
 TAIL_BYTES_MAX = 64 * 1024  # 1,170 rows in one write; bounds what a queue holds in memory
 TAIL_BYTES_KEPT = 8 * 1024
 OPEN_FILES_MAX = 256  # by all queues together; beyond, the file unused for longest is closed
+ROWS_AT_ONCE = 32  # a read unpacks so many first, then as many again as it has, as long as its limits allow
 PROBE_ROWS = 64  # a search in files reads this many at once: most of a page, for the price of one row
 INDEX_DIRECTORY = "index"
 BEFORE_ALL_MS = -1 << 63  # `latest_ms` of an index without rows
@@ -208,9 +209,20 @@ class QueueIndex:
         meanwhile: compare the queue's start again.
         """
         number = self.find_offset(offset, block=block)
-        rows = None if number is None else self.rows(number, max_rows, block=block)
-        if number is not None and rows and rows[0][0] + rows[0][3] <= offset:
-            rows = self.rows(number + 1, max_rows, block=block)
+        if number is None:
+            return None
+        rows: list[Row] = []
+        # In growing steps: most reads want few rows, and each one that is unpacked costs.
+        while len(rows) < max_rows and (not rows or _is_within(rows, max_bytes, until_offset)):
+            more = self.rows(number, min(max_rows - len(rows), max(len(rows), ROWS_AT_ONCE)), block=block)
+            if more is None and not rows:
+                return None
+            if not more:
+                break
+            number += len(more)
+            if more[0][0] + more[0][3] <= offset:
+                del more[0]
+            rows += more
         return _within(rows, max_bytes, until_offset) if rows else rows
 
     def rows(self, number: int, max_rows: int = 1, *, block: bool = False) -> list[Row] | None:
@@ -231,6 +243,8 @@ class QueueIndex:
 
     def find_offset(self, offset: int, *, block: bool = False) -> int | None:
         """Return the number of the last row that begins at or below `offset`, or the first row if none does."""
+        if (number := self._guess(offset)) is not None:
+            return number
         above = self._find(_BASE_OFFSET, offset + 1, block)
         return None if above is None else max(self.first_row, above - 1)
 
@@ -247,6 +261,18 @@ class QueueIndex:
         return self._find(_BYTES_BEFORE, total, block)
 
     # -- Searching
+
+    def _guess(self, offset: int) -> int | None:
+        """Return the row in the tail that covers `offset` if it lies where equal counts would put it, as it mostly does."""
+        tail = self._tail
+        if not tail:
+            return None
+        first_offset = _BASE_OFFSET.of(tail, 0)
+        if not first_offset <= offset < self.end_offset:
+            return None
+        number = (offset - first_offset) * (len(tail) // ROW_SIZE) // (self.end_offset - first_offset)
+        base_offset, _, _, count, _, _, _, _, _ = ROW.unpack_from(tail, number * ROW_SIZE)
+        return tail.first_row + number if base_offset <= offset < base_offset + count else None
 
     def _find(self, column: _Column, value: int, block: bool) -> int | None:
         """Return the number of the first row whose `column` is at least `value`, or the end."""
@@ -524,12 +550,15 @@ def _search(key: Callable[[int], int], value: int, low: int, high: int, guess: i
 
 def _within(rows: list[Row], max_bytes: int, until_offset: int) -> list[Row]:
     """Cut the rows where they pass a limit; the first may exceed `max_bytes`."""
-    last = rows[-1]
-    if last[0] + last[3] <= until_offset and sum([row[2] for row in rows]) <= max_bytes:
+    if _is_within(rows, max_bytes, until_offset):
         return rows
-    taken_bytes = 0
-    for number, (base_offset, _, size, count, _, _, _, _, _) in enumerate(rows):
-        taken_bytes += size
-        if base_offset + count > until_offset or (taken_bytes > max_bytes and number):
+    bytes_until = rows[0][8] + max_bytes
+    for number, (base_offset, _, size, count, _, _, _, _, bytes_before) in enumerate(rows):
+        if base_offset + count > until_offset or (bytes_before + size > bytes_until and number):
             return rows[:number]
     return rows
+
+
+def _is_within(rows: list[Row], max_bytes: int, until_offset: int) -> bool:
+    last = rows[-1]
+    return last[0] + last[3] <= until_offset and last[8] + last[2] - rows[0][8] <= max_bytes

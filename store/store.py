@@ -27,8 +27,8 @@ from typing import Protocol
 from store.checkpoint import Checkpoint, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
 from store.control import Control, Kind, queue_control, snapshot_control
-from store.encode import Entry, occupied_size, payload_size, put_frame, put_other
-from store.entry import Appended, Frame, Promise, Slot, State, Stored
+from store.encode import Entry, put_frame, put_other, sizes_of
+from store.entry import Appended, Frame, Promise, Slot, State, Stored, new_tuple
 from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
@@ -89,7 +89,8 @@ class Store:
         self.options = options
         self._replayer = replayer
         self._lock = lock
-        self._queues = Queues(files, durable=options.flush == "sync")
+        self._is_sync = options.flush == "sync"
+        self._queues = Queues(files, durable=self._is_sync)
         recovered = recover(files, options.open_segments_max, self._queues, replayer)
         self.recovery: RecoveryReport = recovered.report
         self._log = CommitLog(files, options, recovered.segments, recovered.end_position, epoch=recovered.report.epoch)
@@ -202,71 +203,57 @@ class Store:
         """
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
-        if self._log.unwritten_bytes > self.options.tail_bytes:
+        log = self._log
+        if log.next_position - log.written > self.options.tail_bytes:
             self._write_early()
         slots = self._append_unit(entries, now_ms)
-        durable = self._is_durable(entries)
-        return Appended(slots, Promise(self._log.next_position, durable))
+        promise = new_tuple(Promise, (log.next_position, self._is_durable(entries)))
+        return new_tuple(Appended, (slots, promise))
 
     def _is_durable(self, entries: Sequence[Frame | State]) -> bool:
         """Tell what the answer waits for: the most that a queue asks; for state alone the broker's own setting."""
-        durables = [entry.queue.durable for entry in entries if type(entry) is Frame]
-        return any(durables) if durables else self.options.flush == "sync"
+        has_frame = False
+        for entry in entries:
+            if type(entry) is Frame:
+                if entry.queue.durable:
+                    return True
+                has_frame = True
+        return not has_frame and self._is_sync
 
     def _append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[Slot]:
         """Encode the unit into the tail, then index it. What can be wrong is found before anything has changed."""
-        log = self._log
-        stored_ms = now_ms if now_ms > self._stored_ms else self._stored_ms
-        sizes = [payload_size(entry) for entry in entries]
+        stored_ms = self._stored_ms
+        if now_ms > stored_ms:
+            stored_ms = now_ms
+        placed: list[tuple[Entry, int, int]] = []  # with the size of its payload and its place in the unit
         unit_size = UNIT_HEADER_SIZE
-        places = []
-        for entry, size in zip(entries, sizes, strict=True):
-            places.append(unit_size)
-            unit_size += occupied_size(entry, size)
-        chunk = log.begin(unit_size)
-        try:
-            slots = self._put_entries(chunk, entries, sizes, places, stored_ms)
-        except BaseException:
-            chunk.writable[chunk.used : chunk.used + unit_size] = bytes(unit_size)
-            raise
-        log.commit(chunk, unit_size, stored_ms, len(entries), flags)
-        self._stored_ms = stored_ms
-        self._index(entries, sizes, slots)
-        return slots
-
-    def _put_entries(
-        self, chunk: Chunk, entries: Sequence[Entry], sizes: list[int], places: list[int], stored_ms: int
-    ) -> list[Slot]:
-        """Assign offsets and positions and encode; the queues still have their old ends."""
-        at, position = chunk.used, chunk.end
+        for entry in entries:
+            size, occupied = sizes_of(entry)
+            placed.append((entry, size, unit_size))
+            unit_size += occupied
+        chunk = self._log.begin(unit_size)
         slots: list[Slot] = []
-        ends: dict[Queue, int] = {}  # of queues that come more than once in this unit
-        for entry, size, place in zip(entries, sizes, places, strict=True):
-            if type(entry) is Frame:
-                queue = entry.queue
-                base_offset = ends.get(queue, queue.end_offset)
-                ends[queue] = base_offset + entry.count
-                slot = Slot(position + place, base_offset, stored_ms)
-                put_frame(chunk, at + place, entry, size, slot)
-            else:
-                slot = Slot(position + place, NO_OFFSET, stored_ms)
-                put_other(chunk, at + place, entry)
-            slots.append(slot)
+        try:
+            _put_entries(chunk, placed, stored_ms, slots)
+        except BaseException:
+            _undo(chunk, placed, slots, unit_size)
+            raise
+        self._log.commit(chunk, unit_size, stored_ms, len(placed), flags)
+        self._stored_ms = stored_ms
+        self._index(placed, slots)
         return slots
 
-    def _index(self, entries: Sequence[Entry], sizes: list[int], slots: list[Slot]) -> None:
-        """Move the ends of the queues over a unit that was appended, add its rows, and note whom it touched."""
+    def _index(self, placed: list[tuple[Entry, int, int]], slots: list[Slot]) -> None:
+        """Add the rows of a unit that was appended, and note whom it touched."""
         last_offsets = self._log.segments.active.last_offsets
-        for entry, size, (position, base_offset, stored_ms) in zip(entries, sizes, slots, strict=True):
+        for (entry, size, _), (position, base_offset, stored_ms) in zip(placed, slots, strict=True):
             if type(entry) is not Frame:
                 continue
             queue, count = entry.queue, entry.count
-            queue.end_offset = base_offset + count
             last_offsets[queue.key] = base_offset + count - 1
-            if queue.index.append(
-                base_offset, position, size, count, entry.timestamp_ms, stored_ms, entry.tags, entry.form
-            ):
-                self._full_indexes[queue.index] = None
+            index = queue.index
+            if index.append(base_offset, position, size, count, entry.timestamp_ms, stored_ms, entry.tags, entry.form):
+                self._full_indexes[index] = None
             if not queue.is_touched:
                 queue.is_touched = True
                 self._touched.append(queue)
@@ -282,7 +269,7 @@ class Store:
 
     def promise(self) -> Promise:
         """Return the promise for all that was appended so far, at the broker's own durability."""
-        return Promise(self._log.next_position, self.options.flush == "sync")
+        return Promise(self._log.next_position, self._is_sync)
 
     def kept(self, promise: Promise) -> bool:
         return promise.end <= (self._log.durable if promise.durable else self.written)
@@ -610,6 +597,30 @@ class Store:
     def _refuse_when_ended(self) -> None:
         if isinstance(self._refusal, WritingEnded):
             raise WritingEnded(*self._refusal.args)
+
+
+def _put_entries(chunk: Chunk, placed: list[tuple[Entry, int, int]], stored_ms: int, slots: list[Slot]) -> None:
+    """Encode the entries, assigning their slots; `slots` has those that are done should one fail."""
+    at = chunk.used
+    position = chunk.start + at
+    for entry, size, place in placed:
+        if type(entry) is Frame:
+            queue = entry.queue
+            slot = new_tuple(Slot, (position + place, queue.end_offset, stored_ms))
+            put_frame(chunk, at + place, entry, size, slot)
+            queue.end_offset += entry.count
+        else:
+            slot = Slot(position + place, NO_OFFSET, stored_ms)
+            put_other(chunk, at + place, entry)
+        slots.append(slot)
+
+
+def _undo(chunk: Chunk, placed: list[tuple[Entry, int, int]], slots: list[Slot], unit_size: int) -> None:
+    """Give back the offsets of a unit that could not be encoded, and clear its place for the next."""
+    for (entry, _, _), slot in reversed(list(zip(placed, slots, strict=False))):
+        if type(entry) is Frame:
+            entry.queue.end_offset = slot.base_offset
+    chunk.writable[chunk.used : chunk.used + unit_size] = bytes(unit_size)
 
 
 def _rows_found(queue: Queue, find: FindRow, start_offset: int, until: int, *, block: bool) -> list[Row] | None:
