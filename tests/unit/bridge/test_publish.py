@@ -1,0 +1,241 @@
+"""Proves what the door takes, what it refuses and that a refusal appends nothing; on a real store in memory."""
+
+import pytest
+
+from bridge.config import ConvertOptions, RocketmqOptions
+from bridge.producers import OutOfOrderSequence
+from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
+from protocol.kafka import record_batch
+from protocol.kafka.compression import Codec
+from protocol.kafka.record_batch import InvalidBatch, Reason
+from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq import message_id, tags
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.door import NOW, Door, message, now
+
+CODECS = list(Codec)
+
+
+def stored(door: Door, topic) -> list:
+    queue = topic.queues[0]
+    return door.store.read(queue, 0, max_bytes=1 << 30, until=queue.visible_end)
+
+
+# -- Kafka
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_is_kept_byte_for_byte_but_for_offset_and_epoch(codec: Codec) -> None:
+    door = Door()
+    topic = door.topic()
+    sent = batch([b"a", b"b"], codec=codec)
+    assert door.kafka(topic, sent).base_offset == 0
+    assert door.kafka(topic, sent).base_offset == 2
+    second = stored(door, topic)[1]
+    assert (second.base_offset, second.count, second.timestamp_ms) == (2, 2, NOW + 1)
+    assert bytes(second.frame)[16:] == sent[16:]
+    assert record_batch.read_header(second.frame).base_offset == 2
+    assert record_batch.read_header(second.frame).leader_epoch == 0
+
+
+def test_log_append_time_is_stamped_and_signed() -> None:
+    door = Door()
+    topic = door.topic(message_timestamp_type="LogAppendTime")
+    published = door.kafka(topic, batch([b"a"], timestamp_ms=5))
+    assert published.log_append_ms == NOW
+    (entry,) = stored(door, topic)
+    assert {record.timestamp_ms for record in record_batch.records(entry.frame, 1 << 20)} == {NOW}
+    header = record_batch.read_header(entry.frame)
+    assert header.crc == record_batch.crc32c(bytes(entry.frame[21:]))
+
+
+def test_answer_waits_for_what_the_topic_promises() -> None:
+    door = Door()
+    for flush, durable in (("sync", True), ("async", False)):
+        topic = door.topic(flush, flush_mode=flush)
+        published = door.publisher.kafka(topic, 0, batch([b"a"]), NOW)
+        assert published.promise.durable is durable
+        assert not door.store.kept(published.promise)
+        door.store.write()
+        assert door.store.kept(published.promise) is not durable
+        door.settle()
+        assert door.store.kept(published.promise)
+
+
+LATE = NOW + 3_600_001
+REFUSED = {
+    "too large": (batch([b"x" * 2000]), {"max_message_bytes": "1000"}, Reason.TOO_LARGE),
+    "too far ahead": (batch([b"a"], timestamp_ms=LATE), {}, Reason.TIMESTAMP),
+    "last one too far ahead": (batch([b"a", b"b"], timestamp_ms=LATE - 1), {}, Reason.TIMESTAMP),
+    "too old": (batch([b"a"], timestamp_ms=NOW - 6), {"message_timestamp_before_max_ms": "5"}, Reason.TIMESTAMP),
+    "no key": (batch([b"a", b"b"], keys=[b"k", None]), {"cleanup_policy": "compact"}, Reason.INVALID),
+    "corrupt": (batch([b"a"])[:-1] + b"?", {}, Reason.CORRUPT),
+    "empty": (b"", {}, Reason.NOT_ONE_BATCH),
+}
+
+
+@pytest.mark.parametrize(("sent", "configs", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refused_batch_is_not_appended(sent: bytes, configs: dict[str, str], reason: Reason) -> None:
+    door = Door()
+    topic = door.topic(**configs)
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(topic, sent)
+    assert refused.value.reason is reason
+    assert topic.queues[0].end_offset == 0
+
+
+def test_batch_without_timestamps_is_taken() -> None:
+    door = Door()
+    door.kafka(door.topic(), batch([b"a"], timestamp_ms=-1))
+
+
+def test_zstd_is_refused_before_produce_7() -> None:
+    door = Door()
+    with pytest.raises(InvalidBatch, match="Produce version 7"):
+        door.publisher.kafka(door.topic(), 0, batch([b"a"], codec=Codec.ZSTD), NOW, allows_zstd=False)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_delay_header_is_refused_never_delivered_at_once(name: str, codec: Codec) -> None:
+    door = Door()
+    topic = door.topic()
+    with pytest.raises(NotSupported):
+        door.kafka(topic, batch([b"a" * 100] * 3, headers=[("x", b"y"), (name, b"5000")], codec=codec))
+    assert topic.queues[0].end_offset == 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_same_words_elsewhere_ask_for_nothing(codec: Codec) -> None:
+    door = Door()
+    sent = batch([b"TIMER_DELIVER_MS"], keys=[b"\x20TIMER_DELAY_MS"], headers=[("x", b"TIMER_DELAY_SEC")], codec=codec)
+    assert door.kafka(door.topic(), sent).base_offset == 0
+
+
+def test_topic_may_turn_the_look_for_delays_off() -> None:
+    door = Door()
+    sent = batch([b"a"], headers=[("TIMER_DELAY_MS", b"5000")])
+    assert door.kafka(door.topic(delay_headers="false"), sent).base_offset == 0
+
+
+def test_batch_that_inflates_to_more_than_the_limit_is_refused() -> None:
+    door = Door(convert=ConvertOptions(inflate_bytes_max=1 << 20))
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(door.topic(), batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
+    assert refused.value.reason is Reason.INVALID
+
+
+def test_transactional_batch_is_refused() -> None:
+    door = Door()
+    with pytest.raises(NotSupported):
+        door.kafka(door.topic(), batch([b"a"], producer=(1, 0, 0), is_transactional=True))
+
+
+def test_repeated_batch_is_answered_with_its_place_and_promise() -> None:
+    door = Door()
+    topic = door.topic()
+    sent = batch([b"a", b"b"], producer=(1, 0, 0))
+    first = door.publisher.kafka(topic, 0, sent, NOW)
+    again = door.publisher.kafka(topic, 0, sent, NOW)
+    assert again.base_offset == first.base_offset
+    assert topic.queues[0].end_offset == 2
+    assert not door.store.kept(again.promise)
+    door.settle()
+    assert door.store.kept(again.promise)
+
+
+def test_repeats_are_known_after_a_restart() -> None:
+    door = Door()
+    topic = door.topic()
+    for sequence in range(3):
+        door.kafka(topic, batch([b"a"], producer=(1, 0, sequence)))
+    door = door.restarted()
+    topic = door.topic()
+    assert door.kafka(topic, batch([b"a"], producer=(1, 0, 1))).base_offset == 1
+    assert door.kafka(topic, batch([b"a"], producer=(1, 0, 3))).base_offset == 3
+    with pytest.raises(OutOfOrderSequence):
+        door.kafka(topic, batch([b"a"], producer=(1, 0, 9)))
+
+
+def test_topic_of_the_broker_is_refused_to_both() -> None:
+    door = Door()
+    topic = door.topic("TBW102")
+    with pytest.raises(ProduceRefused):
+        door.kafka(topic, batch([b"a"]))
+    with pytest.raises(ProduceRefused):
+        door.rocketmq(topic, message())
+
+
+# -- RocketMQ
+
+
+def test_message_carries_its_place() -> None:
+    door = Door()
+    topic = door.topic("orders.eu")
+    host = door.publisher.store_host = message_id.pack_host("10.1.2.3", 10911)
+    door.rocketmq(topic, message())
+    (slot,), _ = door.rocketmq(topic, message(b"second", b"TAGS\x01TagA\x02"))
+    entry = stored(door, topic)[1]
+    found = rocketmq_message.decode(entry.frame)
+    assert (found.topic, bytes(found.body), found.queue_id, found.queue_offset) == ("orders|eu", b"second", 0, 1)
+    assert (found.physical_offset, found.store_ms, found.store_host) == (slot.position, slot.stored_ms, host)
+    assert (entry.tags, entry.count, entry.timestamp_ms) == (tags.hash_code("TagA"), 1, NOW)
+
+
+def test_batch_of_messages_is_one_unit_of_entries() -> None:
+    door = Door()
+    topic = door.topic()
+    slots, promise = door.rocketmq(topic, *[message(b"%d" % n) for n in range(3)])
+    assert [slot.base_offset for slot in slots] == [0, 1, 2]
+    assert slots[-1].position < promise.end
+    assert [bytes(rocketmq_message.body_of(entry.frame)) for entry in stored(door, topic)] == [b"0", b"1", b"2"]
+
+
+WISHES = [
+    b"DELAY\x013\x02",
+    b"TIMER_DELAY_SEC\x0110\x02",
+    b"TIMER_DELAY_MS\x0110\x02",
+    b"A\x01b\x02TIMER_DELIVER_MS\x011\x02",
+    b"TRAN_MSG\x01true\x02",
+]
+NO_WISHES = [b"DELAY\x010\x02", b"TRAN_MSG\x01false\x02", b"NODELAY\x013\x02", b"x\x01DELAY\x02", b"DELAY\x01\x02", b""]
+
+
+@pytest.mark.parametrize("properties", WISHES)
+def test_delayed_or_transactional_message_is_refused(properties: bytes) -> None:
+    door = Door()
+    topic = door.topic()
+    with pytest.raises(NotSupported):
+        door.rocketmq(topic, message(), message(properties=properties))
+    assert topic.queues[0].end_offset == 0
+
+
+@pytest.mark.parametrize("properties", NO_WISHES)
+def test_property_that_asks_for_nothing_is_kept(properties: bytes) -> None:
+    door = Door()
+    topic = door.topic()
+    door.rocketmq(topic, message(properties=properties))
+    assert rocketmq_message.properties_of(stored(door, topic)[0].frame) == properties
+
+
+def test_message_too_large_is_refused() -> None:
+    door = Door(rocketmq=RocketmqOptions(body_bytes_max=100))
+    topic = door.topic()
+    door.rocketmq(topic, message(b"x" * 100))
+    for sent in (message(b"x" * 101), message(properties=b"a\x01" + b"x" * 32767)):
+        with pytest.raises(MessageTooLarge):
+            door.rocketmq(topic, sent)
+    assert topic.queues[0].end_offset == 1
+
+
+def test_after_an_unclean_end_only_queues_under_async_get_a_new_epoch() -> None:
+    door = Door()
+    for name in ("sync", "async"):
+        door.kafka(door.topic(name, flush_mode=name), batch([b"a", b"b"]))
+    door = door.restarted()
+    kept, lost = door.topic("sync"), door.topic("async")
+    assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, 1, 0)
+    door.kafka(lost, batch([b"c"]))
+    assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(door, lost)] == [0, 1]
+    assert (lost.epoch_end(0, 0), lost.epoch_end(0, 1), lost.epoch_end(0, 2)) == ((0, 2), (1, 3), (-1, -1))
+    assert now(door.reader.kafka(lost.queues[0], lost, 0, 1 << 20, 3))

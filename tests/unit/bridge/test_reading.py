@@ -1,0 +1,293 @@
+"""Proves that a queue reads the same through both protocols: any mix of writers, any offset, any limit, hot or cold."""
+
+import logging
+from random import Random
+
+import pytest
+
+from bridge.config import ConvertOptions
+from bridge.reading import Later
+from protocol.kafka import record_batch
+from protocol.kafka.compression import Codec
+from protocol.kafka.record_batch import BatchBuilder
+from protocol.rocketmq import flags, properties, tags
+from protocol.rocketmq import message as rocketmq_message
+from store.entry import Frame
+from store.errors import OffsetOutOfRange
+from store.options import StoreOptions
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.door import NOW, Door, message, now
+
+COLD = StoreOptions(tail_bytes=1, segment_bytes=1 << 20)
+
+
+def mixed(door: Door, seed: int, count: int = 40):
+    """A queue that both families wrote; the value of each record is its offset."""
+    random, topic = Random(seed), door.topic()
+    end = 0
+    while end < count:
+        size = random.randrange(1, 6)
+        values = [b"%d" % offset for offset in range(end, end + size)]
+        if random.random() < 0.5:
+            door.kafka(topic, batch(values, keys=values, codec=random.choice(list(Codec)), timestamp_ms=NOW + end))
+        else:
+            door.rocketmq(topic, *[message(v, b"KEYS\x01%b\x02" % v, sys_flag=0) for v in values], now_ms=NOW + end)
+        end += size
+    return topic, topic.queues[0]
+
+
+def read_kafka(door: Door, topic, offset: int, max_bytes: int = 1 << 20, until: int | None = None) -> list:
+    queue = topic.queues[0]
+    buffers = now(door.reader.kafka(queue, topic, offset, max_bytes, queue.visible_end if until is None else until))
+    return [record for buffer in buffers for record in record_batch.records(buffer, 1 << 20)]
+
+
+def read_rocketmq(door: Door, topic, offset: int, max_count: int = 32, max_bytes: int = 1 << 20, codes=()) -> tuple:
+    queue = topic.queues[0]
+    found = now(door.reader.rocketmq(queue, topic, offset, max_count, max_bytes, queue.visible_end, codes))
+    return [rocketmq_message.decode(buffer) for buffer in found.buffers], found.next_offset
+
+
+# -- All of a queue, by both
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_kafka_reads_every_record_from_every_offset(seed: int, is_cold: bool) -> None:
+    door = Door(store=COLD) if is_cold else Door()
+    topic, queue = mixed(door, seed)
+    door.disk.cached = not is_cold
+    for offset in range(queue.visible_end):
+        found = [record for record in read_kafka(door, topic, offset) if record.offset >= offset]
+        assert [(record.offset, record.key, record.value) for record in found] == [
+            (at, b"%d" % at, b"%d" % at) for at in range(offset, queue.visible_end)
+        ]
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize("max_count", [1, 3, 32])
+@pytest.mark.parametrize("seed", range(2))
+def test_rocketmq_reads_every_record_from_every_offset(seed: int, max_count: int, is_cold: bool) -> None:
+    door = Door(store=COLD) if is_cold else Door()
+    topic, queue = mixed(door, seed)
+    door.disk.cached = not is_cold
+    seen = set()
+    for start in range(0, queue.visible_end, 3):
+        offset = start
+        while offset < queue.visible_end:
+            found, next_offset = read_rocketmq(door, topic, offset, max_count)
+            assert 0 < len(found) <= max_count
+            assert [at.queue_offset for at in found] == list(range(offset, next_offset))
+            for at in found:
+                assert at.body == b"%d" % at.queue_offset
+                assert properties.get(at.properties, "KEYS") == str(at.queue_offset)
+                seen.add((at.queue_offset, at.physical_offset))
+            offset = next_offset
+    assert len(seen) == queue.visible_end, "an offset has one message id, whatever pull it came with"
+    assert len({position for _, position in seen}) == len(seen)
+
+
+def test_same_protocol_reads_the_frames_themselves() -> None:
+    door = Door()
+    topic = door.topic()
+    door.kafka(topic, batch([b"a", b"b"], codec=Codec.LZ4))
+    door.rocketmq(topic, message(b"c"))
+    queue = topic.queues[0]
+    first, second = door.store.read(queue, 0, max_bytes=1 << 20, until=3)
+    assert door.reader.kafka(queue, topic, 1, 1 << 20, 3)[0] is not None
+    assert bytes(door.reader.kafka(queue, topic, 1, 1 << 20, 3)[0]) == bytes(first.frame)
+    assert bytes(door.reader.rocketmq(queue, topic, 2, 1, 1 << 20, 3).buffers[0]) == bytes(second.frame)
+    assert door.metrics.converted_records == {"kafka": 2, "rocketmq": 0}
+
+
+# -- Limits
+
+
+def test_first_batch_comes_however_large() -> None:
+    door = Door()
+    topic = door.topic()
+    door.rocketmq(topic, *[message(b"x" * 1000) for _ in range(5)])
+    door.kafka(topic, batch([b"y" * 1000]))
+    assert len(read_kafka(door, topic, 0, max_bytes=1)) == 1
+    assert len(read_kafka(door, topic, 5, max_bytes=1)) == 1
+    assert len(read_rocketmq(door, topic, 0, max_bytes=1)[0]) == 1
+    assert len(read_rocketmq(door, topic, 5, max_bytes=1)[0]) == 1
+
+
+def test_bodies_that_inflate_stay_within_the_limit() -> None:
+    door = Door()
+    topic = door.topic()
+    body = record_batch.deflate(Codec.ZSTD, b"0" * 10_000)
+    flag = flags.COMPRESSED | flags.COMPRESSION_ZSTD
+    door.rocketmq(topic, *[message(body, sys_flag=flag) for _ in range(20)])
+    assert [len(record.value) for record in read_kafka(door, topic, 0, max_bytes=35_000)] == [10_000] * 3
+
+
+def test_end_is_where_the_caller_says() -> None:
+    door = Door()
+    topic = door.topic()
+    door.kafka(topic, batch([b"a"]))
+    door.kafka(topic, batch([b"b"]))
+    queue = topic.queues[0]
+    assert [record.offset for record in read_kafka(door, topic, 0, until=1)] == [0]
+    assert read_kafka(door, topic, 2) == []
+    assert door.reader.rocketmq(queue, topic, 2, 32, 1 << 20, 2) == ([], 2)
+    for read in (door.reader.kafka, lambda *where: door.reader.rocketmq(*where[:3], 32, *where[3:])):
+        with pytest.raises(OffsetOutOfRange):
+            read(queue, topic, 3, 1 << 20, 2)
+
+
+# -- Tags
+
+
+def test_only_wanted_tags_come_and_the_offset_goes_on() -> None:
+    door = Door()
+    topic = door.topic()
+    for tag in (b"A", b"B", None, b"A"):
+        named = b"TAGS\x01%b\x02" % tag if tag else b"x\x01y\x02"
+        door.rocketmq(topic, message(properties=named))
+        door.kafka(topic, batch([b"v"], headers=[("TAGS", tag)]))
+    wanted = tags.codes_of(frozenset({"A"}))
+    found, next_offset = read_rocketmq(door, topic, 0, codes=wanted)
+    assert ([at.queue_offset for at in found], next_offset) == ([0, 1, 6, 7], 8)
+    assert read_rocketmq(door, topic, 2, codes=tags.codes_of(frozenset({"C"}))) == ([], 8)
+    found, next_offset = read_rocketmq(door, topic, 0, max_count=3, codes=wanted)
+    assert ([at.queue_offset for at in found], next_offset) == ([0, 1, 6], 7)
+
+
+# -- Open batches
+
+
+def test_large_batch_is_inflated_once_for_many_pulls() -> None:
+    door = Door(convert=ConvertOptions(cache_bytes=0))
+    topic = door.topic()
+    door.kafka(topic, batch([b"%d" % at for at in range(1000)], codec=Codec.ZSTD))
+    opened = door.reader._opened
+    for start in (0, 500, 3, 999):
+        offset = start
+        while offset < 1000:
+            found, offset = read_rocketmq(door, topic, offset)
+            assert [at.body for at in found] == [b"%d" % at.queue_offset for at in found]
+    assert len(opened._opened) == 1
+    assert all(len(held.marks) <= 64 for held in opened._opened.values())
+
+
+def test_open_batches_stay_within_their_limit() -> None:
+    door = Door(convert=ConvertOptions(cache_bytes=5000))
+    topic = door.topic()
+    for _ in range(20):
+        door.kafka(topic, batch([b"x" * 1000]))
+    read_rocketmq(door, topic, 0)
+    opened = door.reader._opened
+    assert opened._bytes == sum(len(held.batch.body) for held in opened._opened.values()) <= 5000
+    assert len(opened._opened) == 4
+
+
+# -- What cannot be converted
+
+
+def lying_batch(count: int) -> bytes:
+    """A batch whose last record claims more bytes than there are; sound on the outside."""
+    body = bytearray(batch([b"a"] * count)[61:])
+    body[-5] = 100
+    builder = BatchBuilder()
+    builder._parts, builder._count, builder._last_offset_delta = [bytes(body)], count, count - 1
+    return bytes(builder.finish(0, -1))
+
+
+def test_faulty_batch_is_passed_over_from_the_fault_on(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    topic = door.topic()
+    door.kafka(topic, batch([b"before"]))
+    door.kafka(topic, lying_batch(4))
+    door.rocketmq(topic, message(b"after"))
+    offset, bodies = 0, []
+    with caplog.at_level(logging.WARNING, "bridge"):
+        while offset < 6:
+            found, next_offset = read_rocketmq(door, topic, offset)
+            bodies += [at.body for at in found]
+            assert next_offset > offset
+            offset = next_offset
+    assert bodies == [b"before", b"a", b"a", b"a", b"after"]
+    assert "from=4 to=5" in caplog.text
+
+
+def test_batch_that_does_not_inflate_is_passed_over() -> None:
+    door = Door(convert=ConvertOptions(inflate_bytes_max=1 << 20))
+    topic = door.topic(delay_headers="false")
+    door.kafka(topic, batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
+    door.rocketmq(topic, message(b"after"))
+    found, next_offset = read_rocketmq(door, topic, 0)
+    assert ([at.body for at in found], next_offset) == ([b"after"], 2)
+
+
+def test_frame_that_is_no_message_reaches_kafka_as_it_is() -> None:
+    door = Door()
+    topic = door.topic()
+    queue = topic.queues[0]
+    door.rocketmq(topic, message(b"before"))
+    door.store.append([Frame(queue, 3, b"rubbish")], NOW)
+    door.rocketmq(topic, message(b"after"))
+    offset, values = 0, []
+    while offset < 3:
+        found = read_kafka(door, topic, offset)
+        values += [record.value for record in found]
+        offset = found[-1].offset + 1
+    assert values == [b"before", b"rubbish", b"after"]
+
+
+# -- By time
+
+
+def test_offsets_for_times_are_exact_in_batches() -> None:
+    door = Door()
+    topic = door.topic()
+    queue = topic.queues[0]
+    door.kafka(topic, batch([b"a", b"b", b"c"], timestamp_ms=NOW, codec=Codec.GZIP), NOW + 50)
+    door.rocketmq(topic, rocketmq_message.Message("", b"d", born_ms=NOW + 10), now_ms=NOW + 60)
+    for timestamp_ms, expected in (
+        (0, (0, NOW)),
+        (NOW + 1, (1, NOW + 1)),
+        (NOW + 3, (3, NOW + 10)),
+        (NOW + 10, (3, NOW + 10)),
+        (NOW + 11, None),
+    ):
+        assert now(door.reader.find_time(queue, topic, timestamp_ms, 4)) == expected
+    assert now(door.reader.find_latest_time(queue, topic, 4)) == (3, NOW + 10)
+    assert now(door.reader.find_latest_time(queue, topic, 3)) == (2, NOW + 2)
+    assert now(door.reader.find_latest_time(topic.queues[1], topic, 0)) is None
+    for stored_ms, expected in ((0, 0), (NOW + 50, 0), (NOW + 51, 3), (NOW + 61, 4)):
+        assert now(door.reader.find_stored(queue, stored_ms, 4)) == expected
+
+
+def test_time_in_what_retention_left_is_never_later_than_the_record() -> None:
+    door = Door()
+    topic = door.topic()
+    queue = topic.queues[0]
+    door.kafka(topic, batch([b"future"], timestamp_ms=NOW + 1000))
+    door.kafka(topic, batch([b"a"], timestamp_ms=NOW))
+    door.store.trim(queue, 1, NOW)
+    assert now(door.reader.find_time(queue, topic, NOW + 500, 2)) == (1, NOW)
+
+
+def test_log_append_time_topics_are_searched_by_it() -> None:
+    door = Door()
+    topic = door.topic(message_timestamp_type="LogAppendTime")
+    queue = topic.queues[0]
+    door.kafka(topic, batch([b"a"], timestamp_ms=5), NOW + 1)
+    door.rocketmq(topic, message(b"b"), now_ms=NOW + 2)
+    door.rocketmq(topic, message(b"c"), now_ms=NOW + 3)
+    assert [record.timestamp_ms for record in read_kafka(door, topic, 0)] == [NOW + 1, NOW + 2, NOW + 3]
+    assert now(door.reader.find_time(queue, topic, NOW + 2, 3)) == (1, NOW + 2)
+
+
+def test_cold_read_waits_and_hears_of_retention() -> None:
+    door = Door(store=COLD)
+    topic, queue = mixed(door, seed=1)
+    door.disk.cached = False
+    later = door.reader.kafka(queue, topic, 0, 1 << 20, queue.visible_end)
+    assert isinstance(later, Later)
+    door.store.trim(queue, 5, NOW)
+    found: list[object] = []
+    later.start(found.append)
+    assert isinstance(found[0], OffsetOutOfRange)
