@@ -96,7 +96,6 @@ class StoreSection(_Section, frozen=True):
         int, _setting("blocks allocated ahead of the log's end", kafka="log.preallocate", ge=0)
     ] = 16 * MIB
     tail_bytes: Annotated[int, _setting("end of the log kept in memory for readers", ge=MIB, le=4 * GIB)] = 32 * MIB
-    index_tail_rows: Annotated[int, _setting("rows of each queue's index kept in memory", ge=16)] = 4096
     open_segments_max: Annotated[int, _setting("log files open at a time", ge=4)] = 256
     reader_threads: Annotated[int, _setting("threads for reads that miss the page cache", ge=1, le=64)] = 4
     cold_reads_max: Annotated[int, _setting("such reads waiting at a time; further ones are refused", ge=1)] = 1024

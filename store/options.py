@@ -15,7 +15,6 @@ class StoreOptions:
     segment_bytes: int = 256 * MIB  # size of a log file, and the greatest unit
     reserve_bytes: int = 16 * MIB  # blocks allocated ahead of the log's end, so that fsync writes little metadata
     tail_bytes: int = 32 * MIB  # the log's end kept in memory; with so much unwritten, append writes at once
-    index_tail_rows: int = 4096  # rows of each queue index kept in memory
     open_segments_max: int = 256  # log files open at a time
     cold_reads_max: int = 1024  # reads waiting for a reader thread; beyond it a read is refused
     reader_threads: int = 4  # threads for reads that would block
