@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, cast
 
 from bridge.answers import Answer
 from bridge.clock import Clock
@@ -289,8 +289,8 @@ class Connection(asyncio.Protocol):
     # -- Coming and going
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio's, but not its class.
+        transport = self._transport = cast(asyncio.Transport, transport)
         if not self.server.admit(self):
             transport.abort()
             return
