@@ -221,7 +221,7 @@ class Topics:
             store.drop_topic(number, now_ms)
         for system in self._system.values():
             if system.name not in self._by_rocketmq_name:
-                self.create(system.name, system.queue_count, {}, now_ms, perm=system.perm)
+                self._create(system.name, system.queue_count, {}, now_ms, system.perm)  # Whatever the limits are.
         if not clean:
             self._begin_epochs(now_ms)
 
@@ -242,6 +242,11 @@ class Topics:
     ) -> tuple[Topic, Promise]:
         """Create a topic; raises `TopicError` or `InvalidConfig`, and `StoreError` from the log."""
         self.check_new(name, queue_count, configs)
+        return self._create(name, queue_count, configs, now_ms, perm)
+
+    def _create(
+        self, name: str, queue_count: int, configs: Mapping[str, str], now_ms: int, perm: int
+    ) -> tuple[Topic, Promise]:
         number = self._next_number
         created = TopicCreated(number, name, uuid.uuid4(), queue_count, perm, dict(configs), now_ms)
         promise = self._ledger.commit([created], now_ms).promise

@@ -1,0 +1,136 @@
+"""Proves the table of group positions: what is committed, collected, expired, bounded; by time that is an argument."""
+
+import pytest
+
+from bridge.config import GroupsOptions, Options
+from bridge.positions import MetadataTooLarge, Position, TooManyPositions
+from bridge.records import CommittedPosition
+from tests.kit.memory_log import MemoryLog
+from tests.unit.bridge.state import NOW, State, new_state, open_state
+
+DAY = 24 * 3600 * 1000
+KEY = 1 << 16  # a queue of the first system topic
+ONE = [CommittedPosition(KEY, 5, 0, "note")]
+
+
+def opened(**groups: int) -> tuple[State, MemoryLog]:
+    log = MemoryLog()
+    return open_state(log, new_state(Options(groups=GroupsOptions(**groups)))), log
+
+
+def test_committed_position_is_there_at_once() -> None:
+    state, log = opened()
+    promise = state.positions.commit("g", ONE, NOW)
+    assert promise.end == log.end
+    assert state.positions.fetch("g", KEY) == Position(5, 0, "note", NOW)
+    assert state.positions.fetch("g", KEY + 1) is None
+    assert state.positions.fetch("other", KEY) is None
+
+
+def test_one_way_commits_of_a_second_become_one_record_for_each_group() -> None:
+    state, log = opened()
+    positions = state.positions
+    for group in ("a", "b"):
+        positions.commit(group, ONE, NOW)
+    before = log.units, len(log.kept)
+    for offset in range(100):
+        for group in ("a", "b"):
+            positions.commit_later(group, [CommittedPosition(KEY, offset)], offset, NOW)
+    assert (log.units, len(log.kept)) == before
+    assert positions.next_deadline_mono_ms() == 1000
+    positions.advance(999, NOW)
+    assert positions.fetch("a", KEY) == Position(5, 0, "note", NOW)
+    positions.advance(1000, NOW + 1)
+    assert (log.units, len(log.kept)) == (before[0] + 1, before[1] + 2)
+    assert positions.fetch("a", KEY) == positions.fetch("b", KEY) == Position(99, commit_ms=NOW + 1)
+    assert positions.next_deadline_mono_ms() is None
+
+
+def test_settled_position_is_reported() -> None:
+    state, _ = opened()
+    state.positions.commit("g", ONE, NOW)
+    state.positions.commit_later("g", [CommittedPosition(KEY, 6)], 0, NOW)
+    state.positions.settle("g", NOW)
+    assert state.positions.all_of("g")[KEY].offset == 6
+
+
+def test_answered_commit_is_not_overwritten_by_an_earlier_one_way_one() -> None:
+    state, _ = opened()
+    state.positions.commit("g", ONE, NOW)
+    state.positions.commit_later("g", [CommittedPosition(KEY, 6), CommittedPosition(KEY + 1, 1)], 0, NOW)
+    state.positions.commit("g", [CommittedPosition(KEY, 7)], NOW)
+    state.positions.settle_all(NOW)
+    assert {key: position.offset for key, position in state.positions.all_of("g").items()} == {KEY: 7, KEY + 1: 1}
+
+
+def test_refused_append_keeps_what_was_collected() -> None:
+    state, log = opened()
+    state.positions.commit("g", ONE, NOW)
+    state.positions.commit_later("g", [CommittedPosition(KEY, 6)], 0, NOW)
+
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    log.append, append = refuse, log.append  # type: ignore[method-assign, assignment]
+    with pytest.raises(OSError):
+        state.positions.advance(1000, NOW)
+    log.append = append  # type: ignore[method-assign]
+    assert state.positions.next_deadline_mono_ms() == 2000
+    state.positions.advance(2000, NOW)
+    assert state.positions.all_of("g")[KEY].offset == 6
+
+
+def test_positions_go_with_their_topic() -> None:
+    state, _ = opened()
+    topic, _ = state.topics.create("orders", 2, {}, NOW)
+    state.positions.commit("g", [*ONE, CommittedPosition(topic.key(0), 1), CommittedPosition(topic.key(1), 2)], NOW)
+    state.positions.commit_later("g", [CommittedPosition(topic.key(1), 9)], 0, NOW)
+    state.topics.delete(topic, NOW)
+    state.positions.settle_all(NOW)
+    assert set(state.positions.all_of("g")) == {KEY}
+
+
+def test_groups_and_positions_can_be_deleted() -> None:
+    state, _ = opened()
+    state.positions.commit("g", [*ONE, CommittedPosition(KEY + 1, 1)], NOW)
+    state.positions.delete("g", [KEY, KEY + 2], NOW)
+    assert set(state.positions.all_of("g")) == {KEY + 1}
+    state.positions.delete_group("g", NOW)
+    assert "g" not in state.positions
+    assert state.positions._count == 0
+
+
+def test_silent_groups_expire_and_living_ones_do_not() -> None:
+    state, log = opened(positions_retention_ms=7 * DAY)
+    for group in ("silent", "alive"):
+        state.positions.commit(group, ONE, NOW)
+    for day in range(1, 8):
+        state.positions.expire(NOW + day * DAY - 1, lambda group: group == "alive")
+        assert "silent" in state.positions
+    state.positions.expire(NOW + 7 * DAY, lambda group: group == "alive")
+    assert [*state.positions.groups()] == ["alive"]
+    assert state.positions.fetch("alive", KEY) == Position(5, 0, "note", NOW)
+    # That it was alive is in the log: a restart does not make it older.
+    later = open_state(log)
+    later.positions.expire(NOW + 13 * DAY, lambda group: False)
+    assert "alive" in later.positions
+    later.positions.expire(NOW + 14 * DAY, lambda group: False)
+    assert "alive" not in later.positions
+
+
+def test_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = opened(count_max=2, metadata_bytes_max=4)
+    positions = state.positions
+    positions.commit("a", ONE, NOW)
+    with pytest.raises(MetadataTooLarge):
+        positions.commit("a", [CommittedPosition(KEY, 1, 0, "12345")], NOW)
+    positions.commit_later("b", ONE, 0, NOW)
+    for commit in (
+        lambda: positions.commit("c", ONE, NOW),
+        lambda: positions.commit_later("c", ONE, 0, NOW),
+    ):
+        with pytest.raises(TooManyPositions):
+            commit()
+    monkeypatch.setattr("bridge.positions.POSITIONS_MAX", 3)
+    with pytest.raises(TooManyPositions):
+        positions.commit("a", [CommittedPosition(KEY + 1, 1), CommittedPosition(KEY + 2, 1)], NOW)
