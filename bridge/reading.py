@@ -67,7 +67,11 @@ class Later(Generic[T]):
             if isinstance(found, StoreError):
                 done(found)
                 return
-            result = self._then(found)
+            try:
+                result = self._then(found)
+            except StoreError as error:
+                done(error)
+                return
             if isinstance(result, Later):
                 result.start(done)
             else:
