@@ -35,7 +35,10 @@ from bridge.publish import Publisher
 from bridge.purgatory import Purgatory
 from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
+from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.group_configs import GroupConfigs
+from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
 from bridge.server import Bounds, Server, StartError, bind
 from bridge.ticker import Ticker
@@ -98,6 +101,8 @@ class Broker:
         self.rocketmq_members: Members[RocketMQConnection] = Members(
             groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
         )
+        self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
+        self.rocketmq_locks = Locks()
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)
 
@@ -221,6 +226,11 @@ class Broker:
             lambda now_ms, mono_ms: deliver(self.kafka_groups.expire(mono_ms)),
         )
         add(
+            "rocketmq members",
+            self.rocketmq_members.next_deadline_mono_ms,
+            lambda now_ms, mono_ms: membership.sweep(self, mono_ms),
+        )
+        add(
             "positions",
             self.positions.next_deadline_mono_ms,
             lambda now_ms, mono_ms: self.positions.advance(mono_ms, now_ms),
@@ -285,7 +295,7 @@ class Broker:
             log.warning("positions not kept reason=%r", str(error))
         self._end_turn()
         settled: asyncio.Future[None] = self.loop.create_future()
-        self.store.when(self.store.promise(), lambda error: settled.done() or settled.set_result(None))
+        self.store.when(self.store.promise(), lambda error: settled.set_result(None))
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
 
 

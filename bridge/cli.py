@@ -100,8 +100,8 @@ def serve(
         raise BadOption(str(error)) from error
 
     from bridge import logs
-    from bridge.broker import StartError
     from bridge.broker import serve as serve_until_stopped
+    from bridge.server import StartError
 
     logs.configure(options.server.log_level)
     try:

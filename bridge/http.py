@@ -176,7 +176,7 @@ class HttpPort:
             return _error(str(error), 503)
         except Exception as error:
             self._broker.fail(error)
-            raise
+            raise web.HTTPInternalServerError from error
 
 
 class _Refusal(asyncio.Protocol):

@@ -1,7 +1,7 @@
 """What a Prometheus scrape gets: figures read where they live, at the moment of the scrape."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -85,7 +85,7 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
     return GaugeMetricFamily(f"duolog_{name}", doc, value=value)
 
 
-def _labelled(name: str, doc: str, labels: tuple[str, ...], counts: dict[tuple[str, ...], int]) -> Metric:
+def _labelled(name: str, doc: str, labels: tuple[str, ...], counts: Mapping[Any, int]) -> Metric:
     family = CounterMetricFamily(f"duolog_{name}", doc, labels=labels)
     for values, count in counts.items():
         family.add_metric(values, count)

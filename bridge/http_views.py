@@ -5,6 +5,7 @@ Offsets count records; `lag` is what a group has not read yet; times are wall mi
 
 import os
 import resource
+from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
 from bridge.topics import QUEUE_ID_BITS, Topic
@@ -24,7 +25,7 @@ _PAGE_BYTES = resource.getpagesize()
 def status(broker: "Broker") -> Json:
     store, server = broker.store, broker.server
     return {
-        "version": broker.version,
+        "version": installed_version("duolog"),
         "pid": os.getpid(),
         "cluster_id": broker.cluster_id,
         "ready": broker.not_ready_reason() or "yes",
