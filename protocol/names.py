@@ -24,21 +24,15 @@ the spelling of another.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 
-from protocol.rocketmq.names import (
-    DLQ_PREFIX,
-    GROUP_LENGTH_MAX,
-    RETRY_OR_DLQ_TOPIC_LENGTH_MAX,
-    RETRY_PREFIX,
-    TOPIC_LENGTH_MAX,
-)
+from protocol.rocketmq.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, IllegalName, check_group, check_topic
 
 KAFKA_NAME_MAX = 249  # Topic.java#MAX_NAME_LENGTH
 
 _KAFKA_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII).fullmatch
-_ROCKETMQ_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII).fullmatch
 _DOTS = re.compile(r"\.+")
 _SIGNS = re.compile(r"[|%]+")
 _SIGNS_MAX = 16  # a longer run would be more than 65,535 dots
@@ -53,12 +47,19 @@ def is_kafka_topic(name: str) -> bool:
 
 
 def is_rocketmq_topic(name: str) -> bool:
-    longest = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
-    return len(name) <= longest and _ROCKETMQ_LEGAL(name) is not None
+    return _passes(check_topic, name)
 
 
 def is_rocketmq_group(name: str) -> bool:
-    return len(name) <= GROUP_LENGTH_MAX and _ROCKETMQ_LEGAL(name) is not None
+    return _passes(check_group, name)
+
+
+def _passes(check: Callable[[str], None], name: str) -> bool:
+    try:
+        check(name)
+    except IllegalName:
+        return False
+    return True
 
 
 # -- Topics: the canonical name is the creator's spelling, and only one family has `.`, only the other `%` and `|`
