@@ -28,7 +28,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 
-from protocol.rocketmq.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, IllegalName, check_group, check_topic
+from protocol.rocketmq.names import (
+    GROUP_LENGTH_MAX,
+    RETRY_OR_DLQ_TOPIC_LENGTH_MAX,
+    TOPIC_LENGTH_MAX,
+    IllegalName,
+    check_group,
+    check_topic,
+)
 
 KAFKA_NAME_MAX = 249  # Topic.java#MAX_NAME_LENGTH
 
@@ -62,19 +69,31 @@ def _passes(check: Callable[[str], None], name: str) -> bool:
     return True
 
 
+# What is longer fits in neither family, and is not worth a place in a cache.
+_LENGTH_MAX = RETRY_OR_DLQ_TOPIC_LENGTH_MAX
+
+
 # -- Topics: the canonical name is the creator's spelling, and only one family has `.`, only the other `%` and `|`
 
 
-@lru_cache(1024)
 def kafka_name(name: str) -> str:
     """Spell a topic, given in either spelling, for Kafka."""
+    return _kafka_name(name) if len(name) <= _LENGTH_MAX else _hashed(name, _KAFKA_HASH_MARK, KAFKA_NAME_MAX)
+
+
+@lru_cache(1024)
+def _kafka_name(name: str) -> str:
     spelled = _to_kafka(name)
     return spelled if is_kafka_topic(spelled) else _hashed(name, _KAFKA_HASH_MARK, KAFKA_NAME_MAX)
 
 
-@lru_cache(1024)
 def rocketmq_name(name: str) -> str:
     """Spell a topic, given in either spelling, for RocketMQ."""
+    return _rocketmq_name(name) if len(name) <= _LENGTH_MAX else _hashed(name, _HASH_MARK, TOPIC_LENGTH_MAX)
+
+
+@lru_cache(1024)
+def _rocketmq_name(name: str) -> str:
     spelled = _to_rocketmq(name)
     return spelled if is_rocketmq_topic(spelled) else _hashed(spelled, _HASH_MARK, TOPIC_LENGTH_MAX)
 
@@ -87,9 +106,13 @@ def group_of_rocketmq(name: str) -> str:
     return kafka_name(name)
 
 
-@lru_cache(1024)
 def rocketmq_group(group: str) -> str:
     """Spell a group for RocketMQ."""
+    return _rocketmq_group(group) if len(group) <= _LENGTH_MAX else _hashed(group, _HASH_MARK, GROUP_LENGTH_MAX)
+
+
+@lru_cache(1024)
+def _rocketmq_group(group: str) -> str:
     spelled = _to_rocketmq(group)
     if is_rocketmq_group(spelled) and _KAFKA_LEGAL(group):
         return spelled
