@@ -146,3 +146,13 @@ def test_only_batches_of_idempotent_producers_are_remembered(form: int) -> None:
         frame = memoryview(batch([b"x"], producer=producer))
         state.producers.replay_frame(KEY, Slot(0, 0, NOW), form, 1, frame, b"")
     assert [*state.producers._windows] == ([(5, KEY)] if form == 2 else [])
+
+
+def test_windows_go_with_their_topic() -> None:
+    state = opened()
+    topic, _ = state.topics.create("orders", 2, {}, NOW)
+    sender = Sender(state)
+    sender.send(*FIVE, key=topic.key(1))
+    sender.send(header(0), key=KEY)
+    state.topics.delete(topic, NOW)
+    assert [*state.producers._windows] == [(1, KEY)]
