@@ -88,6 +88,16 @@ class Broker:
 
         Settings given here hold for this start only; `store__flush` stands for `store.flush`.
         """
+        self.launch(**settings)
+        try:
+            self._endpoints = self._read_ready_line()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def launch(self, **settings: object) -> None:
+        """Start without waiting for anything, for who wants to kill it while it recovers."""
         assert self._process is None, f"the broker already runs, pid {self._process and self._process.pid}"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         once = {name.replace("__", "."): value for name, value in settings.items()}
@@ -95,12 +105,6 @@ class Broker:
             self._process = subprocess.Popen(
                 self._command(self.settings | once), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
             )
-        try:
-            self._endpoints = self._read_ready_line()
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def stop(self) -> None:
         """SIGTERM, and complain unless it ends in time with status 0."""

@@ -36,6 +36,9 @@ def main() -> None:
         consumer_max_fetch_size=REQUEST_BYTES_MAX,
         producer_max_request_size=REQUEST_BYTES_MAX,
         broker_commit_interval=0.5,
+        broker_session_timeout=6.0,  # A worker that was killed is not waited for much longer.
+        broker_rebalance_timeout=6.0,
+        broker_heartbeat_interval=1.0,
         web_enabled=False,
     )
     {"read": read, "write": write, "count": count}[role](app, *arguments)

@@ -12,10 +12,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 HEAD_BYTES = 64
 
 Position = tuple[int, int]  # queue, offset
+Headers = Sequence[tuple[str, bytes | None]]  # RocketMQ has no null among its properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,14 @@ class Message:
     body: bytes | None
     queue: int = 0
     key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     tags: str | None = None
     timestamp_ms: int | None = None
 
     @property
-    def kafka_headers(self) -> list[tuple[str, bytes]]:
+    def kafka_headers(self) -> list[tuple[str, bytes | None]]:
         """Headers as a Kafka client sends them: the tags are one of them."""
-        tags = [("TAGS", self.tags.encode())] if self.tags is not None else []
-        return [*self.headers, *tags]
+        return list(self.headers) if self.tags is None else [*self.headers, ("TAGS", self.tags.encode())]
 
     def as_kafka_json(self) -> dict[str, Any]:
         return self._json(self.kafka_headers) | {"timestamp_ms": self.timestamp_ms}
@@ -41,7 +42,7 @@ class Message:
     def as_rocketmq_json(self) -> dict[str, Any]:
         return self._json(self.headers) | {"tags": self.tags}
 
-    def _json(self, headers: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+    def _json(self, headers: Headers) -> dict[str, Any]:
         return {
             "body": encode(self.body),
             "key": encode(self.key),
@@ -60,7 +61,7 @@ class Seen:
     fingerprint: str | None  # None: a null body
     head: bytes  # the body's first bytes
     key: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
     tags: str | None
     timestamp_ms: int
     inner: Mapping[str, str] = field(default_factory=dict)  # what the family itself added to the message
@@ -99,7 +100,7 @@ def seen_by_kafka(
     offset: int,
     key: bytes | None,
     value: bytes | None,
-    headers: Sequence[tuple[str, bytes | None]],
+    headers: Headers,
     timestamp_ms: int,
 ) -> Seen:
     """What a Python client saw."""
@@ -129,52 +130,48 @@ def seen_by_fingerprint(
     key: bytes | None,
     mark: str | None,
     head: bytes,
-    headers: Sequence[tuple[str, bytes | None]],
+    headers: Headers,
     timestamp_ms: int,
 ) -> Seen:
     """What a client saw that gave the body's fingerprint only."""
     tags = next((value.decode() for name, value in headers if name == "TAGS" and value is not None), None)
     own = {name: (value or b"").decode() for name, value in headers if name in ROCKETMQ_OWN_HEADERS}
-    others = tuple(
-        (name, value or b"") for name, value in headers if name != "TAGS" and name not in ROCKETMQ_OWN_HEADERS
-    )
+    others = tuple((name, value) for name, value in headers if name != "TAGS" and name not in ROCKETMQ_OWN_HEADERS)
     return Seen(topic, queue, offset, mark, head, key, others, tags, timestamp_ms, own)
 
 
 # -- What a RocketMQ reader saw
 
-ROCKETMQ_OWN_PROPERTIES = ROCKETMQ_OWN_HEADERS | {
-    "WAIT",
-    "CLUSTER",
-    "MIN_OFFSET",
-    "MAX_OFFSET",
-    "CONSUME_START_TIME",
-    "BUYER_ID",
-}
+ROCKETMQ_OWN_PROPERTIES = ROCKETMQ_OWN_HEADERS | {"WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
+KAFKA_NULL, KAFKA_KEY, KAFKA_HEADER = "__KAFKA_NULL", "__KAFKA_KEY", "__KAFKA_HEADER_"
 
 
 def seen_by_rocketmq_json(seen: Mapping[str, Any]) -> Seen:
     """What the Java client saw, from its agent's JSON; undoes what the conversion puts into properties."""
     properties: dict[str, str] = seen["properties"]
-    null = "__KAFKA_NULL" in properties
-    key = decode(properties["__KAFKA_KEY"]) if "__KAFKA_KEY" in properties else None
-    if key is None and "KEYS" in properties:
-        key = properties["KEYS"].encode()
-    spelled = {"TAGS", "KEYS", "__KAFKA_NULL", "__KAFKA_KEY"}
-    headers = tuple(
-        (name, value.encode())
-        for name, value in sorted(properties.items())
-        if name not in spelled and name not in ROCKETMQ_OWN_PROPERTIES
-    )
+    spelled = {"TAGS", "KEYS", KAFKA_NULL, KAFKA_KEY, *ROCKETMQ_OWN_PROPERTIES}
     return Seen(
         seen["topic"],
         seen["queue"],
         seen["offset"],
-        None if null else seen["fingerprint"],
+        None if KAFKA_NULL in properties else seen["fingerprint"],
         decode(seen["head"]) or b"",
-        key,
-        headers,
+        _key_of(properties),
+        tuple(_header_of(name, value) for name, value in properties.items() if name not in spelled),
         properties.get("TAGS"),
         seen["born_ms"],
         {name: value for name, value in properties.items() if name in ROCKETMQ_OWN_PROPERTIES},
     )
+
+
+def _key_of(properties: Mapping[str, str]) -> bytes | None:
+    if KAFKA_KEY in properties:
+        return b"" if properties[KAFKA_KEY] == "=" else decode(properties[KAFKA_KEY])
+    return properties["KEYS"].encode() if "KEYS" in properties else None
+
+
+def _header_of(name: str, value: str) -> tuple[str, bytes | None]:
+    if not name.startswith(KAFKA_HEADER):
+        return name, value.encode()
+    quoted, is_bytes, content = value.partition("=")
+    return (unquote(quoted), decode(content)) if is_bytes else (unquote(quoted.removesuffix("!")), None)

@@ -1,0 +1,82 @@
+"""A Faust application works: an agent, a table with a changelog, a restart that recovers the table from it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.kit.peers import Peers
+from tests.wire.clients.faust_clients import FaustApp
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message
+from tests.wire.clients.rocketmq_clients import RocketmqJava
+
+QUEUES = 4
+KEYS = ("apple", "pear", "plum")
+FIRST_LINE_WITHIN_S = 40
+_numbers = itertools.count(int(time.time()))
+
+
+@pytest.fixture
+def topic(broker: Broker | Peers, agents: Agents) -> str:
+    name = f"faust-{next(_numbers)}"
+    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=name, partitions=QUEUES)
+    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=f"{name}-out", partitions=1)
+    return name
+
+
+def keyed(times: int) -> list[Message]:
+    """Each key `times` times, always on its own queue, as the table wants it."""
+    return [Message(b"x", KEYS.index(key), key.encode()) for _ in range(times) for key in KEYS]
+
+
+def expect_counts(app: FaustApp, first: int, last: int) -> None:
+    counts: dict[str, list[int]] = {key: [] for key in KEYS}
+    while sum(map(len, counts.values())) < len(KEYS) * (last - first + 1):
+        line = app.next_line(FIRST_LINE_WITHIN_S)
+        counts[line["key"]].append(line["count"])
+    assert counts == {key: list(range(first, last + 1)) for key in KEYS}
+
+
+def await_committed(broker: Broker | Peers, agents: Agents, app_id: str, topic: str, total: int) -> None:
+    """Wait until the application has committed all that was sent, so that nothing is processed twice."""
+
+    def committed() -> int:
+        offsets = agents.kafka("4.3").call("group_offsets", bootstrap=broker.kafka, name=app_id)
+        return sum(offset or 0 for name, offset in offsets.items() if name.rpartition("-")[0] == topic)
+
+    eventually(f"offsets of {app_id}", committed, lambda seen: seen == total, 15)
+
+
+def test_table_is_recovered_from_its_changelog(broker: Broker | Peers, agents: Agents, topic: str) -> None:
+    """Counted by one process, then by another that has nothing but the broker; in between the broker restarts too."""
+    app_id = f"{topic}-app"
+    sender = Confluent(broker.kafka)
+    with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
+        sender.write(topic, keyed(5), way="batch", codec="none")
+        expect_counts(app, 1, 5)
+        await_committed(broker, agents, app_id, topic, 15)
+        app.stop()
+    broker.restart()
+    with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
+        sender.write(topic, keyed(3), way="batch", codec="none")
+        expect_counts(app, 6, 8)
+        await_committed(broker, agents, app_id, topic, 24)
+    counts = Counter((each.key or b"").decode() for each in sender.read({f"{topic}-out": 24}, 20))
+    assert counts == dict.fromkeys(KEYS, 8)
+    changelog = agents.kafka("4.3").call("topic_config", bootstrap=broker.kafka, topic=f"{app_id}-seen-changelog")
+    assert changelog["cleanup.policy"] == "compact"
+
+
+@pytest.mark.usefixtures("both_families")
+def test_agent_counts_what_rocketmq_sends(broker: Broker, agents: Agents, topic: str) -> None:
+    sender = RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json")
+    with FaustApp(f"{topic}-app", broker.kafka, "count", topic, f"{topic}-out") as app:
+        sender.write(topic, keyed(4), way="sync", codec="none")
+        expect_counts(app, 1, 4)
