@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
-from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, Sync
+from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync
 from bridge.kafka.request import NO_THROTTLE, Request, later
 from bridge.server import OutboxSlot
 from protocol.kafka.api import ErrorCode, milliseconds
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
 
+CONSUMER = "consumer"  # the protocol type of groups that consume; those of Connect, say, have others
 _CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
 
 
@@ -151,7 +152,7 @@ def list_groups(broker: "Broker", connection: "KafkaConnection", request: Reques
     live = {group.group_id: group for group in broker.kafka_groups.groups()}
     listed = []
     for group_id in {*live, *broker.positions.groups()}:
-        protocol_type, state = _type_and_state(live.get(group_id))
+        protocol_type, state = _type_and_state(broker, group_id, live.get(group_id))
         if (not states or state.lower() in states) and (not group_types or _CLASSIC in group_types):
             listed.append(
                 types.ListedGroup(
@@ -164,10 +165,13 @@ def list_groups(broker: "Broker", connection: "KafkaConnection", request: Reques
     )
 
 
-def _type_and_state(group: Group[Waiter] | None) -> tuple[str, str]:
-    if group is None:
-        return "", "Empty"
-    return group.protocol_type or "", group.state.value
+def _type_and_state(broker: "Broker", group_id: str, group: Group[Waiter] | None) -> tuple[str, str]:
+    if group is not None:
+        return group.protocol_type or "", group.state.value
+    if broker.families.active(group_id) is Family.ROCKETMQ:
+        # Java's AdminClient then says that this is no consumer group, instead of showing one without members.
+        return Family.ROCKETMQ.value, State.STABLE.value
+    return CONSUMER, State.EMPTY.value
 
 
 def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
@@ -178,37 +182,36 @@ def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Re
 
 
 def _described(broker: "Broker", request: Request, group_id: str) -> Any:
-    types = request.types
     group = broker.kafka_groups.group(group_id)
     error, message = ErrorCode.none, None
-    protocol_type, state = _type_and_state(group)
-    if group is None and group_id not in broker.positions:
-        state = "Dead"
+    protocol_type, state = _type_and_state(broker, group_id, group)
+    if broker.families.active(group_id) is None and group_id not in broker.positions:
+        protocol_type, state = "", "Dead"
         if request.version >= 6:
             error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
-    members = (
-        tuple(
-            types.DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata_of(group.protocol_name),
-                member_assignment=member.assignment,
-            )
-            for member in (group.members.values() if group else ())
-        )
-        if group
-        else ()
-    )
-    return types.DescribedGroup(
+    is_stable = group is not None and group.state is State.STABLE
+    return request.types.DescribedGroup(
         error_code=error,
         error_message=message,
         group_id=group_id,
         group_state=state,
         protocol_type=protocol_type,
-        protocol_data=(group.protocol_name or "") if group and state == "Stable" else "",
-        members=members,
+        protocol_data=(group.protocol_name or "") if group and is_stable else "",
+        members=_described_members(request, group) if group else (),
+    )
+
+
+def _described_members(request: Request, group: Group[Waiter]) -> tuple[Any, ...]:
+    return tuple(
+        request.types.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata_of(group.protocol_name),
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
     )
 
 

@@ -14,6 +14,7 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group
+from bridge.kafka.groups import CONSUMER
 from bridge.kafka.request import NO_THROTTLE, Request
 from bridge.positions import Position
 from bridge.records import CommittedPosition
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
 
-_CONSUMER = "consumer"  # the protocol type whose metadata is a ConsumerProtocolSubscription
 _I32 = struct.Struct(">i")
 
 Partitions = dict[tuple[str, int], ErrorCode]  # results by topic and partition, in the order of the request
@@ -221,7 +221,7 @@ def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -
         return ErrorCode.group_id_not_found
     if not broker.families.admits(group_id, Family.KAFKA):
         return ErrorCode.non_empty_group
-    if group is not None and group.members and group.protocol_type != _CONSUMER:
+    if group is not None and group.members and group.protocol_type != CONSUMER:
         return ErrorCode.non_empty_group
     return ErrorCode.none
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, code_of
+from bridge.kafka.metadata import NO_TRANSACTIONS
 from bridge.kafka.request import NO_THROTTLE, Request
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
@@ -97,8 +98,3 @@ def init_producer_id(broker: "Broker", connection: "KafkaConnection", request: R
         producer_epoch=0 if error is ErrorCode.none else -1,
     )
     return request.answer(entity, promise)
-
-
-# What a transactional producer gets for its first request. Java and librdkafka raise this one at once as fatal; most
-# others they would take for a passing state and ask again until a timeout hides the reason.
-NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
