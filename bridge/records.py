@@ -8,7 +8,7 @@ Raises `Corruption` for bytes that are no record: the log's own CRC held, so thi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -103,8 +103,8 @@ class GroupDeleted(_Record, frozen=True, tag=22):
 class GroupConfigured(_Record, frozen=True, tag=23):
     """The settings of a RocketMQ subscription group, by their names in SubscriptionGroupConfig."""
 
-    group: str
-    settings: Mapping[str, str | int | bool]
+    group: str  # by its RocketMQ name
+    settings: Mapping[str, Any]
 
 
 # -- Producers

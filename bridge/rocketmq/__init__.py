@@ -1,0 +1,69 @@
+"""RocketMQ's requests: which are served, and by whom. A code that is not here is answered "not supported".
+
+Handlers are plain functions `(broker, connection, command) -> Answer | None`; what they may raise: `errors.ANSWERABLE`.
+May import all of `bridge` but the other protocol's package.
+"""
+
+from typing import NamedTuple
+
+from bridge.rocketmq import admin, membership, namesrv, offsets
+from bridge.rocketmq.answer import Handler
+from bridge.rocketmq.pull import pull
+from bridge.rocketmq.send import send
+from protocol.rocketmq.codes import RequestCode as Code
+
+
+class Row(NamedTuple):
+    handler: Handler
+    counter: tuple[str, str]  # Its key in `Metrics.requests`.
+
+
+_HANDLERS: dict[Code, Handler] = {
+    # -- Messages
+    Code.SEND_MESSAGE: send,
+    Code.SEND_MESSAGE_V2: send,
+    Code.SEND_BATCH_MESSAGE: send,
+    Code.PULL_MESSAGE: pull,
+    Code.LITE_PULL_MESSAGE: pull,
+    # -- Offsets
+    Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    Code.GET_MAX_OFFSET: offsets.max_offset,
+    Code.GET_MIN_OFFSET: offsets.min_offset,
+    Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    # -- Members of groups
+    Code.HEART_BEAT: membership.heart_beat,
+    Code.UNREGISTER_CLIENT: membership.unregister_client,
+    Code.GET_CONSUMER_LIST_BY_GROUP: membership.consumer_list,
+    Code.CHECK_CLIENT_CONFIG: membership.check_client_config,
+    Code.LOCK_BATCH_MQ: membership.lock_queues,
+    Code.UNLOCK_BATCH_MQ: membership.unlock_queues,
+    # -- Name server
+    Code.GET_ROUTEINFO_BY_TOPIC: namesrv.route,
+    Code.GET_BROKER_CLUSTER_INFO: namesrv.cluster_info,
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: namesrv.all_topics,
+    Code.GET_TOPICS_BY_CLUSTER: namesrv.topics_of_cluster,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: namesrv.system_topics,
+    Code.DELETE_TOPIC_IN_NAMESRV: namesrv.forget_topic,
+    Code.GET_KV_CONFIG: namesrv.no_value,
+    Code.GET_KVLIST_BY_NAMESPACE: namesrv.no_value,
+    Code.GET_NAMESRV_CONFIG: namesrv.namesrv_config,
+    # -- Topics and groups
+    Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
+    Code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: admin.topic_configs,
+    Code.GET_TOPIC_CONFIG: admin.topic_config,
+    Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.group_configs,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group_config,
+    Code.GET_CONSUME_STATS: admin.consume_stats,
+    Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+    # -- The broker
+    Code.GET_BROKER_CONFIG: admin.broker_config,
+    Code.GET_BROKER_RUNTIME_INFO: admin.broker_runtime,
+}
+
+TABLE: dict[int, Row] = {code: Row(handler, ("rocketmq", code.name)) for code, handler in _HANDLERS.items()}

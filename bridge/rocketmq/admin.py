@@ -1,0 +1,257 @@
+"""What clients and tools ask about topics, groups and the broker, and change of them.
+
+    topics   UPDATE_AND_CREATE_TOPIC (17), DELETE_TOPIC_IN_BROKER (215), GET_ALL_TOPIC_CONFIG (21),
+             GET_TOPIC_CONFIG (351), GET_TOPIC_STATS_INFO (202)
+    groups   UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201),
+             GET_SUBSCRIPTIONGROUP_CONFIG (352), GET_CONSUME_STATS (208), GET_CONSUMER_CONNECTION_LIST (203),
+             GET_PRODUCER_CONNECTION_LIST (204)
+    broker   GET_BROKER_CONFIG (26), GET_BROKER_RUNTIME_INFO (28)
+
+Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerProcessor.java.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.members import Client
+from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq import fastjson
+from protocol.rocketmq.bodies import (
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    DataVersion,
+    KVTable,
+    OffsetWrapper,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicOffset,
+    TopicStatsTable,
+)
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from protocol.rocketmq.flags import PERM_INHERIT, PERM_READ_WRITE
+from protocol.rocketmq.headers import ConsumerGroupRequest, CreateTopicRequest, GroupRequest, TopicRequest
+from protocol.rocketmq.names import check_group, check_topic, is_system_topic
+from protocol.rocketmq.remoting import LANGUAGES, VERSION, RemotingCommand
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+_NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
+_PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
+
+
+# -- Topics
+
+
+def update_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Create a topic, or let one have more queues and other permissions. Attributes and filter types mean nothing here.
+
+    A queue is read and written or not there at all, so the greater of the two numbers counts.
+    """
+    request = CreateTopicRequest.parse(command.ext)
+    topics, now_ms = broker.topics, broker.clock.now_ms()
+    check_topic(request.topic)
+    topic = topics.by_rocketmq_name(request.topic)
+    if is_system_topic(request.topic) or (topic is not None and not topic.may_produce):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{request.topic}] is conflict with system topic.")
+    queue_count, perm = max(request.read_queue_nums, request.write_queue_nums), request.perm & _PERMS
+    if topic is None:
+        return answer(command, promise=topics.create(request.topic, queue_count, {}, now_ms, perm=perm)[1])
+    promise = broker.ledger.barrier()
+    if queue_count != topic.queue_count:
+        promise = topics.add_queues(topic, queue_count, now_ms)
+    if perm != topic.perm:
+        promise = topics.permit(topic, perm, now_ms)
+    return answer(command, promise=promise)
+
+
+def delete_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Delete a topic; one that is not there is deleted, too."""
+    topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    if topic is None:
+        return answer(command, promise=broker.ledger.barrier())
+    return answer(command, promise=broker.topics.delete(topic, broker.clock.now_ms()))
+
+
+def topic_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    topic = _topic(broker, TopicRequest.parse(command.ext).topic)
+    return answer(command, body=_config_of(topic), promise=broker.ledger.barrier())
+
+
+def topic_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    table = {topic.rocketmq_name: _config_of(topic) for topic in broker.topics.all()}
+    body = TopicConfigTable(topic_config_table=table, data_version=DataVersion(counter=broker.topics.version))
+    ext = {"totalTopicNum": str(len(table))}
+    return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
+
+
+def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    topic = _topic(broker, TopicRequest.parse(command.ext).topic)
+    rows = {
+        _message_queue(broker, topic, queue_id): TopicOffset(
+            min_offset=queue.start_offset, max_offset=queue.visible_end, last_update_timestamp=0
+        )
+        for queue_id, queue in enumerate(topic.queues)
+    }
+    return answer(command, body=TopicStatsTable(offset_table=QueueTable(rows)))
+
+
+def _topic(broker: "Broker", name: str) -> Topic:
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise UnknownTopic(f"No topic in this broker. topic: {name[:300]}")
+    return topic
+
+
+def _config_of(topic: Topic) -> TopicConfig:
+    count = topic.queue_count
+    return TopicConfig(topic_name=topic.rocketmq_name, read_queue_nums=count, write_queue_nums=count, perm=topic.perm)
+
+
+def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic.rocketmq_name, broker.options.rocketmq.broker, queue_id)
+
+
+# -- Groups
+
+
+def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    config = read_body(command, SubscriptionGroupConfig)
+    check_group(config.group_name)
+    return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))
+
+
+def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = GroupRequest.parse(command.ext).group
+    config = broker.rocketmq_groups.get(name)
+    if config is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")
+    return answer(command, body=config, promise=broker.ledger.barrier())
+
+
+def group_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    groups = broker.rocketmq_groups
+    table = {config.group_name: config for config in groups.all()}
+    body = SubscriptionGroupTable(subscription_group_table=table, data_version=DataVersion(counter=groups.version))
+    ext = {"totalGroupNum": str(len(table))}
+    return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
+
+
+def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Say how far the group is, in one topic or in all where it has positions."""
+    name = ConsumerGroupRequest.parse(command.ext).consumer_group
+    group = group_of_rocketmq(name)
+    broker.positions.settle(group, broker.clock.now_ms())
+    positions = broker.positions.all_of(group)
+    asked = command.ext.get("topic")
+    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in positions)
+    found = [broker.topics.by_rocketmq_name(asked)] if asked else map(broker.topics.by_number, numbers)
+    rows = {}
+    for topic in filter(None, found):
+        for queue_id, queue in enumerate(topic.queues):
+            position = positions.get(queue.key)
+            offset = position.offset if position is not None else 0
+            rows[_message_queue(broker, topic, queue_id)] = OffsetWrapper(
+                broker_offset=queue.visible_end, consumer_offset=offset, pull_offset=offset, last_timestamp=0
+            )
+    return answer(command, body=ConsumeStats(offset_table=QueueTable(rows)), promise=broker.ledger.barrier())
+
+
+def consumer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = ConsumerGroupRequest.parse(command.ext).consumer_group
+    group = broker.rocketmq_members.consumers.get(name)
+    if group is None:
+        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:200]}] not online")
+    body = ConsumerConnection(
+        connection_set=[_connection(channel, client) for channel, client in group.channels.items()],
+        subscription_table=dict(group.subscriptions),
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from_where=group.consume_from_where,
+    )
+    return answer(command, body=body)
+
+
+def producer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = command.ext.get("producerGroup", "")
+    channels = broker.rocketmq_members.producers.get(name)
+    if channels is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:200]}] not exist")
+    body = ProducerConnection(connection_set=[_connection(channel, client) for channel, client in channels.items()])
+    return answer(command, body=body)
+
+
+def _connection(channel: "RocketMQConnection", client: Client) -> Connection:
+    host, port = channel.peer
+    language = client.language if client.language in LANGUAGES else "OTHER"  # Java's tools fail on other names.
+    return Connection(
+        client_id=client.client_id, client_addr=f"{host}:{port}", language=language, version=client.version
+    )
+
+
+# -- The broker
+
+
+def broker_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    options = broker.options
+    host, port = broker.rocketmq_address
+    settings = {
+        "brokerName": options.rocketmq.broker,
+        "brokerClusterName": options.rocketmq.cluster,
+        "brokerId": "0",
+        "brokerIP1": host,
+        "listenPort": str(port),
+        "brokerPermission": str(PERM_READ_WRITE),
+        "autoCreateTopicEnable": str(options.topics.auto_create).lower(),
+        "autoCreateSubscriptionGroup": "true",
+        "flushDiskType": "SYNC_FLUSH" if options.store.flush == "sync" else "ASYNC_FLUSH",
+        "storePathRootDir": options.store.directory,
+        "maxMessageSize": str(options.rocketmq.body_bytes_max),
+    }
+    version = fastjson.write(DataVersion()).decode()
+    body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+    return answer(command, ext={"version": version}, body=body)
+
+
+def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Give the keys without which tools fail, and what there is to say."""
+    metrics, store = broker.metrics, broker.store
+    rates = ("putTps", "getTotalTps", "getFoundTps", "getMissTps", "getTransferredTps")
+    table = {
+        "brokerVersionDesc": "V5_3_3",
+        "brokerVersion": str(VERSION),
+        "brokerActive": "true",
+        "bootTimestamp": str(broker.clock.now_ms() - broker.clock.mono_ms() + broker.started_mono_ms),
+        "runtime": f"[ {(broker.clock.mono_ms() - broker.started_mono_ms) // 1000} seconds ]",
+        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayNow": str(sum(metrics.records_in.values())),
+        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayNow": str(sum(metrics.frames_out.values())),
+        "commitLogMinOffset": str(next(iter(store.segments())).start),
+        "commitLogMaxOffset": str(store.next_position),
+        "commitLogDiskRatio": "0.0",
+        "consumeQueueDiskRatio": "0.0",
+        "earliestMessageTimeStamp": "-1",
+        "dispatchBehindBytes": "0",
+        "pageCacheLockTimeMills": "0",
+        "sendThreadPoolQueueSize": "0",
+        "sendThreadPoolQueueCapacity": "0",
+        "pullThreadPoolQueueSize": str(len(broker.purgatory)),
+        "pullThreadPoolQueueCapacity": str(broker.options.limits.held_requests_max),
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        "remainHowManyDataToFlush": f"{store.next_position - store.durable} B",
+    } | dict.fromkeys(rates, _NO_RATE)
+    return answer(command, body=KVTable(table=table))

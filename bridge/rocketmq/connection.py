@@ -1,0 +1,141 @@
+"""A RocketMQ client's connection: command, row of the table, handler, answer as soon as it is ready.
+
+    malformed frame or header         closed, as Java's decoder does
+    unknown code                      REQUEST_CODE_NOT_SUPPORTED
+    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`
+    handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
+    handler gives None                somebody answers later (`reply`): a held pull
+    handler raises what is ANSWERABLE its code and text
+    one-way request                   never answered
+
+A name server is asked over the same connection: its codes mean nothing else to a broker, so each port serves both.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bridge.answers import Answer
+from bridge.purgatory import Held
+from bridge.reading import Later
+from bridge.rocketmq import TABLE
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
+from bridge.server import Connection
+from protocol.rocketmq import remoting
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.message import NO_HOST
+from protocol.rocketmq.message_id import pack_host
+from protocol.rocketmq.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from bridge.broker import Broker
+
+T = TypeVar("T")
+
+_BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+_OPAQUE_MASK: Final = 0x7FFFFFFF
+
+
+class RocketMQConnection(Connection):
+    """One client of the RocketMQ port, or of the name server's.
+
+    `unanswered` counts pulls that are held and answers that wait for the log.
+    """
+
+    wire = "rocketmq"
+
+    __slots__ = ("_next_opaque", "held", "is_member", "packed_peer")
+
+    def __init__(self, broker: "Broker") -> None:
+        super().__init__(broker)
+        self.is_member = False  # It sent a heartbeat; its end will be told to `broker.rocketmq_members`.
+        self.held: set[Held] = set()  # Its pulls in the purgatory.
+        self.packed_peer = NO_HOST  # As the born host of its messages.
+        self._next_opaque = 0  # Of our own requests; the client numbers its requests by itself.
+
+    def connection_made(self, transport: "asyncio.BaseTransport") -> None:
+        super().connection_made(transport)
+        if not self.closed and self.peer[0]:
+            self.packed_peer = pack_host(*self.peer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for held in self.held:
+            self.broker.purgatory.release(held)
+        self.held.clear()
+        super().connection_lost(error)
+
+    # -- Requests
+
+    def received(self, frame: memoryview) -> None:
+        command = remoting.decode(frame)
+        if command.flag & FLAG_RESPONSE:
+            return  # Nothing that we send waits for an answer.
+        given = self._handle(command)
+        if given is not None and not command.flag & FLAG_ONEWAY:
+            self.send(given)
+
+    def _handle(self, command: RemotingCommand) -> Answer | None:
+        row = TABLE.get(command.code)
+        if row is None:
+            remark = f" request type {command.code} not supported"
+            return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if self.unanswered >= self.bounds.unanswered_max:
+            return answer(command, ResponseCode.SYSTEM_BUSY, _BUSY)
+        broker = self.broker
+        broker.metrics.requests[row.counter] += 1
+        try:
+            return row.handler(broker, self, command)
+        except ANSWERABLE as error:
+            return self.refusal(command, error)
+
+    def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
+        """Give the answer to a request that failed with an ANSWERABLE error."""
+        code = code_of(error)
+        self.broker.metrics.errors["rocketmq", code.name] += 1
+        return answer(asked, code, remark_of(error))
+
+    # -- Answers
+
+    def send(self, answer: Answer) -> None:
+        """Let the answer go as soon as its promise is kept, whatever else is unanswered."""
+        promise = answer.promise
+        if promise is None or self.log.kept(promise):
+            self.leave(answer.buffers)
+        else:
+            self.unanswered += 1
+            self.log.when(promise, partial(self._released, answer))
+
+    def _released(self, answer: Answer, error: StoreError | None) -> None:
+        self.answered()
+        super()._released(answer, error)
+
+    def answered(self) -> None:
+        """Take one request out of `unanswered`."""
+        self.unanswered -= 1
+        self.go_on_soon()
+
+    def answer_when(self, asked: RemotingCommand, found: "T | Later[T]", make: Callable[[T], Answer]) -> Answer | None:
+        """Make the answer of what was found, now or when a reader thread has it."""
+        if not isinstance(found, Later):
+            return make(found)
+
+        def done(cold: T | StoreError) -> None:
+            self.answered()
+            given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
+            if not asked.flag & FLAG_ONEWAY:
+                self.send(given)
+
+        self.unanswered += 1
+        found.start(done)
+        return None
+
+    # -- Our own requests
+
+    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        """Send the client a one-way request."""
+        self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
+        self.leave(remoting.encode(remoting.request(code, self._next_opaque, ext, body, oneway=True)))

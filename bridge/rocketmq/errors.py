@@ -1,0 +1,66 @@
+"""Which RocketMQ response code stands for which of our exceptions: the one table, asked for every refusal.
+
+A producer tries again after 1, 2, 14, 16 and 17; every other code reaches its user at once.
+"""
+
+from typing import Final
+
+from bridge.positions import MetadataTooLarge, TooManyPositions
+from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
+from bridge.rocketmq.group_configs import TooManyGroups
+from bridge.rocketmq.members import TooManyMembers
+from bridge.topic_configs import InvalidConfig
+from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
+from protocol.errors import ProtocolError
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.names import IllegalName
+from protocol.rocketmq.tags import IllegalExpression
+from store.errors import EntryTooLarge, StoreError
+
+REMARK_CHARACTERS_MAX: Final = 1024
+
+
+class Refused(Exception):
+    """A handler says no: the code and the text that the client gets."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+# A subclass comes before its base.
+_CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
+    (EntryTooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
+    (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.
+    (MessageTooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    (ProduceRefused, ResponseCode.NO_PERMISSION),
+    (TopicExists, ResponseCode.TOPIC_EXIST_ALREADY),
+    (UnknownTopic, ResponseCode.TOPIC_NOT_EXIST),
+    (InvalidTopicName, ResponseCode.INVALID_PARAMETER),
+    (InvalidQueueCount, ResponseCode.INVALID_PARAMETER),
+    (InvalidConfig, ResponseCode.INVALID_PARAMETER),
+    (TooManyTopics, ResponseCode.SYSTEM_ERROR),
+    (TooManyMembers, ResponseCode.SYSTEM_ERROR),
+    (TooManyGroups, ResponseCode.SYSTEM_ERROR),
+    (TooManyPositions, ResponseCode.SYSTEM_ERROR),
+    (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),
+    (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    (IllegalName, ResponseCode.INVALID_PARAMETER),
+    (ProtocolError, ResponseCode.SYSTEM_ERROR),  # A header field that is missing or illegal, as Java answers it.
+)
+
+# What the connection answers. Anything else is our bug.
+ANSWERABLE: tuple[type[Exception], ...] = (Refused, *(exception for exception, _ in _CODES))
+
+
+def code_of(error: Exception) -> ResponseCode:
+    """Give the code for an ANSWERABLE exception."""
+    if isinstance(error, Refused):
+        return error.code
+    return next(code for exception, code in _CODES if isinstance(error, exception))
+
+
+def remark_of(error: Exception) -> str:
+    """Say what the client's user reads."""
+    return (str(error) or type(error).__name__)[:REMARK_CHARACTERS_MAX]

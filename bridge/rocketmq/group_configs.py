@@ -1,0 +1,80 @@
+"""The subscription groups of RocketMQ: their configs, replayed state, made on first contact.
+
+A group is known by its RocketMQ name. `brokerId` and `whichBrokerWhenConsumeSlowly` are kept as tools set them and mean
+nothing: there is one broker. Source: SubscriptionGroupManager.java.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from bridge.ledger import Ledger
+from bridge.records import GroupConfigured, GroupDeleted, Record
+from protocol.names import group_of_rocketmq, is_rocketmq_group
+from protocol.rocketmq.bodies import SubscriptionGroupConfig
+from protocol.rocketmq.names import SYSTEM_GROUPS
+from store.entry import Promise, Slot
+
+
+class TooManyGroups(Exception):
+    """`groups.count_max` groups are configured."""
+
+
+class GroupConfigs:
+    """The configs by group. Those of the system's own groups are there without a record."""
+
+    def __init__(self, ledger: Ledger, count_max: int) -> None:
+        self._ledger, self._count_max = ledger, count_max
+        self._configs: dict[str, SubscriptionGroupConfig] = {}
+        self._settings: dict[str, Mapping[str, Any]] = {}  # of those that have a record
+        self._names: dict[str, str] = {}  # of the same, by Kafka spelling
+        self.version = 0  # Moves with every change.
+        self.get = self._configs.get
+        for name in sorted(SYSTEM_GROUPS):
+            self._configs[name] = SubscriptionGroupConfig(group_name=name)
+        ledger.own(GroupConfigured, self._replay_configured)
+        ledger.own(GroupDeleted, self._replay_deleted)
+        ledger.on_snapshot(self._snapshot)
+
+    def all(self) -> Collection[SubscriptionGroupConfig]:
+        return self._configs.values()
+
+    def ensure(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
+        """Give the config of a group, made if need be; None for a name that no group may have.
+
+        Raises TooManyGroups and StoreError.
+        """
+        config = self._configs.get(group)
+        if config is None and is_rocketmq_group(group):
+            self.configure(SubscriptionGroupConfig(group_name=group), now_ms)
+            config = self._configs[group]
+        return config
+
+    def configure(self, config: SubscriptionGroupConfig, now_ms: int) -> Promise:
+        """Set the whole config of one group; raises TooManyGroups and StoreError."""
+        if config.group_name not in self._configs and len(self._configs) >= self._count_max:
+            raise TooManyGroups(f"{len(self._configs)} groups; groups.count_max is {self._count_max}")
+        settings = msgspec.to_builtins(config)
+        del settings["groupName"]
+        return self._ledger.commit([GroupConfigured(config.group_name, settings)], now_ms).promise
+
+    # -- Replay
+
+    def _replay_configured(self, record: GroupConfigured, slot: Slot) -> None:
+        name = record.group
+        self._settings[name] = record.settings
+        self._names[group_of_rocketmq(name)] = name
+        self._configs[name] = msgspec.convert({**record.settings, "groupName": name}, SubscriptionGroupConfig)
+        self.version += 1
+
+    def _replay_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+        """Forget what a group that is deleted or expired was told; positions name it by its Kafka spelling."""
+        name = self._names.pop(record.group, None)
+        if name is not None:
+            del self._settings[name], self._configs[name]
+            self.version += 1
+
+    def _snapshot(self) -> Iterable[Record]:
+        for name, settings in self._settings.items():
+            yield GroupConfigured(name, settings)

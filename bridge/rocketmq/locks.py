@@ -1,0 +1,69 @@
+"""Locks of orderly consumers: one client at a time consumes a queue in order.
+
+    owner                     lock by the owner   lock by another          unlock
+    nobody, or expired        taken               taken                    nothing
+    a client, not expired     refreshed           left with its owner      freed, if by the owner
+
+A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming 30 s after the last success.
+Locks are not kept over a restart: then every consumer locks anew before it consumes. The names in a queue are not
+looked at. Source: RebalanceLockManager.java.
+"""
+
+from collections.abc import Iterable
+
+from protocol.rocketmq.fastjson import MessageQueue
+
+LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
+LOCKS_MAX = 200_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
+
+
+class Locks:
+    """Who holds which queue of which group; times are monotonic."""
+
+    def __init__(self, locks_max: int = LOCKS_MAX) -> None:
+        self._locks_max = locks_max
+        self._count = 0  # Invariant: the sum of the lengths of the tables.
+        self._tables: dict[str, dict[MessageQueue, tuple[str, int]]] = {}  # group: queue: (client id, until)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], mono_ms: int) -> list[MessageQueue]:
+        """Take or refresh those queues that nobody else holds, and name them."""
+        return [queue for queue in queues if self._lock(group, client_id, queue, mono_ms)]
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free those of the queues that this client holds."""
+        table = self._tables.get(group, {})
+        for queue in queues:
+            if queue in table and table[queue][0] == client_id:
+                del table[queue]
+                self._count -= 1
+        if not table:
+            self._tables.pop(group, None)
+
+    def is_any_held(self, group: str, mono_ms: int) -> bool:
+        """Say whether the group consumes in order now: then its failed messages go to its dead letters."""
+        return any(until > mono_ms for _, until in self._tables.get(group, {}).values())
+
+    def advance(self, mono_ms: int) -> None:
+        """Forget expired locks; they can be taken at any time, so this only frees their memory."""
+        for group in list(self._tables):
+            live = {queue: held for queue, held in self._tables[group].items() if held[1] > mono_ms}
+            self._count -= len(self._tables[group]) - len(live)
+            if live:
+                self._tables[group] = live
+            else:
+                del self._tables[group]
+
+    def _lock(self, group: str, client_id: str, queue: MessageQueue, mono_ms: int) -> bool:
+        table = self._tables.setdefault(group, {})
+        held = table.get(queue)
+        if held is None:
+            if self._count >= self._locks_max:
+                return False
+            self._count += 1
+        elif held[0] != client_id and held[1] > mono_ms:
+            return False
+        table[queue] = (client_id, mono_ms + LOCK_MS)
+        return True

@@ -1,0 +1,192 @@
+"""Who is there: the producers and consumers of every group, as their heartbeats tell.
+
+    heartbeat ──> a channel (one connection of one client) is in the groups that it names
+    unregister, connection closed, CHANNEL_MS without a heartbeat ──> it is out of them
+
+A client tells all its groups in every heartbeat. The subscriptions of a group are those of its last heartbeat: a topic
+with a newer `subVersion` replaces, a topic that is absent goes (ConsumerGroupInfo.java#updateSubscription).
+
+The object is pure: channels are any hashable things, times are monotonic milliseconds, and every change of a consumer
+group's members or subscriptions is returned, for the caller to tell that group (NOTIFY_CONSUMER_IDS_CHANGED).
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
+
+CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients beat every 30 s.
+SCAN_INTERVAL_MS = 10_000
+
+BROADCASTING = "BROADCASTING"
+
+Channel = TypeVar("Channel", bound=Hashable)
+
+
+class TooManyMembers(Exception):
+    """`rocketmq.groups_max` or `rocketmq.subscriptions_max` is reached; the message says which."""
+
+
+class Client(NamedTuple):
+    """One client instance, as its heartbeat and its connection tell."""
+
+    client_id: str
+    language: str
+    version: int
+
+
+class ConsumerGroup(Generic[Channel]):
+    """The live members of one group, and what they asked for last."""
+
+    __slots__ = ("channels", "consume_from_where", "consume_type", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.channels: dict[Channel, Client] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}  # by topic
+        self.consume_type = self.message_model = self.consume_from_where = ""
+
+    def client_ids(self) -> list[str]:
+        """Each client once, in order of arrival: a client that reconnects has two channels for a moment."""
+        return list(dict.fromkeys(client.client_id for client in self.channels.values()))
+
+    def update(self, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
+        """Take over what a heartbeat says; True if the subscriptions changed."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        if keep_subscriptions:
+            return False
+        told = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        changed = told.keys() != self.subscriptions.keys()
+        for topic, subscription in told.items():
+            known = self.subscriptions.get(topic)
+            if known is not None and known.sub_version >= subscription.sub_version:
+                told[topic] = known
+            elif known is None or known.sub_string != subscription.sub_string:
+                changed = True
+        self.subscriptions = told
+        return changed
+
+
+class Members(Generic[Channel]):
+    """All groups of RocketMQ clients. `has_members` answers for `bridge.families`."""
+
+    def __init__(self, *, groups_max: int, subscriptions_max: int) -> None:
+        self._groups_max, self._subscriptions_max = groups_max, subscriptions_max
+        self.consumers: dict[str, ConsumerGroup[Channel]] = {}
+        self.producers: dict[str, dict[Channel, Client]] = {}
+        self._beats: dict[Channel, int] = {}  # The last heartbeat of each channel.
+        self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
+        self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
+        self._next_scan_mono_ms: int | None = None
+
+    # -- Asking
+
+    def has_members(self, group: str) -> bool:
+        """Say whether the group, in its Kafka spelling, has clustering consumers; broadcast never counts."""
+        found = self.consumers.get(self._kafka_spelling.get(group, group))
+        return found is not None and bool(found.channels) and found.message_model != BROADCASTING
+
+    def client_ids(self, group: str) -> list[str]:
+        found = self.consumers.get(group)
+        return found.client_ids() if found is not None else []
+
+    def subscriptions(self, group: str) -> Mapping[str, SubscriptionData] | None:
+        """What the group asked for by topic; None if it has no member."""
+        found = self.consumers.get(group)
+        return found.subscriptions if found is not None else None
+
+    def channels(self, group: str) -> Iterable[Channel]:
+        """All channels of a consumer group: those to notify."""
+        found = self.consumers.get(group)
+        return tuple(found.channels) if found is not None else ()
+
+    # -- Telling
+
+    def heartbeat(self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int) -> list[str]:
+        """Take a heartbeat; return the consumer groups that it changed. Raises TooManyMembers and takes nothing."""
+        self._check(data)
+        self._beats[channel] = mono_ms
+        if self._next_scan_mono_ms is None:
+            self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS
+        consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
+        for producer in data.producer_data_set:
+            producing.add(producer.group_name)
+            self.producers.setdefault(producer.group_name, {})[channel] = client
+        changed = []
+        for consumer in data.consumer_data_set:
+            consuming.add(consumer.group_name)
+            if self._consume(channel, client, consumer, keep_subscriptions=data.without_sub):
+                changed.append(consumer.group_name)
+        return changed
+
+    def unregister(self, channel: Channel, *, consumer_group: str = "", producer_group: str = "") -> list[str]:
+        """Take the channel out of these groups; return the consumer groups that changed."""
+        consuming, producing = self._groups_of.get(channel, (set[str](), set[str]()))
+        if producer_group in producing:
+            producing.remove(producer_group)
+            self._stop_producing(channel, producer_group)
+        if consumer_group not in consuming:
+            return []
+        consuming.remove(consumer_group)
+        self._stop_consuming(channel, consumer_group)
+        return [consumer_group]
+
+    def closed(self, channel: Channel) -> list[str]:
+        """Forget a channel; return the consumer groups that changed."""
+        self._beats.pop(channel, None)
+        consuming, producing = self._groups_of.pop(channel, (set[str](), set[str]()))
+        for group in producing:
+            self._stop_producing(channel, group)
+        for group in consuming:
+            self._stop_consuming(channel, group)
+        return sorted(consuming)
+
+    # -- Time
+
+    def next_deadline_mono_ms(self) -> int | None:
+        return self._next_scan_mono_ms
+
+    def silent(self, mono_ms: int) -> list[Channel]:
+        """Name the channels to close: without a heartbeat for CHANNEL_MS. Looks every SCAN_INTERVAL_MS."""
+        if self._next_scan_mono_ms is None or mono_ms < self._next_scan_mono_ms:
+            return []
+        self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS if self._beats else None
+        return [channel for channel, beat_mono_ms in self._beats.items() if mono_ms - beat_mono_ms >= CHANNEL_MS]
+
+    # -- Inside
+
+    def _check(self, data: HeartbeatData) -> None:
+        new = sum(consumer.group_name not in self.consumers for consumer in data.consumer_data_set)
+        new += sum(producer.group_name not in self.producers for producer in data.producer_data_set)
+        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
+            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
+        for consumer in data.consumer_data_set:
+            if len(consumer.subscription_data_set) > self._subscriptions_max:
+                raise TooManyMembers(
+                    f"group {consumer.group_name} subscribes to {len(consumer.subscription_data_set)} topics;"
+                    f" rocketmq.subscriptions_max={self._subscriptions_max}"
+                )
+
+    def _consume(self, channel: Channel, client: Client, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = self.consumers[data.group_name] = ConsumerGroup()
+            self._kafka_spelling[group_of_rocketmq(data.group_name)] = data.group_name
+        is_new = channel not in group.channels
+        group.channels[channel] = client
+        return group.update(data, keep_subscriptions=keep_subscriptions) or is_new
+
+    def _stop_consuming(self, channel: Channel, name: str) -> None:
+        group = self.consumers[name]
+        del group.channels[channel]
+        if not group.channels:
+            del self.consumers[name]
+            del self._kafka_spelling[group_of_rocketmq(name)]
+
+    def _stop_producing(self, channel: Channel, name: str) -> None:
+        channels = self.producers[name]
+        del channels[channel]
+        if not channels:
+            del self.producers[name]

@@ -1,0 +1,134 @@
+"""Members of groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG
+(46), and the locks of orderly consumers, LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
+
+    heartbeat, unregister, closed, silent ──> Members ──> every member of a changed group is told at once (40)
+
+A client in a group is registered before its heartbeat is answered, so that its next request finds it there. A consumer
+group that is active in Kafka is left out of the heartbeat, and so is a name that no group may have (Java's broker skips
+it, too): its members find no list, and their pulls are answered with the reason.
+
+Heartbeats of the second version (fingerprints) are not offered, so clients send the first. They are made to spare the
+broker the decoding of the body, which costs it less than a message here.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.families import Family
+from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.members import BROADCASTING, CHANNEL_MS, Client
+from bridge.topics import TopicError
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq.bodies import (
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    LockAnswer,
+    LockRequest,
+)
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.headers import ConsumerGroupRequest, UnregisterRequest
+from protocol.rocketmq.names import retry_topic
+from protocol.rocketmq.remoting import RemotingCommand
+from protocol.rocketmq.tags import parse_expression
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+
+def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    data = read_body(command, HeartbeatData)
+    data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
+    client = Client(data.client_id, command.language, command.version)
+    changed = broker.rocketmq_members.heartbeat(connection, client, data, broker.clock.mono_ms())
+    if not connection.is_member:
+        connection.is_member = True
+        connection.on_close.append(lambda: _tell(broker, broker.rocketmq_members.closed(connection)))
+    _tell(broker, changed)
+    return answer(command)
+
+
+def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
+    group = data.group_name
+    if data.message_model != BROADCASTING and not broker.families.admits(group_of_rocketmq(group), Family.ROCKETMQ):
+        return False
+    now_ms = broker.clock.now_ms()
+    if broker.rocketmq_groups.ensure(group, now_ms) is None:
+        return False
+    # Its members subscribe to the retry topic, so that needs a route; without it they can still consume all others.
+    retry = retry_topic(group)
+    if broker.topics.by_rocketmq_name(retry) is None:
+        with suppress(TopicError, StoreError):
+            broker.topics.auto_create_for_rocketmq(retry, "", 1, now_ms)
+    return True
+
+
+def unregister_client(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = UnregisterRequest.parse(command.ext)
+    changed = broker.rocketmq_members.unregister(
+        connection, consumer_group=request.consumer_group or "", producer_group=request.producer_group or ""
+    )
+    _tell(broker, changed)
+    return answer(command)
+
+
+def consumer_list(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    group = ConsumerGroupRequest.parse(command.ext).consumer_group
+    client_ids = broker.rocketmq_members.client_ids(group)
+    if not client_ids:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group[:200]}")
+    return answer(command, body=ConsumerList(consumer_id_list=client_ids))
+
+
+def check_client_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    subscription = read_body(command, CheckClientRequest).subscription_data
+    if subscription.expression_type != "TAG":
+        kind = subscription.expression_type
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")
+    parse_expression(subscription.sub_string)
+    return answer(command)
+
+
+# -- Members that come and go
+
+
+def _tell(broker: "Broker", groups: Iterable[str]) -> None:
+    """Have all members of these groups rebalance now instead of within 20 s."""
+    for group in groups:
+        config = broker.rocketmq_groups.get(group)
+        if config is None or not config.notify_consumer_ids_changed_enable:
+            continue
+        for channel in broker.rocketmq_members.channels(group):
+            channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+
+def sweep(broker: "Broker", mono_ms: int) -> None:
+    """Close the connections of members that fell silent, and let expired locks go."""
+    for connection in broker.rocketmq_members.silent(mono_ms):
+        connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
+    broker.rocketmq_locks.advance(mono_ms)
+
+
+# -- Locks of orderly consumers
+
+
+def lock_queues(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = read_body(command, LockRequest)
+    held = []
+    if broker.families.admits(group_of_rocketmq(request.consumer_group), Family.ROCKETMQ):
+        held = broker.rocketmq_locks.lock(
+            request.consumer_group, request.client_id, request.mq_set, broker.clock.mono_ms()
+        )
+    return answer(command, body=LockAnswer(queues=held))
+
+
+def unlock_queues(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = read_body(command, LockRequest)
+    broker.rocketmq_locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+    return answer(command)

@@ -1,0 +1,144 @@
+"""Offsets of queues, and positions of groups.
+
+    GET_MAX_OFFSET (30)              the end that everybody sees: the next offset
+    GET_MIN_OFFSET (31)              the first that may be read
+    SEARCH_OFFSET_BY_TIMESTAMP (29)  by the time of storing: LOWER the first at or after it, UPPER the last at or before
+    GET_EARLIEST_MSG_STORETIME (32)  when the first was stored; -1: there is none
+    QUERY_CONSUMER_OFFSET (14)       a group's position; QUERY_NOT_FOUND: the client begins where its user wishes
+    UPDATE_CONSUMER_OFFSET (15)      answered: durable first; one-way: collected, see `bridge/positions.py`
+
+Positions are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.families import Family
+from bridge.reading import Later
+from bridge.records import CommittedPosition
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from bridge.topics import Topic
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import (
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from protocol.rocketmq.remoting import RemotingCommand
+from store.queue import Queue
+from store.readers import ColdRead
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+_UPPER = "UPPER"
+
+
+# -- Of queues
+
+
+def max_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    return _offset(command, queue.visible_end if queue is not None else 0)
+
+
+def min_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    return _offset(command, queue.start_offset if queue is not None else 0)
+
+
+def search_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = SearchOffsetRequest.parse(command.ext)
+    queue = _queue(broker, request)
+    if queue is None:
+        return _offset(command, 0)
+    # UPPER is the message before the first that is later.
+    is_upper = request.boundary_type.upper() == _UPPER
+    found = broker.reader.find_stored(queue, request.timestamp + is_upper, queue.visible_end)
+    return connection.answer_when(
+        command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
+    )
+
+
+def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    found = None if queue is None else broker.store.find_by_store_time(queue, 0, queue.visible_end)
+    if isinstance(found, ColdRead):
+        later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
+        return connection.answer_when(command, later, lambda stored_ms: _timestamp(command, stored_ms))
+    return _timestamp(command, found.stored_ms if found is not None else -1)
+
+
+def _queue(broker: "Broker", request: QueueRequest | SearchOffsetRequest) -> Queue | None:
+    """Find the queue; clients ask about queues before they exist, and get 0 rather than an error."""
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None or not 0 <= request.queue_id < topic.queue_count:
+        return None
+    return topic.queues[request.queue_id]
+
+
+def _offset(command: RemotingCommand, offset: int) -> Answer:
+    return answer(command, ext={"offset": str(offset)})
+
+
+def _timestamp(command: RemotingCommand, stored_ms: int) -> Answer:
+    return answer(command, ext={"timestamp": str(stored_ms)})
+
+
+# -- Of groups
+
+
+def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = QueryConsumerOffsetRequest.parse(command.ext)
+    topic = _topic(broker, request.topic, request.queue_id)
+    group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
+    broker.positions.settle(group, broker.clock.now_ms())
+    position = broker.positions.fetch(group, key)
+    if position is not None:
+        offset = position.offset
+    elif request.set_zero_if_not_found is not False and topic.queues[request.queue_id].start_offset == 0:
+        # All that was ever sent is still there, so the group counts as one that was there from the start: else a
+        # consumer from "last" would miss what was sent between the making of the queue and its first rebalance.
+        offset = 0
+    else:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+    return answer(command, ext={"offset": str(offset)}, promise=broker.ledger.barrier())
+
+
+def update_consumer_offset(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand
+) -> Answer | None:
+    request = UpdateConsumerOffsetRequest.parse(command.ext)
+    topic = _topic(broker, request.topic, request.queue_id)
+    if request.commit_offset < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}")
+    if broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms()) is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
+    group = group_of_rocketmq(request.consumer_group)
+    positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
+    is_admitted = broker.families.admits(group, Family.ROCKETMQ)
+    if command.is_oneway:
+        if is_admitted:
+            broker.positions.commit_later(group, positions, broker.clock.mono_ms(), broker.clock.now_ms())
+        else:
+            broker.metrics.dropped_commits["rocketmq"] += 1
+        return None
+    if not is_admitted:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
+    return answer(command, promise=broker.positions.commit(group, positions, broker.clock.now_ms()))
+
+
+def _topic(broker: "Broker", name: str, queue_id: int) -> Topic:
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist!")
+    if not 0 <= queue_id < topic.queue_count:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic {name} has {topic.queue_count} queues",
+        )
+    return topic

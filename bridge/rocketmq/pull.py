@@ -1,0 +1,254 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the same but for the queue of threads that Java's broker has for each.
+
+    checks ── who may read what, as RocketMQ orders them ──> a code, or the queue and the tags that are wanted
+    place      offset < min, or > max          PULL_OFFSET_MOVED, go on at min or max
+               offset = max                    held if the client lets us, else PULL_NOT_FOUND
+               between                         read: FOUND; all filtered: PULL_RETRY_IMMEDIATELY behind them
+    held       woken by records                read on, until one is wanted
+               time is up                      PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if something was passed over
+
+A position that comes along (COMMIT_OFFSET) is taken once, whatever the pull gives. Every answer carries where to go on,
+min and max: Java reads them without asking. Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.families import Family
+from bridge.purgatory import Held
+from bridge.reading import Later, Records
+from bridge.records import CommittedPosition
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.topics import Topic
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq import flags, tags
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import PullRequest
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer
+from store.errors import OffsetOutOfRange, StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+# Of one answer. Java's broker gives 32 messages and 256 KiB at most (`maxTransfer*OnMessageInMemory`), whatever the
+# client asks for; clients ask for 32 and take more.
+MESSAGES_MAX: Final = 1024
+BYTES_MAX: Final = 256 << 10
+SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
+
+_TAG: Final = "TAG"
+
+
+def pull(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = PullRequest.parse(command.ext)
+    topic = _topic(broker, request)
+    codes = _wanted_codes(broker, request)
+    if request.sys_flag & flags.PULL_COMMIT_OFFSET:
+        _commit(broker, topic, request)
+    return _Pull(broker, connection, command, request, topic, codes).start()
+
+
+# -- Checks
+
+
+def _topic(broker: "Broker", request: PullRequest) -> Topic:
+    config = broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
+    if config is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{request.consumer_group[:200]}] does not exist",
+        )
+    if not config.consume_enable:
+        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
+    if not topic.perm & flags.PERM_READ:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] pulling message is forbidden")
+    if not 0 <= request.queue_id < topic.queue_count:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues",
+        )
+    return topic
+
+
+def _wanted_codes(broker: "Broker", request: PullRequest) -> frozenset[int]:
+    """Give the hashes of the tags that the pull, or else its group's last heartbeat, asks for; none: all messages."""
+    if request.sys_flag & flags.PULL_SUBSCRIPTION:
+        _check_type(request.expression_type)
+        return codes_of(request.subscription or tags.ALL)
+    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    subscription = group.subscriptions.get(request.topic) if group is not None else None
+    if subscription is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
+    if subscription.sub_version < request.sub_version:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    _check_type(subscription.expression_type)
+    return codes_of(subscription.sub_string)
+
+
+def _check_type(expression_type: str | None) -> None:
+    if (expression_type or _TAG) != _TAG:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {expression_type}"
+        )
+
+
+def _not_subscribed(broker: "Broker", request: PullRequest) -> str:
+    if not broker.families.admits(group_of_rocketmq(request.consumer_group), Family.ROCKETMQ):
+        return f"the consumer's group {request.consumer_group} is active in Kafka"
+    return "the consumer's subscription not exist"
+
+
+@lru_cache(4096)
+def codes_of(expression: str) -> frozenset[int]:
+    """Give the hashes of the tags that an expression names; raises IllegalExpression."""
+    return tags.codes_of(tags.parse_expression(expression))
+
+
+def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
+    """Take the position that came along; nobody waits for it."""
+    group = group_of_rocketmq(request.consumer_group)
+    if request.commit_offset < 0:
+        return
+    if not broker.families.admits(group, Family.ROCKETMQ):
+        broker.metrics.dropped_commits["rocketmq"] += 1
+        return
+    position = CommittedPosition(topic.key(request.queue_id), request.commit_offset)
+    broker.positions.commit_later(group, [position], broker.clock.mono_ms(), broker.clock.now_ms())
+
+
+# -- One pull
+
+
+class _Pull:
+    """A pull on its way: it is being read, waits for a reader thread, or is held."""
+
+    __slots__ = ("_broker", "_codes", "_command", "_connection", "_held", "_offset", "_queue", "_request", "_topic")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        request: PullRequest,
+        topic: Topic,
+        codes: frozenset[int],
+    ) -> None:
+        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._topic, self._codes = topic, codes
+        self._queue = topic.queues[request.queue_id]
+        self._held: Held | None = None
+        self._offset = request.queue_offset  # Moves on over messages that are not wanted.
+
+    def start(self) -> Answer | None:
+        if self._offset == self._queue.visible_end:
+            return None if self._hold() else self._not_found()
+        try:
+            found = self._read()
+        except OffsetOutOfRange:
+            return self._moved()
+        if isinstance(found, Later):
+            self._defer(found)
+            return None
+        return self._found(found)
+
+    def _read(self) -> Records | Later[Records]:
+        broker, request, queue = self._broker, self._request, self._queue
+        count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
+        bytes_max = min(request.max_msg_bytes or BYTES_MAX, BYTES_MAX, broker.server.answer_room_bytes())
+        return broker.reader.rocketmq(
+            queue, self._topic, self._offset, count, max(bytes_max, 1), queue.visible_end, self._codes
+        )
+
+    # -- Waiting
+
+    def _hold(self) -> bool:
+        """Park it, if it may be and there is room."""
+        request, broker = self._request, self._broker
+        if not request.sys_flag & flags.PULL_SUSPEND:
+            return False
+        wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
+        deadline_mono_ms = broker.clock.mono_ms() + max(wait_ms, 0)
+        held = self._held = broker.purgatory.hold(self, (self._queue.key,), deadline_mono_ms)
+        if held is None:
+            return False
+        self._connection.held.add(held)
+        self._connection.unanswered += 1
+        return True
+
+    def try_complete(self) -> bool:
+        """Records became visible: answer if one of them is wanted. What comes now is not held a second time."""
+        if self._connection.closed:
+            return True
+        try:
+            found = self._read()
+        except ANSWERABLE as error:
+            self._finish(self._failed(error))
+            return True
+        if isinstance(found, Later):
+            self._connection.unanswered -= 1  # `_defer` counts it again.
+            self._defer(found)
+            return True
+        if not found.buffers and found.next_offset == self._queue.visible_end:
+            self._offset = found.next_offset
+            return False
+        self._finish(self._found(found))
+        return True
+
+    def expire(self) -> None:
+        self._finish(self._not_found())
+
+    def _defer(self, read: Later[Records]) -> None:
+        self._connection.unanswered += 1
+        read.start(self._on_cold_read)
+
+    def _on_cold_read(self, found: Records | StoreError) -> None:
+        self._finish(self._failed(found) if isinstance(found, StoreError) else self._found(found))
+
+    def _finish(self, given: Answer) -> None:
+        connection = self._connection
+        if self._held is not None:
+            connection.held.discard(self._held)
+        connection.answered()
+        if not self._command.is_oneway:
+            connection.send(given)
+
+    # -- Answers
+
+    def _found(self, found: Records) -> Answer:
+        buffers, next_offset = found
+        if not buffers:
+            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
+        return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers)
+
+    def _not_found(self) -> Answer:
+        """At the end; somewhere behind where the pull began, if it passed messages over while it was held."""
+        if self._offset != self._request.queue_offset:
+            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", self._offset)
+        return self._answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", self._offset)
+
+    def _moved(self) -> Answer:
+        queue = self._queue
+        if self._offset < queue.start_offset:
+            return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.start_offset)
+        return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.visible_end)
+
+    def _failed(self, error: Exception) -> Answer:
+        return self._moved() if isinstance(error, OffsetOutOfRange) else self._connection.refusal(self._command, error)
+
+    def _answer(self, code: ResponseCode, remark: str, next_offset: int, body: Sequence[Buffer] = ()) -> Answer:
+        queue = self._queue
+        ext = {
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(queue.start_offset),
+            "maxOffset": str(queue.visible_end),
+            "suggestWhichBrokerId": "0",  # This one; any other number sends the client to look for a replica.
+        }
+        return answer(self._command, code, remark, ext, body)

@@ -1,0 +1,131 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+The checks come in RocketMQ's order, because they decide the code: name, topic (made from its template when it is not
+there), queue, then what the door says (`bridge/publish.py`). The answer carries the place of the record; it waits for
+the log unless the message says `WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.publish import TIMER_NAMES
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from bridge.topics import Topic
+from protocol.rocketmq import batch, flags, properties
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.headers import SendRequest
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.message_id import message_id
+from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, check_topic
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+BATCH_MESSAGES_MAX: Final = 1 << 15  # Apache RocketMQ knows no number, only the size of the whole: 4 MiB.
+
+_TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
+_NO_WAIT: Final = b"WAIT\x01false"
+_NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
+_UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
+
+
+def send(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = SendRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
+    queue_id = _queue_id(topic, request)
+    raw = request.properties.encode()
+    if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+        messages = _batched(broker, connection, request, command, raw)
+    else:
+        assert isinstance(command.body, memoryview), "decoded from a frame"
+        messages = [_message(connection, request, request.flag, command.body, raw)]
+    slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
+    store_host = broker.publisher.store_host
+    ext = {
+        "msgId": ",".join([message_id(store_host, slot.position) for slot in slots]),
+        "queueId": str(queue_id),
+        "queueOffset": str(slots[0].base_offset),
+        "transactionId": properties.get(messages[0].properties, properties.UNIQ_KEY) or "",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    waits = _NO_WAIT not in raw or properties.get(raw, properties.WAIT) != "false"
+    return answer(command, ext=ext, promise=promise if waits else None)
+
+
+# -- Where it goes
+
+
+def _create(broker: "Broker", request: SendRequest) -> Topic:
+    name = request.topic
+    check_topic(name)
+    if name in NOT_ALLOWED_TO_SEND:
+        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+    topic = broker.topics.auto_create_for_rocketmq(
+        name, request.default_topic, request.default_topic_queue_nums, broker.clock.now_ms()
+    )
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+    return topic
+
+
+def _queue_id(topic: Topic, request: SendRequest) -> int:
+    if not topic.perm & flags.PERM_WRITE:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
+    queue_id = request.queue_id
+    if queue_id < 0:
+        return random.randrange(topic.queue_count)
+    if queue_id >= topic.queue_count:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",
+        )
+    return queue_id
+
+
+# -- What is kept
+
+
+def _batched(
+    broker: "Broker", connection: "RocketMQConnection", request: SendRequest, command: RemotingCommand, raw: bytes
+) -> list[Message]:
+    """Give the messages of a batch; of the properties of the whole only WAIT counts, and no wish may stand there."""
+    body, bytes_max = command.body, broker.options.rocketmq.body_bytes_max
+    assert isinstance(body, memoryview), "decoded from a frame"
+    if len(body) > bytes_max:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(body)} bytes; {bytes_max} are allowed")
+    if request.topic.startswith(RETRY_PREFIX) or _NOT_IN_BATCHES & properties.parse(raw).keys():
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried, delayed or sent in a transaction")
+    parts = batch.decode(body, BATCH_MESSAGES_MAX)
+    return [_message(connection, request, flag, own_body, own) for flag, own_body, own in parts]
+
+
+def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
+    if _UNIQ_KEY not in raw or not properties.get(raw, properties.UNIQ_KEY):
+        raw = properties.join(raw, b"UNIQ_KEY\x01%b\x02" % _unique_key())
+    return Message(
+        topic="",  # The door writes topic, queue and store host.
+        body=body,
+        properties=raw,
+        flag=flag,
+        sys_flag=request.sys_flag & _TRANSACTION_BITS,
+        born_ms=request.born_timestamp,
+        born_host=connection.packed_peer,
+        reconsume_times=request.reconsume_times,
+    )
+
+
+_process_digits = os.urandom(8).hex().upper().encode()
+_numbers = itertools.count()
+
+
+def _unique_key() -> bytes:
+    """Make an id for a message whose sender gave it none: 32 digits, as clients make them."""
+    return _process_digits + b"%016X" % next(_numbers)
