@@ -92,7 +92,10 @@ class Frames:
             yield segment, rows[first:]
 
     def _read_cached(self, segment: Segment, size: int, at: int) -> Buffer | None:
-        return self._files.read_cached(self._log.segments.file_of(segment), size, at)
+        try:
+            return self._files.read_cached(self._log.segments.file_of(segment), size, at)
+        except OSError:
+            return None  # A reader thread will meet the same error, and report it.
 
     def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
         # A handle of its own, so that none is closed under it by the loop's thread.

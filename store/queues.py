@@ -53,6 +53,14 @@ class Queues:
         del self._by_key[queue.key]
         self.dropped.append(queue)
 
+    def clean_up(self, dropped: Iterable[Queue], starts: Iterable[tuple[QueueIndex, int]]) -> None:
+        """Remove index files that the newest checkpoint does not need: of dropped queues, and of rows below log starts."""
+        for queue in dropped:
+            self.dropped.remove(queue)
+            queue.index.remove()
+        for index, start_offset in starts:
+            index.drop_before(start_offset)
+
     def restart(self, queue: Queue, offset: int) -> Queue:
         """Replace a queue by an empty one from `offset` on: what lay below went with dead segments."""
         fresh = self._new(queue.key, max(offset, queue.start_offset))

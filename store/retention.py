@@ -42,10 +42,12 @@ def _first_rows_kept(queue: Queue, limits: RetentionLimits, now_ms: int, *, bloc
     found: list[int | None] = []
     if limits.keep_ms >= 0:
         found.append(index.find_stored(now_ms - limits.keep_ms, block=block))
-    if 0 <= limits.keep_bytes < queue.size_bytes:
+    if limits.keep_bytes == 0 or limits.keep_records == 0:
+        found.append(index.end_row)
+    if 0 < limits.keep_bytes < queue.size_bytes:
         # Of the rows with too much before them the first: the one before it would leave more than the limit.
         above = index.find_bytes_before(index.total_bytes - limits.keep_bytes + 1, block=block)
         found.append(None if above is None else max(index.first_row, above - 1))
-    if 0 <= limits.keep_records < queue.visible_end - queue.start_offset:
+    if 0 < limits.keep_records < queue.visible_end - queue.start_offset:
         found.append(index.find_offset(queue.visible_end - limits.keep_records, block=block))
     return found

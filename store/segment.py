@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
+from store.errors import StoreError
 from store.files import Files
 from store.format import POSITION_MAX
 
@@ -131,10 +132,11 @@ class Segments:
         return self._chain[-1]
 
     def find(self, position: int) -> Segment:
-        """Return the segment whose range holds `position`."""
+        """Return the segment whose range holds `position`; StoreError if it was removed at the front."""
         chain = self._chain
         number = bisect_right(chain, position, key=_START) - 1
-        assert number >= 0, f"position {position} is before the log's start {chain[:1]}"
+        if number < 0:
+            raise StoreError(f"position {position} is below the log's start {chain[0].start}")
         return chain[number]
 
     def between(self, start: int, end: int) -> list[Segment]:

@@ -133,7 +133,13 @@ class Store:
     def _begin_run(self, now_ms: int) -> None:
         """Append what carries the new epoch, and make it durable before anything else can be."""
         self._append_unit([], now_ms, OPENED_FLAG)
-        self._log.write()
+        try:
+            self._log.write()
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            self._write_failed(error)  # Reading and retention go on; they may make room.
+            return
         task = self._log.sync_task(self._log.written)
         task.run()
         self._log.synced(task)
@@ -578,11 +584,10 @@ class Store:
             self._checkpoint_failed(task, outcome)
             return
         self._checkpoint_position = task.checkpoint.position
-        for queue in task.dropped:
-            queue.index.remove()
-            self._queues.dropped.remove(queue)
-        for index, start_offset in task.starts:
-            index.drop_before(start_offset)
+        try:
+            self._queues.clean_up(task.dropped, task.starts)
+        except OSError as error:
+            log.warning("files of an index that nothing needs are left: %s", error)
         if task.dead:
             log.info("removing segments=%d first=%d", len(task.dead), task.dead[0].start)
             self.background.submit(self._log.segments.take_out(task.dead).run, _log_failure)
