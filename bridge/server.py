@@ -45,6 +45,7 @@ SLICE_BYTES = (
 CHARGED_BYTES_MIN = 1024  # Waiting answers from here on count towards the limits in bytes.
 JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
 BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 1024 (NettyServerConfig).
+FRAMES_AT_ONCE = 256  # Of one connection, before its answers are written: 256 KiB may hold thousands of requests.
 SWEEP_INTERVAL_MS = 250
 SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
 
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._frames = FrameReader(self.bounds.frame_bytes_max)
         self._heard = False  # One whole frame came.
         self._partial_bytes = 0
-        self._held: deque[memoryview] = deque()  # Frames that came before reading stopped; not yet received.
+        self._held: list[memoryview] = []  # Frames that came before reading stopped; not yet received.
         self._holding = False  # Not reading. Invariant: `_held` is empty otherwise.
         self._ready: list[Buffer] = []  # Leaves at the end of this turn.
         self._choked = False  # The transport has bytes that the socket did not take.
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Hand all that is ready to the transport, in one call."""
         pieces, self._ready = self._ready, []
-        if self.closed:
+        if self.closed or not pieces:
             return
         if len(pieces) == 1:
             size = len(pieces[0])
@@ -236,7 +237,7 @@ class Connection(asyncio.Protocol):
         if not self._holding or not self._has_room():
             return
         self._holding = False
-        held, self._held = self._held, deque()
+        held, self._held = self._held, []
         self.server.touch()
         self._take(held)
         if not self._holding:
@@ -256,23 +257,28 @@ class Connection(asyncio.Protocol):
             return
         if self._partial_bytes or self._frames.buffered:
             self._count_partial()
-        if self._holding:
-            self._held.extend(frames)
-        elif frames:
+        if frames:
             self._heard = True
             self._take(frames)
 
-    def _take(self, frames: Iterable[memoryview]) -> None:
-        """Receive frames until one of them makes us hold."""
-        rest = iter(frames)
+    def _take(self, frames: list[memoryview]) -> None:
+        """Receive frames until one of them makes us hold; write now and then, lest answers to tiny ones pile up."""
+        taken = 0
         try:
-            for frame in rest:
-                self.received(frame)
-                if self._holding:
-                    break
+            while taken < len(frames) and not self._holding:
+                taken += self._receive(frames[taken : taken + FRAMES_AT_ONCE])
+                if taken < len(frames):
+                    self.flush()
         except ProtocolError as error:
             self.close(str(error))
-        self._held.extend(rest)
+        self._held += frames[taken:]
+
+    def _receive(self, frames: list[memoryview]) -> int:
+        for count, frame in enumerate(frames, 1):
+            self.received(frame)
+            if self._holding:
+                return count
+        return len(frames)
 
     def _count_partial(self) -> None:
         partial_bytes = self._frames.buffered
