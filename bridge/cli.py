@@ -34,10 +34,11 @@ HttpAddress = Annotated[
 HTTP_ADDRESS = "127.0.0.1:9644"
 
 
-def main() -> NoReturn:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; everything that a user can cause ends in one line on standard error."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = app(sys.argv[1:] or ["--help"], prog_name="duolog", standalone_mode=False)
+        status = app(arguments or ["--help"], prog_name="duolog", standalone_mode=False)
     except typer.TyperException as error:
         _say(error.format_message())
         status = error.exit_code

@@ -176,7 +176,7 @@ class HttpPort:
             return _error(str(error), 503)
         except Exception as error:
             self._broker.fail(error)
-            raise web.HTTPInternalServerError from error
+            return _error("the broker has a bug and stops; its log says more", 500)
 
 
 class _Refusal(asyncio.Protocol):

@@ -31,7 +31,7 @@ class ManualLoop:
 class FakeTransport(asyncio.Transport):
     """The peer takes `room` bytes (None: all), the rest is buffered; write-side events as uvloop gives them."""
 
-    def __init__(self, protocol: asyncio.Protocol, loop: ManualLoop) -> None:
+    def __init__(self, protocol: asyncio.Protocol, loop: "ManualLoop | asyncio.AbstractEventLoop") -> None:
         super().__init__(extra={"peername": ("192.0.2.1", 40000)})
         self.taken = bytearray()
         self.write_calls = 0
@@ -88,6 +88,9 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.is_paused = False
 
+    def is_closing(self) -> bool:
+        return self.closing
+
     def close(self) -> None:
         self._end()
 
@@ -101,7 +104,8 @@ class FakeTransport(asyncio.Transport):
             self._loop.call_soon(self._protocol.connection_lost, None)
 
 
-def connect(protocol: asyncio.Protocol, loop: ManualLoop) -> FakeTransport:
+def connect(protocol: asyncio.Protocol, loop: ManualLoop | asyncio.AbstractEventLoop) -> FakeTransport:
+    """Have a client connect, as a listener does."""
     transport = FakeTransport(protocol, loop)
     protocol.connection_made(transport)
     return transport

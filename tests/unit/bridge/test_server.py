@@ -17,6 +17,7 @@ from bridge.server import SLICE_BYTES, Bounds, Connection, OrderedOutbox, Outbox
 from protocol.errors import ProtocolError
 from store.entry import Promise
 from store.errors import StoreError, WritingEnded
+from tests.kit.clock import ManualClock
 from tests.kit.sockets import FakeTransport, ManualLoop, connect
 
 Done = Callable[[StoreError | None], None]
@@ -41,16 +42,6 @@ class LogOnDemand:
         self.waiting = [(at, done) for at, done in self.waiting if at > end]
         for done in due:
             done(error)
-
-
-class ManualClock:
-    ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def mono_ms(self) -> int:
-        return self.ms
 
 
 class Parrot(Connection):
@@ -108,8 +99,8 @@ class Bench:
         return connection, transport
 
     def sweep_after(self, ms: int) -> None:
-        self.clock.ms += ms
-        self.server.sweep(self.clock.ms)
+        self.clock.pass_ms(ms)
+        self.server.sweep(self.clock.mono_ms())
         self.loop.turn()
 
 

@@ -1,0 +1,67 @@
+"""The command line: everything that a user can get wrong ends with its status and one line on standard error."""
+
+import pytest
+
+from bridge.cli import main
+
+
+def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("serve --nonsense", "No such option: --nonsense"),
+        ("serve --kafka-port x", "kafka.port: expected `int`, got 'x'"),
+        ("serve --http-port 99999", "http.port: expected `int` <= 65535, got '99999'"),
+        ("serve --set store.flush=perhaps", "store.flush: expected one of sync, async, got 'perhaps'"),
+        ("serve --set no.such=1", "no.such: no such setting; `duolog settings` lists them"),
+        ("serve --set store.flush", "--set store.flush: expected KEY=VALUE"),
+        ("serve --config /nonexistent.toml", "--config /nonexistent.toml: No such file or directory"),
+        ("serve surplus", "Got unexpected extra argument(s) (surplus)"),
+        ("nonsense", "No such command 'nonsense'."),
+        ("topic", "Missing command."),
+        ("topic create", "Missing argument 'name'."),
+        ("topic create t --config x", "--config x: expected KEY=VALUE"),
+        ("topic list --http nowhere", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
+    ],
+)
+def test_bad_command_line_is_one_line_with_status_2(
+    arguments: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, capsys) == (2, "", f"duolog: {line}\n")
+
+
+def test_broker_that_is_not_there_is_one_line_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run("topic list --http 127.0.0.1:1", capsys)
+    assert (status, out) == (1, "")
+    assert err.startswith("duolog: no broker answers on 127.0.0.1:1: ")
+    assert err.count("\n") == 1
+
+
+def test_settings_and_version_need_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run("settings", capsys)
+    assert (status, "store.flush" in out) == (0, True)
+    status, out, _ = run("version", capsys)
+    assert (status, out.startswith("duolog ")) == (0, True)
+
+
+def test_flags_of_serve_are_those_that_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run("serve --help", capsys)
+    flags = {word for word in out.split() if word.startswith("--")}
+    assert status == 0
+    assert flags >= {
+        "--config",
+        "--data",
+        "--host",
+        "--advertise",
+        "--kafka-port",
+        "--rocketmq-port",
+        "--namesrv-port",
+        "--http-port",
+        "--set",
+    }

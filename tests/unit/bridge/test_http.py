@@ -1,0 +1,158 @@
+"""The HTTP port's answers, bytes in and bytes out without a socket, on topics and positions in a memory log."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bridge.config import Options
+from bridge.http import HttpPort
+from bridge.records import CommittedPosition
+from store.errors import DiskFull
+from tests.kit.clock import ManualClock
+from tests.kit.memory_log import MemoryLog
+from tests.kit.sockets import connect
+from tests.unit.bridge.state import NOW, open_state
+
+
+class RefusingLog(MemoryLog):
+    """Takes everything, until it refuses."""
+
+    refusal = ""
+
+    def append(self, entries: Any, now_ms: int) -> Any:
+        if self.refusal:
+            raise DiskFull(self.refusal)
+        return super().append(entries, now_ms)
+
+
+class Bench:
+    """A broker's parts as far as the port looks at them."""
+
+    def __init__(self) -> None:
+        self.log = RefusingLog()
+        state = open_state(self.log)
+        self.failures: list[BaseException] = []
+        self.ready_reason = ""
+        self.broker: Any = SimpleNamespace(
+            options=Options(),
+            clock=ManualClock(),
+            store=SimpleNamespace(kept=lambda promise: True),
+            ledger=state.ledger,
+            topics=state.topics,
+            positions=state.positions,
+            families=SimpleNamespace(active=lambda group: None),
+            kafka_groups=SimpleNamespace(groups=list, group=lambda name: None),
+            rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
+            not_ready_reason=lambda: self.ready_reason,
+            fail=self.failures.append,
+        )
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+        head = f"{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        status, answer = self.say(head.encode() + body)
+        return status, json.loads(answer) if path.startswith("/api") else answer
+
+    def say(self, sent: bytes) -> tuple[int, bytes]:
+        """Give these bytes to a connection of the port, and read what it writes until it closes."""
+        return asyncio.run(self._say(sent))
+
+    async def _say(self, sent: bytes) -> tuple[int, bytes]:
+        port = HttpPort(self.broker)
+        await port.start()
+        connection = port.connection()
+        assert isinstance(connection, asyncio.Protocol)
+        transport = connect(connection, asyncio.get_running_loop())
+        connection.data_received(sent)
+        while not transport.closing:  # noqa: ASYNC110 - each turn is one step of the port
+            await asyncio.sleep(0)
+        head, _, body = bytes(transport.taken).partition(b"\r\n\r\n")
+        await port.stop()
+        return int(head.split()[1]), body
+
+
+def test_topic_is_created_described_and_deleted() -> None:
+    bench = Bench()
+    status, made = bench.ask("POST", "/api/topics", b'{"name": "orders", "configs": {"retention.ms": "1000"}}')
+    assert (status, len(made["queues"]), made["configs"]) == (201, 4, {"retention.ms": "1000"})
+    assert made["queues"][3] == {"queue": 3, "start": 0, "end": 0, "size_bytes": 0, "epoch": 0}
+    assert bench.ask("GET", "/api/topics/orders") == (200, made)
+    assert "orders" in [topic["name"] for topic in bench.ask("GET", "/api/topics")[1]]
+    assert bench.ask("DELETE", "/api/topics/orders") == (200, {"deleted": "orders"})
+    assert bench.ask("GET", "/api/topics/orders")[0] == 404
+
+
+def test_topic_is_found_by_either_spelling() -> None:
+    bench = Bench()
+    bench.ask("POST", "/api/topics", b'{"name": "a.b", "queues": 1}')
+    topic = bench.ask("GET", "/api/topics/a.b")[1]
+    assert topic["kafka_name"] == "a.b"
+    quoted = topic["rocketmq_name"].replace("%", "%25")
+    assert bench.ask("GET", f"/api/topics/{quoted}") == (200, topic)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/api/topics", b"", 400, "truncated"),
+        ("POST", "/api/topics", b"{", 400, "truncated"),
+        ("POST", "/api/topics", b"\xff\xfe", 400, ""),
+        ("POST", "/api/topics", b'{"name": 3}', 400, "$.name"),
+        ("POST", "/api/topics", b'{"name": "t", "surplus": 1}', 400, "surplus"),
+        ("POST", "/api/topics", b'{"name": "a/b"}', 400, "legal neither"),
+        ("POST", "/api/topics", b'{"name": "t", "queues": 0}', 400, "0 queues"),
+        ("POST", "/api/topics", b'{"name": "t", "configs": {"x": "y"}}', 400, "unknown topic config x"),
+        ("POST", "/api/topics", b'{"name": "TBW102"}', 409, "exists"),
+        ("POST", "/api/topics", b'"' + b"x" * (1 << 20), 413, "exceeded"),
+        ("DELETE", "/api/topics/TBW102", b"", 400, "broker's own"),
+        ("DELETE", "/api/topics/none", b"", 404, "there is no topic none"),
+        ("GET", "/api/groups/none", b"", 404, "there is no group none"),
+        ("GET", "/api/nonsense", b"", 404, "Not Found"),
+        ("PUT", "/api/topics", b"", 405, "Not Allowed"),
+    ],
+)
+def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: bytes, status: int, says: str) -> None:
+    bench = Bench()
+    found, answer = bench.ask(method, path, body)
+    assert (found, bench.failures) == (status, [])
+    assert says in answer["error"]
+
+
+def test_groups_show_positions_and_what_is_not_read_yet() -> None:
+    bench = Bench()
+    topic, _ = bench.broker.topics.create("orders", 2, {}, NOW)
+    bench.log.queue(topic.key(0)).visible_end = 10
+    bench.log.queue(topic.key(1)).visible_end = 5
+    bench.broker.positions.commit("readers", [CommittedPosition(topic.key(0), 4)], NOW)
+    summary = {"name": "readers", "active": None, "members": 0, "topics": ["orders"], "lag": 6}
+    assert bench.ask("GET", "/api/groups") == (200, [summary])
+    position = {"topic": "orders", "queue": 0, "position": 4, "start": 0, "end": 10, "lag": 6, "committed_ms": NOW}
+    assert bench.ask("GET", "/api/groups/readers") == (200, summary | {"positions": [position]})
+
+
+def test_log_that_refuses_is_503_and_our_bug_ends_the_broker() -> None:
+    bench = Bench()
+    bench.log.refusal = "no space"
+    assert bench.ask("POST", "/api/topics", b'{"name": "t"}') == (503, {"error": "no space"})
+    bench.broker.topics = None
+    assert bench.ask("GET", "/api/topics")[0] == 500
+    assert [type(error) for error in bench.failures] == [AttributeError]
+
+
+def test_readiness_says_why_not() -> None:
+    bench = Bench()
+    assert bench.ask("GET", "/healthz") == (200, b"ok\n")
+    assert bench.ask("GET", "/readyz") == (200, b"ready\n")
+    bench.ready_reason = "the disk is full"
+    assert bench.ask("GET", "/readyz") == (503, b"the disk is full\n")
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\x00\x00\x0a" + bytes(10) + b"\r\n\r\n", b"GET /" + b"x" * 100_000 + b"\r\n\r\n"]
+)
+def test_garbage_is_refused_and_the_broker_goes_on(garbage: bytes) -> None:
+    bench = Bench()
+    assert bench.say(garbage)[0] == 400
+    assert bench.failures == []

@@ -1,0 +1,193 @@
+"""Background duties and the sleeper that runs them: what is due when, in slices, and what if the store refuses.
+
+A store that notes what it is asked, a clock that is moved by hand, a loop whose time jumps.
+"""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from bridge.keeper import EXPIRE_INTERVAL_MS, LOOK_INTERVAL_MS, QUEUES_IN_SLICE, Keeper
+from bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
+from bridge.topics import Topic
+from store.errors import DiskFull
+from store.queue import Queue
+from tests.kit.clock import ManualClock
+from tests.kit.loop import run
+
+RETENTION_INTERVAL_MS = 5_000
+
+
+class NotedStore:
+    """Every queue may be trimmed to its number; notes calls."""
+
+    def __init__(self) -> None:
+        self.trimmed: list[Any] = []
+        self.removals = self.disk_checks = self.checkpoints = 0
+        self.is_checkpoint_due = self.is_full = False
+
+    def check_disk(self) -> None:
+        self.disk_checks += 1
+
+    def checkpoint_due(self, mono_ms: int) -> bool:
+        return self.is_checkpoint_due
+
+    def checkpoint(self, mono_ms: int) -> None:
+        self.checkpoints += 1
+        self.is_checkpoint_due = False
+
+    def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None:
+        assert (keep_ms, keep_bytes, keep_records) == (1000, -1, 7)
+        return cast(Any, queue).number or None
+
+    def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
+        if self.is_full:
+            raise DiskFull("full")
+        self.trimmed.append(start_offset)
+
+    def remove_dead_segments(self, now_ms: int) -> int:
+        self.removals += 1
+        return 2
+
+
+def topics(*queue_counts: int, delete: bool = True) -> list[Topic]:
+    settings = SimpleNamespace(delete=delete, retention_ms=1000, retention_bytes=-1, retention_records=7)
+    return [
+        cast(Topic, SimpleNamespace(settings=settings, queues=[SimpleNamespace(number=n) for n in range(count)]))
+        for count in queue_counts
+    ]
+
+
+class Bench:
+    def __init__(self, *queue_counts: int, delete: bool = True) -> None:
+        self.store = NotedStore()
+        self.expired_at: list[int] = []
+        self.mono_ms = 0
+        found = topics(*queue_counts, delete=delete)
+        self.keeper = Keeper(self.store, lambda: found, self.expired_at.append, RETENTION_INTERVAL_MS, 0)
+
+    def run_until(self, mono_ms: int) -> int:
+        """Run all that is due by then; returns the number of runs."""
+        runs = 0
+        while (due_ms := self.keeper.next_deadline_ms()) <= mono_ms:
+            self.mono_ms = max(self.mono_ms, due_ms)
+            self.keeper.run(1_000_000 + self.mono_ms, self.mono_ms)
+            runs += 1
+        return runs
+
+
+def test_retention_looks_at_every_queue_and_then_at_the_segments() -> None:
+    bench = Bench(3, 2)
+    bench.run_until(RETENTION_INTERVAL_MS)
+    assert bench.store.trimmed == [1, 2, 1]
+    assert (bench.store.removals, bench.keeper.removed_segments, bench.keeper.trimmed_queues) == (1, 2, 3)
+
+
+def test_many_queues_are_looked_at_in_slices() -> None:
+    bench = Bench(2 * QUEUES_IN_SLICE)
+    bench.run_until(RETENTION_INTERVAL_MS - 1)
+    bench.keeper.run(0, RETENTION_INTERVAL_MS)
+    assert len(bench.store.trimmed) == QUEUES_IN_SLICE - 1  # queue 0 has nothing to give
+    assert bench.keeper.next_deadline_ms() == RETENTION_INTERVAL_MS
+    bench.run_until(RETENTION_INTERVAL_MS)
+    assert len(bench.store.trimmed) == 2 * QUEUES_IN_SLICE - 1
+
+
+def test_compacted_topic_keeps_everything() -> None:
+    bench = Bench(3, delete=False)
+    bench.run_until(RETENTION_INTERVAL_MS)
+    assert bench.store.trimmed == []
+
+
+def test_checkpoint_begins_when_due_and_the_disk_is_looked_at_every_second() -> None:
+    bench = Bench()
+    bench.run_until(3 * LOOK_INTERVAL_MS)
+    assert (bench.store.disk_checks, bench.store.checkpoints) == (3, 0)
+    bench.store.is_checkpoint_due = True
+    bench.run_until(5 * LOOK_INTERVAL_MS)
+    assert bench.store.checkpoints == 1
+
+
+def test_positions_expire_on_the_wall_clock() -> None:
+    bench = Bench()
+    bench.run_until(EXPIRE_INTERVAL_MS)
+    assert bench.expired_at == [1_000_000 + EXPIRE_INTERVAL_MS]
+
+
+def test_duty_that_the_store_refused_is_taken_up_at_its_next_time() -> None:
+    bench = Bench(3)
+    bench.store.is_full = True
+    try:
+        bench.run_until(RETENTION_INTERVAL_MS)
+    except DiskFull:
+        bench.store.is_full = False
+    assert bench.store.trimmed == []
+    bench.run_until(2 * RETENTION_INTERVAL_MS)
+    assert bench.store.trimmed == [1, 2]
+
+
+# -- The ticker
+
+
+class Alarm:
+    """Due at `at_ms` (None: never); notes when it ran, and is due `every_ms` later."""
+
+    def __init__(self, at_ms: int | None, every_ms: int | None = None) -> None:
+        self.at_ms, self.every_ms = at_ms, every_ms
+        self.ran: list[tuple[int, int]] = []
+        self.refusals = 0
+
+    def next_deadline_ms(self) -> int | None:
+        return self.at_ms
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise DiskFull("full")
+        self.ran.append((now_ms, mono_ms))
+        self.at_ms = None if self.every_ms is None or self.at_ms is None else self.at_ms + self.every_ms
+
+
+def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False, step_at_ms: int = 0) -> None:
+    """Let a ticker run the alarms for so long; at `step_at_ms` the wall clock is set ten seconds forward."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm))
+        for number, alarm in enumerate(alarms):
+            ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
+        ticker.arm()
+        if step_at_ms:
+            loop.call_later(step_at_ms / 1000, lambda: clock.set_now_ms(clock.now_ms() + 10_000))
+        await asyncio.sleep(for_ms / 1000)
+        ticker.stop()
+
+    run(main(), clock)
+
+
+def test_each_deadline_is_met_to_the_millisecond() -> None:
+    clock = ManualClock()
+    start_ms = clock.mono_ms()
+    once, often, never = Alarm(start_ms + 70), Alarm(start_ms + 10, every_ms=25), Alarm(None)
+    tick(clock, 100, once, often, never)
+    assert [mono_ms - start_ms for _, mono_ms in once.ran] == [70]
+    assert [mono_ms - start_ms for _, mono_ms in often.ran] == [10, 35, 60, 85]
+    assert never.ran == []
+
+
+def test_step_of_the_wall_clock_is_noticed_within_one_short_sleep() -> None:
+    clock = ManualClock()
+    alarm = Alarm(clock.now_ms() + 10_000)
+    start_ms = clock.mono_ms()
+    tick(clock, 1_000, alarm, is_wall=True, step_at_ms=450)
+    assert 450 <= alarm.ran[0][1] - start_ms <= 450 + WALL_SLEEP_MS_MAX
+
+
+def test_refused_duty_is_put_off_and_the_others_run_on() -> None:
+    clock = ManualClock()
+    start_ms = clock.mono_ms()
+    refused, other = Alarm(start_ms + 10), Alarm(start_ms + 10, every_ms=300)
+    refused.refusals = 1
+    tick(clock, 2_000, refused, other)
+    assert [mono_ms - start_ms for _, mono_ms in refused.ran] == [10 + RETRY_MS]
+    assert len(other.ran) == 7
