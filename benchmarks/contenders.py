@@ -1,0 +1,197 @@
+"""Who is measured: Duolog, Apache Kafka, Apache RocketMQ. Each is started on a directory of its own and ended by pid.
+
+    duolog = Duolog(folder, flush="async")
+    duolog.start()
+    before = duolog.cpu_s()                     # user and system time of the broker's process, all threads
+    ...
+    duolog.end()
+
+The peers take ports of their own, beside those that `benchmarks/peers` takes by default, so that a broker which
+somebody left running is never measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.kit.broker import Broker
+
+PEERS = Path(__file__).parent / "peers"
+PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
+START_WITHIN_S = 180
+KAFKA_PORT = 29392
+NAMESRV_PORT, ROCKETMQ_PORT = 29376, 29311
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+KAFKA_SYNC = ["log.flush.interval.messages=1"]
+ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
+
+
+class Contender(Protocol):
+    """A broker under measurement. `kafka` and `namesrv` are host:port, empty where it does not speak the protocol."""
+
+    name: str
+    kafka: str
+    namesrv: str
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """End it in order; its data stays."""
+
+    def kill(self) -> None:
+        """SIGKILL; its data stays."""
+
+    def end(self) -> None:
+        """Kill it and remove its data."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def data(self) -> Path: ...
+
+
+class Duolog:
+    """A broker of ours."""
+
+    name = "duolog"
+
+    def __init__(self, folder: Path, flush: str) -> None:
+        self.data = folder / "duolog"
+        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS})
+        self.kafka = self.namesrv = ""
+
+    def start(self) -> None:
+        self._broker.start()
+        self.kafka, self.namesrv = self._broker.kafka, self._broker.namesrv
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+    def end(self) -> None:
+        self._broker.delete()
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+
+class _Peer:
+    """What the scripts in `peers/` run."""
+
+    name: str
+    process: str  # Whose pid and CPU time count.
+
+    def __init__(self, folder: Path, settings: list[str], environment: dict[str, str]) -> None:
+        self.data = folder / self.name
+        self._settings = settings
+        self._environment = os.environ | environment
+
+    def start(self) -> None:
+        self._run("start", *self._settings)
+
+    def stop(self) -> None:
+        self._run("stop")
+
+    def kill(self) -> None:
+        self._run("kill")
+
+    def end(self) -> None:
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        return int((self.data / f"{self.process}.pid").read_text())
+
+    def _run(self, verb: str, *settings: str) -> None:
+        command = [str(PEERS / self.name), verb, str(self.data), *settings]
+        log = self.data.with_name(self.data.name + ".log")
+        with log.open("ab") as output:
+            done = subprocess.run(
+                command, env=self._environment, stdout=output, stderr=output, check=False, timeout=START_WITHIN_S
+            )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{log.read_text()[-2000:]}")
+
+
+class Kafka(_Peer):
+    name = process = "kafka"
+    namesrv = ""
+
+    def __init__(self, folder: Path, flush: str) -> None:
+        settings = [f"num.partitions={PARTITIONS}", *(KAFKA_SYNC if flush == "sync" else [])]
+        super().__init__(folder, settings, {"KAFKA_PORT": str(KAFKA_PORT)})
+        self.kafka = f"127.0.0.1:{KAFKA_PORT}"
+
+
+class RocketMQ(_Peer):
+    name = "rocketmq"
+    process = "broker"
+    kafka = ""
+
+    def __init__(self, folder: Path, flush: str) -> None:
+        ports = {"ROCKETMQ_NAMESRV_PORT": str(NAMESRV_PORT), "ROCKETMQ_BROKER_PORT": str(ROCKETMQ_PORT)}
+        super().__init__(folder, ROCKETMQ_SYNC if flush == "sync" else [], ports)
+        self.namesrv = f"127.0.0.1:{NAMESRV_PORT}"
+
+
+# -- What can be asked of any of them
+
+
+def cpu_s(contender: Contender) -> float:
+    """User and system time of the process so far, as fine as the kernel's ticks."""
+    fields = Path(f"/proc/{contender.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def anonymous_mb(contender: Contender) -> float:
+    """Resident memory that no file backs, in MB."""
+    for line in Path(f"/proc/{contender.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError("smaps_rollup without a line Anonymous")
+
+
+def drop_page_cache(contender: Contender) -> None:
+    """Have the kernel forget the pages of all its files; they are written first, for dirty pages cannot go."""
+    os.sync()
+    for path in contender.data.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def create_topic(contender: Contender, name: str) -> str:
+    """Make a topic over Kafka; over RocketMQ alone the first send makes it."""
+    if contender.kafka:
+        client = AdminClient({"bootstrap.servers": contender.kafka})
+        for made in client.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
+            made.result(30)
+    return name
+
+
+def settle(contender: Contender, quiet_s: float = 0.3, within_s: float = 15) -> None:
+    """Wait until what the last load left behind (flushes, compiled code, collections) takes no CPU any more."""
+    until = time.monotonic() + within_s
+    last = cpu_s(contender)
+    while time.monotonic() < until:
+        time.sleep(quiet_s)
+        now = cpu_s(contender)
+        if now - last <= 0.1 * quiet_s:
+            return
+        last = now

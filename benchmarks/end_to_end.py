@@ -1,0 +1,486 @@
+"""Stock clients against Duolog and against an Apache broker, in the same run.
+
+    for each family of peers: start Duolog and the peer
+        for each row: prepare both, one round unmeasured, then rounds  D P  D P  D P ...; medians, ratio of each round
+    then the rows that no peer has: across the protocols
+
+A row is one line of `ROWS`: who is the peer, what is prepared once, what runs in each round, and the goals of the
+figures that a round gives. The broker's CPU per message is the user and system time of its process during the round,
+divided by the round's messages: on two cores the clients are often the brake, so that figure decides.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from benchmarks import librdkafka
+from benchmarks.contenders import (
+    PARTITIONS,
+    Contender,
+    Duolog,
+    Kafka,
+    RocketMQ,
+    anonymous_mb,
+    cpu_s,
+    create_topic,
+    drop_page_cache,
+    settle,
+)
+from benchmarks.goals import NONE, Goal, above, at_least, at_most, below
+from benchmarks.librdkafka import Ran
+from benchmarks.loads import Loads
+
+KIB, GIB = 1 << 10, 1 << 30
+RATE, CPU = "messages/s", "broker CPU us/message"
+MEAN, P99 = "mean ms", "p99 ms"
+PACED_PER_S = 500  # Sends beside a cold reader: the latency of a broker that is used, not of one that is full.
+
+PEERS: dict[str, Callable[[Path, str], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
+
+
+class Scale(NamedTuple):
+    """How much of everything."""
+
+    rounds: int
+    seconds: float  # of one load that sends
+    messages: int  # of one load that reads
+    latency_messages: int
+    cold_bytes: int
+    memory_messages: int
+
+
+FULL = Scale(5, 3.0, 1_000_000, 2_000, 8 * GIB, 5_000_000)
+QUICK = Scale(2, 1.5, 300_000, 500, GIB, 1_000_000)
+
+Figures = dict[str, float]
+
+
+class Ground(NamedTuple):
+    """What a row finds when it runs against one broker."""
+
+    broker: Contender
+    loads: Loads
+    scale: Scale
+
+    def topic(self) -> str:
+        return create_topic(self.broker, new_topic())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `prepare` gives what `run` gets in every round; `run` gives the figures of that round."""
+
+    name: str
+    title: str
+    peer: str  # "" if no other broker can do it
+    goals: dict[str, Goal]
+    prepare: Callable[[Ground], Any]
+    run: Callable[[Ground, Any], Figures]
+    rounds: int | None = None  # None: as many as the scale says; 1: too long to repeat, and nothing to warm up
+    fresh: bool = False  # Wants brokers of its own, on empty directories.
+
+
+@dataclass
+class Outcome:
+    """All rounds of one row, by broker and figure."""
+
+    row: Row
+    figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    error: str = ""
+
+    def note(self, who: str, found: Figures) -> None:
+        for name, value in found.items():
+            self.figures.setdefault(who, {}).setdefault(name, []).append(value)
+
+    def median(self, who: str, figure: str) -> float | None:
+        values = self.figures.get(who, {}).get(figure)
+        return statistics.median(values) if values else None
+
+    def ratio(self, figure: str) -> float | None:
+        """The median over the rounds of ours divided by the peer's."""
+        ours = self.figures.get(Duolog.name, {}).get(figure)
+        theirs = self.figures.get(self.row.peer, {}).get(figure)
+        if not ours or not theirs:
+            return None
+        return statistics.median(a / b for a, b in zip(ours, theirs, strict=False) if b)
+
+
+# -- Throughput: messages a second, and what each cost the broker
+
+
+def throughput(
+    name: str,
+    title: str,
+    peer: str,
+    prepare: Callable[[Ground], Any],
+    load: Callable[[Ground, Any], Ran],
+    rate: Goal,
+    cpu: Goal = NONE,
+) -> Row:
+    def run(ground: Ground, prepared: Any) -> Figures:
+        before_s = cpu_s(ground.broker)
+        ran = load(ground, prepared)
+        spent_s = cpu_s(ground.broker) - before_s
+        return {RATE: ran.messages / ran.seconds, CPU: spent_s * 1e6 / ran.messages}
+
+    return Row(name, title, peer, {RATE: rate, CPU: cpu}, prepare, run)
+
+
+def nothing(ground: Ground) -> None:
+    """For rows whose every round takes a topic of its own."""
+
+
+def sending(op: str, **arguments: Any) -> Callable[[Ground, Any], Ran]:
+    def load(ground: Ground, _: Any) -> Ran:
+        with a_topic(ground) as topic:
+            return ground.loads.run(op, ground.broker, topic, seconds=ground.scale.seconds, **arguments)
+
+    return load
+
+
+def produce_librdkafka(size: int) -> Callable[[Ground, Any], Ran]:
+    def load(ground: Ground, _: Any) -> Ran:
+        with a_topic(ground) as topic:
+            return librdkafka.produce(ground.broker.kafka, topic, size, seconds=ground.scale.seconds)
+
+    return load
+
+
+class Filled(NamedTuple):
+    topic: str
+    messages: int
+
+
+def filled_by_kafka(size: int, codec: str = "none") -> Callable[[Ground], Filled]:
+    def prepare(ground: Ground) -> Filled:
+        topic = ground.topic()
+        count = ground.loads.fill_by_kafka(ground.broker, topic, size, ground.scale.messages, codec)
+        return Filled(topic, count)
+
+    return prepare
+
+
+def filled_by_rocketmq(size: int) -> Callable[[Ground], Filled]:
+    def prepare(ground: Ground) -> Filled:
+        topic = ground.topic()
+        return Filled(topic, ground.loads.fill_by_rocketmq(ground.broker, topic, size, ground.scale.messages // 2))
+
+    return prepare
+
+
+def consume_librdkafka(ground: Ground, filled: Filled) -> Ran:
+    return librdkafka.consume(ground.broker.kafka, filled.topic, PARTITIONS, filled.messages)
+
+
+def consume_java(ground: Ground, filled: Filled) -> Ran:
+    return ground.loads.run("kafka_consume", ground.broker, filled.topic, count=filled.messages)
+
+
+def consume_push(ground: Ground, filled: Filled) -> Ran:
+    return ground.loads.run("rocketmq_push", ground.broker, filled.topic, count=filled.messages)
+
+
+def spark_read(ground: Ground, filled: Filled) -> Ran:
+    return ground.loads.spark_read(ground.broker, filled.topic, filled.messages)
+
+
+def spark_stream(ground: Ground, filled: Filled) -> Ran:
+    return ground.loads.spark_stream(ground.broker, filled.topic, filled.messages)
+
+
+def spark_sink(ground: Ground, _: Any) -> Ran:
+    with a_topic(ground) as topic:
+        return ground.loads.spark_sink(ground.broker, topic, ground.scale.messages // 3)
+
+
+# -- Latency
+
+
+def latency(name: str, title: str, peer: str, sends: str, receives: str) -> Row:
+    def run(ground: Ground, _: Any) -> Figures:
+        count = ground.scale.latency_messages
+        with a_topic(ground) as topic:
+            found = ground.loads.call(
+                "one_in_flight", ground.broker, topic, **{"from": sends, "to": receives}, count=count, warmup=count // 2
+            )
+        return {MEAN: found["mean_ms"], P99: found["p99_ms"]}
+
+    return Row(name, title, peer, {MEAN: below(0.6), P99: below(3)}, nothing, run)
+
+
+def beside_cold_reader(name: str, title: str, family: str) -> Row:
+    """Paced sends to one topic, while a consumer reads another one that the page cache has forgotten."""
+
+    def prepare(ground: Ground) -> Filled:
+        topic, count = ground.topic(), ground.scale.cold_bytes // KIB
+        if family == "kafka":
+            return Filled(topic, ground.loads.fill_by_kafka(ground.broker, topic, KIB, count))
+        return Filled(topic, ground.loads.fill_by_rocketmq(ground.broker, topic, KIB, count))
+
+    def run(ground: Ground, filled: Filled) -> Figures:
+        read = consume_librdkafka if family == "kafka" else consume_push
+        drop_page_cache(ground.broker)
+        with a_topic(ground) as topic, repeated(lambda: read(ground, filled)):
+            found = ground.loads.call(
+                "paced_sends", ground.broker, topic, **{"from": family}, rate=PACED_PER_S, seconds=8
+            )
+        return {P99: found["p99_ms"]}
+
+    return Row(name, title, family, {P99: below(10)}, prepare, run, rounds=1)
+
+
+@contextmanager
+def repeated(task: Callable[[], object]) -> Iterator[None]:
+    """Have a thread do this, over and over until the block ends; then wait for the last time."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not ended.is_set():
+                task()
+        except BaseException as error:  # noqa: BLE001  # Raised again below.
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+# -- Starting
+
+
+def starting(name: str, title: str, family: str, bytes_before: int, bound_s: float) -> Row:
+    """From the start of the process to the first message that is stored; after kill -9 if there is anything to lose."""
+
+    def run(ground: Ground, _: Any) -> Figures:
+        broker, topic = ground.broker, ground.topic()
+        count = max(1, bytes_before // KIB)
+        if family == "kafka":
+            ground.loads.fill_by_kafka(broker, topic, KIB, count)
+        else:
+            ground.loads.fill_by_rocketmq(broker, topic, KIB, count)
+        if bytes_before:
+            broker.kill()
+        else:
+            broker.stop()
+        start = time.monotonic()
+        thread = threading.Thread(target=broker.start)
+        thread.start()
+        stored = first_produce(broker, topic) if family == "kafka" else first_send(ground, topic)
+        thread.join()
+        return {"seconds": stored - start}
+
+    return Row(name, title, family, {"seconds": below(bound_s)}, nothing, run, rounds=1, fresh=True)
+
+
+def first_produce(broker: Contender, topic: str) -> float:
+    """Gives the monotonic time at which a message was acknowledged."""
+    times: list[float] = []
+
+    def delivered(error: KafkaError | None, _: Message[bytes, bytes]) -> None:
+        if error is None:
+            times.append(time.monotonic())
+
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": broker.kafka,
+        "reconnect.backoff.ms": 5,
+        "reconnect.backoff.max.ms": 20,
+        "retry.backoff.ms": 5,
+        "linger.ms": 0,
+        "log_level": 0,
+    }
+    producer = Producer(settings)
+    producer.produce(topic, b"first", on_delivery=delivered)
+    producer.flush(120)
+    if not times:
+        raise librdkafka.LoadError("the first message was not acknowledged within 120 s")
+    return times[0]
+
+
+def first_send(ground: Ground, topic: str) -> float:
+    return float(ground.loads.call("rocketmq_first_send", ground.broker, topic))
+
+
+# -- Memory
+
+
+def memory(name: str, title: str, family: str) -> Row:
+    def run(ground: Ground, _: Any) -> Figures:
+        settle(ground.broker)
+        idle = anonymous_mb(ground.broker)
+        count = ground.scale.memory_messages
+        topic = ground.topic()
+        if family == "kafka":
+            ground.loads.fill_by_kafka(ground.broker, topic, 100, count)
+            librdkafka.consume(ground.broker.kafka, topic, PARTITIONS, count)
+        else:
+            stored = ground.loads.fill_by_rocketmq(ground.broker, topic, 100, count)
+            consume_push(ground, Filled(topic, stored))
+        return {"idle MB": idle, "MB after the messages": anonymous_mb(ground.broker)}
+
+    goals = {"idle MB": below(100), "MB after the messages": below(250)}
+    return Row(name, title, family, goals, nothing, run, rounds=1, fresh=True)
+
+
+# -- The rows
+
+K, R, NOBODY = "kafka", "rocketmq", ""
+
+# fmt: off
+ROWS: Sequence[Row] = (
+    throughput("kafka-java-produce", "Kafka produce, Java client as shipped, 1 KiB", K,
+               nothing, sending("kafka_produce", size=KIB), at_least(1), at_most(2 / 3)),
+    throughput("kafka-librdkafka-produce-1k", "Kafka produce, librdkafka, 1 KiB", K,
+               nothing, produce_librdkafka(KIB), at_least(1), at_most(1.2)),
+    throughput("kafka-librdkafka-produce-100", "Kafka produce, librdkafka, 100 B", K,
+               nothing, produce_librdkafka(100), at_least(1), at_most(1.2)),
+    throughput("kafka-librdkafka-consume", "Kafka consume, librdkafka, 1 KiB", K,
+               filled_by_kafka(KIB), consume_librdkafka, at_least(1), at_most(1.2)),
+    throughput("kafka-java-consume", "Kafka consume, Java client, 1 KiB", K,
+               filled_by_kafka(KIB), consume_java, at_least(1), at_most(1.2)),
+    latency("kafka-latency", "one message in flight, Kafka to Kafka", K, sends=K, receives=K),
+    throughput("spark-batch", "Spark batch read, 1 KiB", K, filled_by_kafka(KIB), spark_read, at_least(1)),
+    throughput("spark-stream", "Spark streaming read, 1 KiB", K, filled_by_kafka(KIB), spark_stream, at_least(1)),
+    throughput("spark-sink", "Spark sink, 1 KiB", K, nothing, spark_sink, at_least(1)),
+    beside_cold_reader("kafka-cold", "Kafka sends beside a reader of cold data", K),
+    starting("kafka-start", "first Kafka produce after start", K, 0, 1),
+    starting("kafka-restart", "first Kafka produce after kill -9 with 1 GiB", K, GIB, 3),
+    memory("kafka-memory", "memory, Kafka clients", K),
+
+    throughput("rocketmq-send-64", "RocketMQ sync send, 64 threads, 128 B", R,
+               nothing, sending("rocketmq_send", size=128, threads=64), at_least(1.2), at_most(0.5)),
+    throughput("rocketmq-send-8", "RocketMQ sync send, 8 threads, 128 B", R,
+               nothing, sending("rocketmq_send", size=128, threads=8), at_least(1.2), at_most(0.5)),
+    throughput("rocketmq-batch-16", "RocketMQ batch of 16, 64 threads, 128 B", R,
+               nothing, sending("rocketmq_send", size=128, threads=64, batch=16), at_least(1), at_most(1)),
+    throughput("rocketmq-push-128", "RocketMQ push consumer, 128 B", R,
+               filled_by_rocketmq(128), consume_push, at_least(1), at_most(1)),
+    throughput("rocketmq-push-1k", "RocketMQ push consumer, 1 KiB", R,
+               filled_by_rocketmq(KIB), consume_push, at_least(1), at_most(1)),
+    latency("rocketmq-latency", "one message in flight, RocketMQ to RocketMQ", R, sends=R, receives=R),
+    beside_cold_reader("rocketmq-cold", "RocketMQ sends beside a reader of cold data", R),
+    starting("rocketmq-start", "first RocketMQ send after start", R, 0, 1),
+    starting("rocketmq-restart", "first RocketMQ send after kill -9 with 1 GiB", R, GIB, 3),
+    memory("rocketmq-memory", "memory, RocketMQ clients", R),
+
+    throughput("kafka-from-rocketmq", "Kafka consumer (librdkafka) on RocketMQ-written 1 KiB", NOBODY,
+               filled_by_rocketmq(KIB), consume_librdkafka, above(80_000), below(8)),
+    throughput("spark-from-rocketmq", "Spark batch read of RocketMQ-written 1 KiB", NOBODY,
+               filled_by_rocketmq(KIB), spark_read, above(80_000), below(8)),
+    throughput("rocketmq-from-kafka", "RocketMQ push consumer on Kafka-written 1 KiB", NOBODY,
+               filled_by_kafka(KIB), consume_push, above(80_000), below(8)),
+    throughput("rocketmq-from-kafka-zstd", "RocketMQ push consumer on Kafka-written 1 KiB, zstd", NOBODY,
+               filled_by_kafka(KIB, "zstd"), consume_push, above(80_000), below(8)),
+    latency("kafka-rocketmq-latency", "one message in flight, Kafka to RocketMQ", NOBODY, sends=K, receives=R),
+    latency("rocketmq-kafka-latency", "one message in flight, RocketMQ to Kafka", NOBODY, sends=R, receives=K),
+)
+# fmt: on
+
+
+# -- Running them
+
+
+def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Run the rows, peer by peer, and give each outcome once it is there. A row that fails does not end the run."""
+    chosen = list(rows)
+    with tempfile.TemporaryDirectory(prefix="duolog-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        loads = Loads(folder)
+        try:
+            for peer in (K, R, NOBODY):
+                group = [row for row in chosen if row.peer == peer]
+                yield from _run_group([row for row in group if not row.fresh], peer, folder, loads, scale, flush, say)
+                for row in group:
+                    if row.fresh:
+                        yield from _run_group([row], peer, folder, loads, scale, flush, say)
+        finally:
+            loads.close()
+
+
+def _run_group(
+    rows: list[Row], peer: str, folder: Path, loads: Loads, scale: Scale, flush: str, say: Callable[[str], None]
+) -> Iterator[Outcome]:
+    if not rows:
+        return
+    brokers: list[Contender] = [Duolog(folder, flush)]
+    if peer:
+        brokers.append(PEERS[peer](folder, flush))
+    try:
+        for broker in brokers:
+            say(f"starting {broker.name}")
+            broker.start()
+        for row in rows:
+            say(row.name)
+            outcome = Outcome(row)
+            try:
+                _run_row(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
+            except Exception as error:  # noqa: BLE001  # Shown in the table, beside the rows that ran.
+                outcome.error = f"{type(error).__name__}: {error}"
+            yield outcome
+    finally:
+        for broker in brokers:
+            broker.end()
+
+
+def _run_row(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
+    row = outcome.row
+    prepared = [row.prepare(ground) for ground in grounds]
+    rounds = row.rounds or scale.rounds
+    if rounds > 1:
+        _run_round(row, grounds, prepared, Outcome(row))  # JVMs on both ends compile what the row needs.
+    for _ in range(rounds):
+        _run_round(row, grounds, prepared, outcome)
+    for ground, what in zip(grounds, prepared, strict=True):
+        if isinstance(what, Filled):
+            delete_topic(ground.broker, what.topic)
+
+
+def _run_round(row: Row, grounds: list[Ground], prepared: list[Any], outcome: Outcome) -> None:
+    for ground, what in zip(grounds, prepared, strict=True):
+        for each in grounds:
+            settle(each.broker)
+        outcome.note(ground.broker.name, row.run(ground, what))
+
+
+# -- Topics
+
+_serial = iter(range(1_000_000))
+
+
+def new_topic() -> str:
+    return f"bench-{os.getpid()}-{next(_serial)}"
+
+
+@contextmanager
+def a_topic(ground: Ground) -> Iterator[str]:
+    """A topic for one round."""
+    topic = ground.topic()
+    yield topic
+    delete_topic(ground.broker, topic)
+
+
+def delete_topic(broker: Contender, topic: str) -> None:
+    """Let its data go, so that rounds do not fill the disk. RocketMQ alone keeps what it has; it is little."""
+    if broker.kafka:
+        with suppress(KafkaException):
+            for gone in AdminClient({"bootstrap.servers": broker.kafka}).delete_topics([topic]).values():
+                gone.result(30)

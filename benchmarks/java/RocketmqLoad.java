@@ -1,0 +1,193 @@
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+
+/** RocketMQ's Java client with its settings as shipped, as fast as it goes. */
+final class RocketmqLoad {
+    private static final AtomicLong COUNT = new AtomicLong();
+
+    private RocketmqLoad() {}
+
+    /** Threads that each send and wait, single messages or batches, for `seconds` or until `count` are stored. */
+    static Object send(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        try {
+            Batches batches = new Batches(producer, args);
+            batches.sendOne(1); // Finds the route, makes the topic.
+            long start = System.nanoTime();
+            long until = start + Load.nanos(Agent.has(args, "seconds") ? args.get("seconds").getAsDouble() : 600);
+            List<Thread> threads = new ArrayList<>();
+            for (int i = 0; i < args.get("threads").getAsInt(); i++) {
+                threads.add(new Thread(() -> batches.sendUntil(until)));
+            }
+            threads.forEach(Thread::start);
+            for (Thread each : threads) {
+                each.join();
+            }
+            if (batches.failure.get() != null) {
+                throw batches.failure.get();
+            }
+            return Load.ran(batches.stored.get(), System.nanoTime() - start);
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    /** What the threads of one load share. */
+    private static final class Batches {
+        final AtomicLong stored = new AtomicLong();
+        final AtomicReference<Exception> failure = new AtomicReference<>();
+        private final AtomicLong claimed = new AtomicLong();
+        private final DefaultMQProducer producer;
+        private final String topic;
+        private final byte[] body;
+        private final int batch;
+        private final long limit;
+
+        Batches(DefaultMQProducer producer, JsonObject args) {
+            this.producer = producer;
+            topic = args.get("topic").getAsString();
+            body = Load.body(args.get("size").getAsInt());
+            batch = (int) Agent.number(args, "batch", 1);
+            limit = Agent.number(args, "count", Long.MAX_VALUE);
+        }
+
+        void sendUntil(long until) {
+            try {
+                while (System.nanoTime() < until && failure.get() == null && claimed.getAndAdd(batch) < limit) {
+                    sendOne(batch);
+                    stored.addAndGet(batch);
+                }
+            } catch (Exception error) {
+                failure.set(error);
+            }
+        }
+
+        void sendOne(int batch) throws Exception {
+            if (batch == 1) {
+                check(producer.send(new Message(topic, body)));
+                return;
+            }
+            List<Message> messages = new ArrayList<>(batch);
+            for (int i = 0; i < batch; i++) {
+                messages.add(new Message(topic, body));
+            }
+            check(producer.send(messages));
+        }
+    }
+
+    private static void check(SendResult result) {
+        // Under SYNC_FLUSH a late flush is told by the status alone.
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            throw new IllegalStateException("not stored: " + result.getSendStatus());
+        }
+    }
+
+    /** A fresh push consumer that reads `count` messages from the beginning; timed from the first one on. */
+    static Object push(JsonObject args) throws Exception {
+        long count = args.get("count").getAsLong();
+        AtomicLong got = new AtomicLong();
+        AtomicLong start = new AtomicLong();
+        CountDownLatch done = new CountDownLatch(1);
+        MessageListenerConcurrently listener = (messages, context) -> {
+            if (start.get() == 0) {
+                start.compareAndSet(0, System.nanoTime());
+            }
+            if (got.addAndGet(messages.size()) >= count) {
+                done.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        };
+        DefaultMQPushConsumer consumer = consumer(args, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, listener);
+        try {
+            if (!done.await(120, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("got " + got + " of " + count + " messages within 120 s");
+            }
+            return Load.ran(got.get(), System.nanoTime() - start.get());
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** Tries until a message is stored; gives the monotonic time of that, for the caller who started the broker. */
+    static Object firstSend(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        Message message = new Message(args.get("topic").getAsString(), Load.body(16));
+        long deadline = System.nanoTime() + Load.nanos(120);
+        try {
+            while (true) {
+                try {
+                    check(producer.send(message));
+                    return System.nanoTime() / 1e9; // CLOCK_MONOTONIC, as Python's time.monotonic().
+                } catch (Exception error) {
+                    Load.notAfter(deadline, 0);
+                    Thread.sleep(10);
+                }
+            }
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    // -- One message in flight
+
+    static Load.Sender sender(JsonObject args) throws Exception {
+        String topic = args.get("topic").getAsString();
+        DefaultMQProducer producer = producer(args);
+        return new Load.Sender() {
+            @Override
+            public void send(byte[] body) throws Exception {
+                check(producer.send(new Message(topic, body)));
+            }
+
+            @Override
+            public void close() {
+                producer.shutdown();
+            }
+        };
+    }
+
+    static Load.Receiver receiver(JsonObject args, Load.Inbox inbox) throws Exception {
+        DefaultMQPushConsumer consumer = consumer(args, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
+            messages.forEach(message -> inbox.put(message.getBody()));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        return consumer::shutdown;
+    }
+
+    private static DefaultMQProducer producer(JsonObject args) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(unique("producer"));
+        producer.setInstanceName(unique("instance"));
+        producer.setNamesrvAddr(args.get("namesrv").getAsString());
+        producer.start();
+        return producer;
+    }
+
+    private static DefaultMQPushConsumer consumer(JsonObject args, ConsumeFromWhere from, MessageListenerConcurrently listener)
+            throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(unique("consumer"));
+        consumer.setInstanceName(unique("instance"));
+        consumer.setNamesrvAddr(args.get("namesrv").getAsString());
+        consumer.setConsumeFromWhere(from);
+        consumer.subscribe(args.get("topic").getAsString(), "*");
+        consumer.registerMessageListener(listener);
+        consumer.start();
+        return consumer;
+    }
+
+    private static String unique(String what) {
+        return "bench-" + what + "-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() + "-" + COUNT.incrementAndGet();
+    }
+}

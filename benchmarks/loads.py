@@ -1,0 +1,112 @@
+"""The loads: what stock clients do to a broker. Each runs by itself to its end and says how many messages and how long.
+
+    loads = Loads(folder)
+    loads.java.call("kafka_produce", kafka="127.0.0.1:9092", topic="t", size=1024, seconds=3)
+    loads.close()
+
+Java's clients live in one JVM for all rounds (`java/Load.java`), librdkafka in this process (`librdkafka.py`), Spark in
+the JVM that pyspark starts. All three start when first used.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import librdkafka
+from benchmarks.librdkafka import Ran
+from tests.wire.clients.jvm import JAVA, Agent, jars
+from tests.wire.clients.spark import Spark, source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from benchmarks.contenders import Contender
+
+SOURCES = Path(__file__).parent / "java"
+JVM_OPTIONS = ["-Xms1g", "-Xmx1g", "-Drocketmq.client.logLevel=ERROR", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+CALL_WITHIN_S = 900.0
+FILL_THREADS, FILL_BATCH = 8, 32
+SINK_BODY = "1f" * 512  # 1 KiB
+
+
+class Loads:
+    """The clients of one run of the benchmarks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def java(self) -> Agent:
+        # Kafka's jars come first: both families bring lz4 and zstd, and the newer ones serve both.
+        classpath = ":".join(f"{jars(profile)}/*" for profile in ("kafka-4.3", "rocketmq-5.5"))
+        classes = self._folder / "classes"
+        sources = [*SOURCES.glob("*.java"), JAVA / "Agent.java"]
+        subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(classes), *map(str, sources)], check=True)
+        home = f"-Duser.home={self._folder}"
+        return Agent("loads", ["java", *JVM_OPTIONS, home, "-cp", f"{classes}:{classpath}", "Load"], self._folder)
+
+    @cached_property
+    def spark(self) -> Spark:
+        return Spark()
+
+    def close(self) -> None:
+        if "java" in self.__dict__:
+            self.java.close()
+        if "spark" in self.__dict__:
+            self.spark.close()
+
+    # -- Java
+
+    def call(self, op: str, broker: Contender, topic: str, **arguments: Any) -> Any:
+        return self.java.call(
+            op, within_s=CALL_WITHIN_S, kafka=broker.kafka, namesrv=broker.namesrv, topic=topic, **arguments
+        )
+
+    def run(self, op: str, broker: Contender, topic: str, **arguments: Any) -> Ran:
+        result = self.call(op, broker, topic, **arguments)
+        return Ran(result["messages"], result["seconds"])
+
+    # -- Filling a topic, untimed
+
+    def fill_by_kafka(self, broker: Contender, topic: str, size: int, count: int, codec: str = "none") -> int:
+        return librdkafka.produce(broker.kafka, topic, size, count=count, codec=codec).messages
+
+    def fill_by_rocketmq(self, broker: Contender, topic: str, size: int, count: int) -> int:
+        """Returns how many messages are there: the first one, which finds the route, and those asked for."""
+        done = self.run("rocketmq_send", broker, topic, size=size, count=count, threads=FILL_THREADS, batch=FILL_BATCH)
+        return done.messages + 1
+
+    # -- Spark
+
+    def spark_read(self, broker: Contender, topic: str, count: int) -> Ran:
+        options = source(broker.kafka, [topic]) | {"includeHeaders": "false"}
+        start = time.perf_counter()
+        _drain(self.spark.session.read.format("kafka").options(**options).load())
+        return Ran(count, time.perf_counter() - start)
+
+    def spark_stream(self, broker: Contender, topic: str, count: int) -> Ran:
+        options = source(broker.kafka, [topic]) | {"includeHeaders": "false"}
+        checkpoint = self.spark.checkpoint(f"stream-{time.monotonic_ns()}")
+        start = time.perf_counter()
+        stream = self.spark.session.readStream.format("kafka").options(**options).load().writeStream
+        query = stream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        elapsed = time.perf_counter() - start
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        return Ran(count, elapsed)
+
+    def spark_sink(self, broker: Contender, topic: str, count: int) -> Ran:
+        rows = self.spark.session.range(0, count, numPartitions=4).selectExpr(f"'{SINK_BODY}' as value")
+        start = time.perf_counter()
+        rows.write.format("kafka").option("kafka.bootstrap.servers", broker.kafka).option("topic", topic).save()
+        return Ran(count, time.perf_counter() - start)
+
+
+def _drain(frame: DataFrame) -> None:
+    """Read every row and column, and keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()

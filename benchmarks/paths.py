@@ -1,0 +1,455 @@
+"""The hot paths in process: a real broker on a real directory, fed through a transport that leads nowhere.
+
+    data_received(request) ... ──> handler ──> store ──> the loop's turn ends: one write of the log ──> transport.write
+
+So a request costs what it costs the broker, network aside: framing, header, handler, store, `pwritev` of the log,
+encoding of the answer. How many requests share a turn decides how far the turn's own cost is shared; both are shown,
+one request a turn and sixteen. Flush is async, for an fsync is the disk's time. Each figure is the median of several
+samples; budgets are those that ARCHITECTURE.md decided upon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+from crc32c import crc32c
+
+from bridge.broker import Broker
+from bridge.clock import SystemClock
+from bridge.config import load
+from bridge.kafka.connection import KafkaConnection
+from bridge.rocketmq.connection import RocketMQConnection
+from bridge.server import Connection
+from delay.wheel import Wheel
+from protocol import convert
+from protocol.convert import Place
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import FIRST, Record
+from protocol.kafka.wire import uvarint
+from protocol.rocketmq import batch as rocketmq_batch
+from protocol.rocketmq import remoting
+from protocol.rocketmq.batch import Part
+from protocol.rocketmq.message import NO_HOST
+from store.entry import FIRST_FRAME_FORM, Buffer, Frame, Slot
+from store.files import RealFiles
+from store.options import StoreOptions
+from store.queue import queue_key
+from store.store import Store
+
+KIB = 1 << 10
+SAMPLES, SAMPLE_S = 5, 0.2
+QUICK_SAMPLES, QUICK_SAMPLE_S = 3, 0.05
+SHARED = 16  # requests in one turn of the loop, where a turn is shared
+BATCH_RECORDS = 16
+PULL_MESSAGES = 32
+FETCH_BATCHES = 64
+IDEMPOTENT_BATCHES = 1600  # made before the clock runs, for each is signed
+NO_PRODUCER = (-1, -1, -1)
+
+
+class Measured(NamedTuple):
+    path: str
+    unit: str
+    us: float
+    budget_us: float | None
+
+
+def run(*, quick: bool) -> list[Measured]:
+    """Measure all paths, one after the other."""
+    pace = Pace(QUICK_SAMPLES, QUICK_SAMPLE_S) if quick else Pace(SAMPLES, SAMPLE_S)
+    measured: list[Measured] = []
+    for measure in (_requests, _conversions, _wheel, _store):
+        measured += measure(pace)
+    return measured
+
+
+class Pace(NamedTuple):
+    samples: int
+    sample_s: float
+
+    def us(self, task: Callable[[int], object]) -> float:
+        """The median over the samples of the time that one repetition takes; `task` is told how many to do."""
+        count = 1
+        while (elapsed := _timed(task, count)) < self.sample_s / 10:
+            count = max(count + 1, min(count * 10, int(count * self.sample_s / 5 / max(elapsed, 1e-7))))
+        count = max(1, int(count * self.sample_s / elapsed))
+        return statistics.median(_timed(task, count) / count * 1e6 for _ in range(self.samples))
+
+
+def _timed(task: Callable[[int], object], count: int) -> float:
+    start = time.perf_counter()
+    task(count)
+    return time.perf_counter() - start
+
+
+# -- Requests, through a broker
+
+
+class Nowhere(asyncio.Transport):
+    """A socket that takes everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.taken = 0
+
+    def write(self, data: Buffer) -> None:
+        self.taken += len(data)
+
+    def writelines(self, pieces: Any) -> None:
+        self.taken += sum(map(len, pieces))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    abort = close
+
+
+class Stage:
+    """A broker in this process, and how a request gets to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+        self._loop, self.broker = loop, broker
+        self._transports: dict[Connection, Nowhere] = {}
+
+    def connect(self, kind: Callable[[Broker], Connection]) -> Connection:
+        connection = kind(self.broker)
+        self._transports[connection] = Nowhere()
+        connection.connection_made(self._transports[connection])
+        return connection
+
+    def ask(self, connection: Connection, request: bytes, shared: int = 1) -> Callable[[int], None]:
+        """A task that sends the same request, so many in each turn of the loop."""
+        return self.ask_all(connection, _endless(request), shared)
+
+    def ask_all(self, connection: Connection, requests: Iterator[bytes], shared: int = 1) -> Callable[[int], None]:
+        async def send(count: int) -> None:
+            received = connection.data_received
+            for _ in range(max(1, count // shared)):
+                for _ in range(shared):
+                    received(next(requests))
+                await asyncio.sleep(0)
+
+        return lambda count: self._loop.run_until_complete(send(max(count, shared)))
+
+    def expect(self, connection: Connection, request: bytes, least_bytes: int) -> int:
+        """Send one request and give the size of its answer. A small one means an error, and wrong figures."""
+        transport = self._transports[connection]
+        before = transport.taken
+
+        async def wait() -> None:
+            connection.data_received(request)
+            for _ in range(1000):
+                await asyncio.sleep(0.001)
+                if transport.taken > before:
+                    return
+
+        self._loop.run_until_complete(wait())
+        size = transport.taken - before
+        assert size >= least_bytes, f"an answer of {size} bytes instead of {least_bytes} and more"
+        return size
+
+
+def _endless(request: bytes) -> Iterator[bytes]:
+    while True:
+        yield request
+
+
+@contextmanager
+def _stage() -> Iterator[Stage]:
+    folder = tempfile.mkdtemp(prefix="duolog-paths-")
+    loop = uvloop.new_event_loop()
+    ports = dict.fromkeys(("kafka.port", "rocketmq.port", "rocketmq.namesrv_port", "http.port"), 0)
+    options = load(None, {"store.directory": folder, "store.flush": "async", "server.log_level": "error", **ports})
+    broker = Broker(options, SystemClock(), loop)
+    try:
+        loop.run_until_complete(broker.start())
+        yield Stage(loop, broker)
+        loop.run_until_complete(broker.stop())
+    finally:
+        loop.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _requests(pace: Pace) -> Iterator[Measured]:
+    with _stage() as stage:
+        yield from _kafka_requests(stage, pace)
+        yield from _rocketmq_requests(stage, pace)
+
+
+def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
+    connection = stage.connect(KafkaConnection)
+    for topic in ("batches", "singles", "idempotent"):
+        stage.expect(connection, metadata_request(topic), 1)  # makes the topic
+    large, small = kafka_batch(BATCH_RECORDS, KIB), kafka_batch(1, KIB)
+    for topic, batch, what in (
+        ("batches", large, f"batch of {BATCH_RECORDS} x 1 KiB"),
+        ("singles", small, "1 x 1 KiB"),
+    ):
+        request = produce_request(topic, batch)
+        budget_us = 30 + pace.us(_repeat(partial(crc32c, batch)))
+        for shared in (1, SHARED):
+            us = pace.us(stage.ask(connection, request, shared))
+            yield Measured(f"Kafka Produce, {what}, {shared} a turn", "request", us, budget_us)
+        if batch is large:
+            us = _idempotent_us(stage, connection)
+            yield Measured(f"Kafka Produce, the same, idempotent, {SHARED} a turn", "request", us, budget_us)
+    for batches in (1, FETCH_BATCHES):
+        request = fetch_request([("batches", 0)], batches * len(large))
+        stage.expect(connection, request, batches * len(large))
+        us = pace.us(stage.ask(connection, request))
+        yield Measured(f"Kafka Fetch, {batches} x 16 KiB", "response", us, 25)
+
+
+def _idempotent_us(stage: Stage, connection: Connection) -> float:
+    """Each batch has the next sequence number, so every request is one of its own, and there is one sample."""
+    producer_id, _ = stage.broker.producers.allocate(stage.broker.clock.now_ms())
+    requests = [
+        produce_request("idempotent", kafka_batch(BATCH_RECORDS, KIB, (producer_id, 0, number * BATCH_RECORDS)))
+        for number in range(IDEMPOTENT_BATCHES)
+    ]
+    task = stage.ask_all(connection, iter(requests), SHARED)
+    task(SHARED)
+    count = len(requests) - SHARED
+    return _timed(task, count - count % SHARED) / count * 1e6
+
+
+def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
+    connection = stage.connect(RocketMQConnection)
+    for size, words in ((128, "128 B"), (KIB, "1 KiB")):
+        request = send_request("sends", bytes(size))
+        stage.expect(connection, request, 1)
+        for shared in (1, SHARED):
+            us = pace.us(stage.ask(connection, request, shared))
+            yield Measured(f"RocketMQ SEND, {words}, {shared} a turn", "message", us, 15)
+    request = send_batch_request("batches", 128)
+    stage.expect(connection, request, 1)
+    us = pace.us(stage.ask(connection, request)) / BATCH_RECORDS
+    yield Measured(f"RocketMQ batch of {BATCH_RECORDS}, 128 B, 1 a turn", "message", us, 15)
+    request = pull_request("sends", 0, PULL_MESSAGES)
+    stage.expect(connection, request, PULL_MESSAGES * 128)
+    us = pace.us(stage.ask(connection, request))
+    yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, 128 B", "response", us, 20)
+
+    # Across: batches of 16 KiB by Kafka, written above; messages of RocketMQ.
+    request = pull_request("batches", 0, PULL_MESSAGES)
+    stage.expect(connection, request, PULL_MESSAGES * KIB)
+    us = pace.us(stage.ask(connection, request))
+    yield Measured(f"RocketMQ PULL of {PULL_MESSAGES} Kafka records, 1 KiB", "record", us / PULL_MESSAGES, 6)
+    kafka = stage.connect(KafkaConnection)
+    request = fetch_request([("sends", 0)], 256 * KIB)
+    size = stage.expect(kafka, request, 100 * KIB)
+    us = pace.us(stage.ask(kafka, request))
+    record_bytes = 128 + len(_properties(0)) + 12  # As a Kafka record; near enough.
+    yield Measured("Kafka Fetch of RocketMQ messages, 128 B", "record", us * record_bytes / size, 6)
+
+
+# -- Requests, as clients write them
+
+
+def kafka_batch(count: int, size: int, producer: tuple[int, int, int] = NO_PRODUCER) -> bytes:
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record(offset, now_ms, None, bytes(size), ()) for offset in range(count)]
+    return bytes(record_batch.build(records, 0, -1, producer=producer))
+
+
+def produce_request(topic: str, batch: bytes) -> bytes:
+    """Version 11, one partition, acks=all."""
+    name, no_tags = topic.encode(), b"\0"
+    head = b"\0" + struct.pack(">hi", -1, 30_000)  # no transactional id
+    to_topic = uvarint(2) + uvarint(len(name) + 1) + name
+    partition = uvarint(2) + struct.pack(">i", 0) + uvarint(len(batch) + 1) + batch
+    return _kafka_frame(0, 11, head + to_topic + partition + 3 * no_tags, flexible=True)
+
+
+def metadata_request(topic: str) -> bytes:
+    name = topic.encode()
+    return _kafka_frame(3, 4, struct.pack(">ih", 1, len(name)) + name + b"\1", flexible=False)
+
+
+def fetch_request(partitions: Sequence[tuple[str, int]], max_bytes: int) -> bytes:
+    """Version 11, every partition from offset 0."""
+    body = struct.pack(">iiiibii", -1, 0, 1, max_bytes, 0, 0, -1) + struct.pack(">i", len(partitions))
+    for topic, partition in partitions:
+        name = topic.encode()
+        body += struct.pack(">h", len(name)) + name + struct.pack(">iiiqqi", 1, partition, -1, 0, -1, max_bytes)
+    return _kafka_frame(1, 11, body + struct.pack(">ih", 0, 0), flexible=False)
+
+
+def _kafka_frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+    client = b"bench"
+    header = struct.pack(">hhih", key, version, 7, len(client)) + client + (b"\0" if flexible else b"")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def send_request(topic: str, body: bytes) -> bytes:
+    """SEND_MESSAGE_V2 with a JSON header, as Java's client writes it."""
+    return _remoting(310, _send_fields(topic, _properties(0).decode(), "false"), body)
+
+
+def send_batch_request(topic: str, size: int) -> bytes:
+    parts = [Part(0, bytes(size), _properties(number)) for number in range(BATCH_RECORDS)]
+    return _remoting(320, _send_fields(topic, "", "true"), rocketmq_batch.encode(parts))
+
+
+def _send_fields(topic: str, properties: str, batch: str) -> dict[str, str]:
+    return {
+        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(time.time_ns() // 1_000_000),
+        "h": "0", "i": properties, "j": "0", "k": "false", "l": "0", "m": batch, "n": "duolog",
+    }  # fmt: skip
+
+
+def _properties(number: int) -> bytes:
+    return f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02".encode()
+
+
+def pull_request(topic: str, offset: int, count: int) -> bytes:
+    """PULL_MESSAGE that brings its subscription along, and does not want to be held."""
+    fields = {
+        "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": str(count),
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0",
+        "expressionType": "TAG", "maxMsgBytes": str(256 * KIB),
+    }  # fmt: skip
+    return _remoting(11, fields, b"")
+
+
+def _remoting(code: int, fields: dict[str, str], body: bytes) -> bytes:
+    return b"".join(remoting.encode(remoting.request(code, 7, fields, body)))
+
+
+# -- Conversion
+
+
+def _conversions(pace: Pace) -> Iterator[Measured]:
+    place = Place(b"topic", 0, 0, 0, 1_700_000_000_000, NO_HOST)
+    for size, words in ((128, "128 B"), (KIB, "1 KiB")):
+        headers = (("TAGS", b"red"), ("trace", b"0af7651916cd43dd8448eb211c80319c"))
+        records = [
+            Record(offset, 1_700_000_000_000, b"key-17", bytes(size), headers) for offset in range(PULL_MESSAGES)
+        ]
+        opened = record_batch.open_batch(bytes(record_batch.build(records, 0, -1)), 1 << 20)
+
+        def to_rocketmq(opened: Any = opened) -> None:
+            convert.rocketmq_records(record_batch.read_records(opened, FIRST, PULL_MESSAGES)[0], place)
+
+        us = pace.us(_repeat(to_rocketmq)) / PULL_MESSAGES
+        yield Measured(f"Kafka record to RocketMQ, {words}, key and 2 headers", "record", us, 6)
+        frames = [memoryview(frame) for frame in convert.rocketmq_records(records, place)]
+
+        def to_kafka(frames: Any = frames) -> None:
+            convert.kafka_batch(frames, 0, 0, bytes_max=1 << 20, inflate_bytes_max=1 << 20)
+
+        us = pace.us(_repeat(to_kafka)) / PULL_MESSAGES
+        yield Measured(f"RocketMQ message to Kafka, {words}, key and 2 properties", "record", us, 6)
+
+
+# -- The wheel
+
+
+def _wheel(pace: Pace) -> Iterator[Measured]:
+    wheel: Wheel[int] = Wheel()
+    spread_ms = 1_000_003
+
+    def add(count: int) -> None:
+        for number in range(count):
+            wheel.add(number * 7919 % spread_ms, number)
+
+    def add_and_cancel(count: int) -> None:
+        for number in range(count):
+            wheel.cancel(wheel.add(number * 7919 % spread_ms, number))
+
+    def add_and_advance(count: int) -> None:
+        turning: Wheel[int] = Wheel()
+        for number in range(count):
+            turning.add(number * 7919 % spread_ms, number)
+        for now_ms in range(0, spread_ms + 1000, 1000):
+            turning.advance(now_ms)
+
+    us = pace.us(add)
+    yield Measured("wheel: add", "timer", us, 10)
+    yield Measured("wheel: add and cancel", "timer", pace.us(add_and_cancel), 10)
+    yield Measured("wheel: add and be due, in steps of 1 s", "timer", pace.us(add_and_advance), 10 + 5)
+
+
+# -- The store
+
+
+class _NoState:
+    """Owns no state."""
+
+    def replay_state(self, payload: bytes, slot: Slot) -> None: ...
+
+    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None: ...
+
+    def snapshot(self) -> Iterator[bytes]:
+        return iter(())
+
+
+def _store(pace: Pace) -> Iterator[Measured]:
+    folder = tempfile.mkdtemp(prefix="duolog-paths-")
+    try:
+        options = StoreOptions(flush="async", checkpoint_bytes=1 << 40, checkpoint_interval_ms=1 << 40)
+        store = Store.open(RealFiles(folder), options, _NoState(), 1)
+        queue = store.queue(queue_key(1, 0))
+        for size, words in ((128, "128 B"), (16 * KIB, "16 KiB")):
+            body = bytes(size)
+
+            def append(shared: int, body: bytes = body) -> Callable[[int], None]:
+                def task(count: int) -> None:
+                    for number in range(count):
+                        store.append([Frame(queue, FIRST_FRAME_FORM, body)], 1)
+                        if number % shared == 0:
+                            store.write()
+                    store.write()
+
+                return task
+
+            for shared in (1, SHARED):
+                yield Measured(f"store: append {words}, a write for {shared}", "entry", pace.us(append(shared)), None)
+        last = queue.visible_end
+        read = _repeat(lambda: store.read(queue, last - 64, max_bytes=1 << 20, until=last))
+        yield Measured("store: read 64 x 16 KiB of the tail", "entry", pace.us(read) / 64, None)
+        read = _repeat(lambda: store.read(queue, 0, max_bytes=1 << 20, until=last, max_entries=64))
+        yield Measured("store: read 64 x 128 B of the page cache", "entry", pace.us(read) / 64, None)
+        yield from _recovery(Path(folder), store)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recovery(folder: Path, store: Store) -> Iterator[Measured]:
+    """Opens a copy as kill -9 leaves it: nothing closed, no checkpoint."""
+    copy = folder / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy"))
+    written = store.written
+    start = time.perf_counter()
+    again = Store.open(RealFiles(str(copy)), StoreOptions(flush="async"), _NoState(), 1)
+    us = (time.perf_counter() - start) * 1e6
+    again.close(1)
+    store.close(1)
+    yield Measured("store: recovery without a checkpoint", "MiB of log", us / (written / (1 << 20)), None)
+
+
+def _repeat(call: Callable[[], object]) -> Callable[[int], None]:
+    def task(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return task
