@@ -293,9 +293,10 @@ class Broker:
             self.positions.settle_all(self.clock.now_ms())
         except StoreError as error:
             log.warning("positions not kept reason=%r", str(error))
-        self._end_turn()
         settled: asyncio.Future[None] = self.loop.create_future()
         self.store.when(self.store.promise(), lambda error: settled.set_result(None))
+        self.store.write()
+        self._flusher.wake()  # After `when`: it syncs only what somebody waits for.
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
 
 

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Final
 from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
-from bridge.topics import Topic
+from bridge.topics import Topic, TopicError
 from protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import ClusterRequest, TopicRequest
-from protocol.rocketmq.names import AUTO_CREATE_TOPIC
+from protocol.rocketmq.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from protocol.rocketmq.remoting import RemotingCommand
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
 MASTER_ID: Final = 0  # Producers look for this one.
+NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 
 # -- Routes
@@ -29,12 +31,29 @@ MASTER_ID: Final = 0  # Producers look for this one.
 
 def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     name = TopicRequest.parse(command.ext).topic
-    topic = broker.topics.by_rocketmq_name(name)
+    connection.is_consumer |= name.startswith(RETRY_PREFIX)
+    topic = broker.topics.by_rocketmq_name(name) or _create_for_consumer(broker, connection, name)
     # Producers ask for the template when they find no route, and then send with its name: which makes the topic.
     if topic is None or (name == AUTO_CREATE_TOPIC and not broker.options.topics.auto_create):
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name[:300]}")
     data = TopicRouteData(queue_datas=[_queues_of(broker, topic)], broker_datas=[broker_data(broker)])
     return answer(command, body=data, promise=broker.ledger.barrier())
+
+
+def _create_for_consumer(broker: "Broker", connection: "RocketMQConnection", name: str) -> Topic | None:
+    """Make the topic that a consumer waits for, as Kafka's consumers have theirs made.
+
+    A consumer that finds no route asks again after 30 s, and nothing that a broker may say makes it ask sooner: so one
+    that comes before its topic would see the first messages that late. Who asks for a retry topic is a consumer, and
+    asks for all its topics twice within moments of its start. A producer finds no route and then names its wishes in
+    the first send, so nothing is made for it here.
+    """
+    if not connection.is_consumer or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return None
+    try:
+        return broker.topics.auto_create_for_rocketmq(name, AUTO_CREATE_TOPIC, NO_WISH, broker.clock.now_ms())
+    except (TopicError, StoreError):
+        return None
 
 
 def _queues_of(broker: "Broker", topic: Topic) -> QueueData:
