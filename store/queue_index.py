@@ -27,6 +27,7 @@ instead. The same call with `block=True` waits, and may come from any thread.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -263,7 +264,7 @@ class QueueIndex:
     # -- Searching
 
     def _guess(self, offset: int) -> int | None:
-        """Return the row in the tail that covers `offset` if it lies where equal counts would put it, as it mostly does."""
+        """Return the row of the tail that covers `offset`, if it lies where equal counts would put it: mostly so."""
         tail = self._tail
         if not tail:
             return None
@@ -348,19 +349,24 @@ class IndexFiles:
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
         self._unsynced: set[str] = set()
         self._unsynced_directories: set[str] = set()
+        self._taken: IndexSync | None = None  # the last round that was handed over
 
     def start_of(self, row: int) -> int:
         """Return the first row of the file that `row` lies in."""
         return row - row % self.rows_per_file
 
     def take_unsynced(self) -> "IndexSync":
-        """Hand over what was written since the last call; `run()` makes it durable, in a thread that may block.
+        """Hand over what is not durable yet; `run()` makes it so, in a thread that may block.
 
-        When `run()` fails, a checkpoint must not count on any row written since the one before.
+        When `run()` fails, a checkpoint must not count on any row written since the one before. A round that was never
+        run, or has not ended, is part of the next one.
         """
-        task = IndexSync(self._files, sorted(self._unsynced), sorted(self._unsynced_directories))
+        if self._taken is not None and not self._taken.is_done:
+            self._unsynced.update(self._taken.paths)
+            self._unsynced_directories.update(self._taken.directories)
+        self._taken = IndexSync(self._files, sorted(self._unsynced), sorted(self._unsynced_directories))
         self._unsynced, self._unsynced_directories = set(), set()
-        return task
+        return self._taken
 
     def close(self) -> None:
         while self._open:
@@ -472,25 +478,29 @@ class IndexFiles:
         return handle
 
     def _open_file(self, path: str, create_in: str | None) -> int:
+        if create_in is None:
+            return self._files.open(path)
+        # Whether the file is new or not: the name of one that a killed process left need not be durable either.
+        directory = create_in
+        while directory:
+            self._unsynced_directories.add(directory)
+            directory = directory.rpartition("/")[0]
+        self._unsynced_directories.add(".")
         try:
             return self._files.open(path)
         except FileNotFoundError:
-            if create_in is None:
-                raise
-        self._files.make_directory(create_in)
-        while create_in:  # a new directory's own name lies in the one above
-            self._unsynced_directories.add(create_in)
-            create_in = create_in.rpartition("/")[0]
-        self._unsynced_directories.add(".")
-        return self._files.open(path, create=True)
+            self._files.make_directory(create_in)
+            return self._files.open(path, create=True)
 
 
-class IndexSync(NamedTuple):
+@dataclass(slots=True)
+class IndexSync:
     """One round of syncs before a checkpoint; it runs in a thread that may block."""
 
     files: Files
     paths: list[str]
     directories: list[str]
+    is_done: bool = False
 
     def run(self) -> None:
         """Make all durable. A file that is gone needs nothing; any other OSError is the disk's."""
@@ -508,6 +518,7 @@ class IndexSync(NamedTuple):
                 self.files.sync_directory(directory)
             except FileNotFoundError:
                 continue
+        self.is_done = True
 
 
 # -- Arithmetic of rows

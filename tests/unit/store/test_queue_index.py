@@ -87,6 +87,22 @@ class QueueIndexHistory(RuleBasedStateMachine):
         self.files.take_unsynced().run()
         self.counted = self.index.end_row
 
+    @rule()
+    def abandon_checkpoint(self) -> None:
+        self.index.flush()
+        self.files.take_unsynced()
+
+    @rule()
+    def be_killed(self) -> None:
+        """The next process opens what is counted, or makes the index anew if nothing is."""
+        self.disk = self.disk.after_kill()
+        self.files = self.new_files()
+        if self.counted:
+            index = QueueIndex.open(self.files, 7, 1, self.counted)
+        else:
+            index = QueueIndex(self.files, 7, 1)
+        self.entries = Entries(index, self.entries.rows[: self.counted])
+
     @rule(seed=st.integers(0, 1 << 30))
     def lose_power(self, seed: int) -> None:
         """After a cut only counted rows are asked for; recovery would append the others again."""
