@@ -31,9 +31,6 @@ from store.control import (
 from store.entry import CONTROL_FORM, STATE_FORM
 from store.files import Files
 from store.format import UNIT_HEADER_SIZE, BadUnit, check_unit, entries_of, entry_size, put_entry, seal_unit
-from store.queue import Queue
-from store.queue_index import IndexSync, QueueIndex
-from store.segment import Segment
 
 CHECKPOINT_PATH = "checkpoint"
 _NEW_PATH = "checkpoint.new"
@@ -53,25 +50,6 @@ class Checkpoint:
     queues: list[QueueRow]
     last_offsets: Mapping[int, Mapping[int, int]]  # start of a segment -> queue key -> last offset
     records: Sequence[bytes]
-
-
-@dataclass(slots=True)
-class CheckpointTask:
-    """Writes a checkpoint; `run` blocks. The rest is for the loop's thread, once it is in place."""
-
-    files: Files
-    checkpoint: Checkpoint
-    index_sync: IndexSync
-    dead: list[Segment]  # to be removed
-    starts: list[tuple[QueueIndex, int]]  # files of rows below these offsets can go
-    dropped: list[Queue]  # their index files can go
-    are_indexes_durable: bool = False
-
-    def run(self) -> None:
-        """The indexes' rows first, then the file that counts on them. Raises OSError."""
-        self.index_sync.run()
-        self.are_indexes_durable = True
-        write_checkpoint(self.files, encode_checkpoint(self.checkpoint))
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:

@@ -86,7 +86,7 @@ class CommitLog:
             self.written = end
 
     def _file_with_room(self, segment: Segment, size: int) -> int:
-        """Return the segment's file with blocks for `size` bytes: a full disk shows here, before bytes are half written."""
+        """Return the segment's file with blocks for `size` bytes: a full disk shows here, not in a half-done write."""
         if not segment.exists:
             self._give_back_reserve(segment.start)
             self.segments.create_file(segment)

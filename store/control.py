@@ -2,14 +2,16 @@
 
 Their form is CONTROL_FORM, their `kind` one of these; all that they carry besides lies in `key` and the payload:
 
-    QUEUE            key; payload  start_offset u64 | end_offset u64                                a log start moved
-    TOPIC_DROPPED    key = topic number << 16                                                      its queues are gone
-    SNAPSHOT         payload  one row for each queue; the state records that follow in this unit are all the state there is
+    QUEUE            key; payload  start_offset u64 | end_offset u64         a log start moved
+    TOPIC_DROPPED    key = topic number << 16                               its queues are gone
+    SNAPSHOT         payload  one row for each queue                        all queues; the state records that
+                                                                            follow in this unit are all the state
 
 and only in the checkpoint file (`store/checkpoint.py`):
 
     CHECKPOINT       payload  snapshot_position i64 | closed u8
-    SEGMENT          key = start position; payload  queue key u64 | last offset u64 ...            what may be live in it
+    SEGMENT          key = start position                                   what may be live in it
+                     payload  queue key u64 | last offset u64 | ...
 """
 
 from collections.abc import Iterable, Iterator, Mapping

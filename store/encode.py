@@ -33,11 +33,12 @@ def sizes_of(entry: Entry) -> tuple[int, int]:
 
 
 def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: Slot) -> None:
-    """Encode a frame's entry at byte `at` of the chunk, which is zero there, and let the frame take note of its slot."""
+    """Encode a frame's entry at byte `at` of the chunk, which is zero there, and let the frame note its slot."""
     extra = frame.extra
     target = chunk.writable  # its slices are assigned in half the time of a bytearray's
     _pack_header(
-        target, at, size, frame.form, 0, len(extra), frame.queue.key, slot[1], frame.count, frame.tags, frame.timestamp_ms
+        target, at, size, frame.form, 0, len(extra), frame.queue.key,
+        slot[1], frame.count, frame.tags, frame.timestamp_ms,
     )  # fmt: skip
     frame_at = at + ENTRY_HEADER_SIZE
     body = frame.body

@@ -17,10 +17,10 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Files(Protocol):
-    """What the store asks of a disk. All raise OSError as the operating system does; `File` is an open handle (a small int)."""
+    """What the store asks of a disk. All raise OSError as the operating system does; `file` is an open handle."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; with `create` the file must not exist. Its name is durable only after `sync_directory`."""
+        """Open for reading and writing. With `create` it must not exist; its name is durable after `sync_directory`."""
 
     def close(self, file: int) -> None: ...
 
@@ -44,7 +44,7 @@ class Files(Protocol):
     def truncate(self, file: int, size: int) -> None: ...
 
     def reserve(self, file: int, size: int) -> None:
-        """Allocate blocks up to `size` without changing what is read below the old length (fallocate); may do nothing."""
+        """Allocate blocks up to `size`, which read as zeros (fallocate). May do nothing."""
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -60,7 +60,7 @@ class Files(Protocol):
         """Names in a directory, sorted; empty when it does not exist."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock file of the data directory, or raise BlockingIOError; returns the open handle that holds it."""
+        """Take the exclusive lock file of the data directory, or raise BlockingIOError; its handle holds it."""
 
     def usage(self) -> tuple[int, int]:
         """(used bytes, total bytes) of the file system."""

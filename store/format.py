@@ -1,23 +1,23 @@
 """The commitlog's bytes: units of entries, big-endian. Writer and readers import this; neither repeats a number.
 
-    unit     magic u32 | crc u32 | size u32 | epoch u32 | position u64 | durable u64 | stored_ms u64 | entry_count u32 | flags u32
-             entry ...                                                                                   header: 48 bytes
+    unit      magic u32 | crc u32 | size u32 | epoch u32 | position u64 | durable u64 | stored_ms u64
+              | entry_count u32 | flags u32 | entry ...                                        48 bytes and the entries
 
-    entry    frame_size u32 | form u8 | kind u8 | extra_size u16 | key u64 | base_offset i64 | count u32 | tags i32 | timestamp_ms i64
-             frame | extra | zeros                                                                       header: 40 bytes
+    entry     frame_size u32 | form u8 | kind u8 | extra_size u16 | key u64 | base_offset i64
+              | count u32 | tags i32 | timestamp_ms i64 | frame | extra | zeros                40 bytes and what follows
 
-A unit is what one decision appended; it is kept whole or not at all. `size` is all of it, headers included; the CRC-32C
-covers everything behind the crc field, so also its own `position`, the `epoch` of the run that wrote it, and `durable`:
-how far the log was durable when the unit was written. So recovery can tell a torn tail from corruption, and a unit that
-lies where it belongs from a stale one or one inside somebody's payload (`store/recovery.py`).
+A unit is what one decision appended; it is kept whole or not at all. `size` is all of it, headers included. The CRC-32C
+covers all that follows it, so also the unit's own `position`, the `epoch` of the run that wrote it, and `durable`: how
+far the log was durable when the unit was written. So recovery can tell a torn tail from corruption, and a unit in its
+place from a stale one or one inside somebody's payload (`store/recovery.py`).
 
-An entry occupies max(40 + frame_size + extra_size, count) bytes, rounded up to 8: a record is addressed by
-entry position + its index, and no two records share an address. `kind` is the control entry's (`store/control.py`).
-A zero magic ends what was written: blocks are reserved ahead and read as zeros.
+An entry occupies max(40 + frame_size + extra_size, count) bytes, rounded up to 8: a record's address is the position of
+its entry + its index in it, and no two records share one. `kind` is a control entry's (`store/control.py`). A zero
+magic ends what was written: blocks are reserved ahead, and read as zeros.
 
-Downsides: a unit's length is only known at its end, so a big batch is in memory whole; an entry cannot be verified without
-its unit; 88 bytes of headers for a small message. Compare leveldb doc/log_format.md, which splits records over blocks so that
-a reader can resynchronise; here the aligned magic with position and CRC does that.
+Downsides: a large batch is in memory whole, as the length stands in front; an entry cannot be verified without its
+unit; 88 bytes of headers for a small message. Compare leveldb doc/log_format.md, where records are split over blocks so
+that a reader can resynchronise; here the aligned magic with position and CRC does that.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """From index rows to frames: slices of the tail, or reads of segment files.
 
-A queue's entries lie scattered among those of other queues. Those that lie close are fetched with one read: up to a gap's size
+A queue's entries lie scattered among those of other queues. Those that lie close are fetched by one read: a small gap
 between two is cheaper to read along than to skip.
 """
 
@@ -41,7 +41,7 @@ class Frames:
         return found
 
     def from_disk(self, rows: list[Row]) -> list[Stored]:
-        """Return the entries of all rows, waiting for the disk. Raises OSError, FileNotFoundError for a removed segment."""
+        """Return the entries of all rows, waiting for the disk. Raises OSError, StoreError for a removed segment."""
         return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
 
     # -- Tail

@@ -54,7 +54,7 @@ class Queues:
         self.dropped.append(queue)
 
     def clean_up(self, dropped: Iterable[Queue], starts: Iterable[tuple[QueueIndex, int]]) -> None:
-        """Remove index files that the newest checkpoint does not need: of dropped queues, and of rows below log starts."""
+        """Remove index files that no checkpoint needs any more: of dropped queues, and of rows below log starts."""
         for queue in dropped:
             self.dropped.remove(queue)
             queue.index.remove()

@@ -14,7 +14,7 @@ FindRows = Callable[[], list[Row]]
 
 
 class ColdRead:
-    """A read that is not in memory. Start it once; `done` is called later in the loop's thread, with entries or an error."""
+    """A read that is not in memory. Start it once; `done` is called in the loop's thread, with entries or an error."""
 
     __slots__ = ("_executor", "_find_rows", "_frames", "_offset", "_queue")
 

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from store.queue import Queue
 
-
 NO_LIMIT = -1
 
 

@@ -1,7 +1,7 @@
 """The files of the commitlog: consecutive ranges of positions, one file each.
 
     log/00000000000000000000.log                        positions 0 .. 268435447
-    log/00000000000268435448-00000000000536870904.gap   nothing in this range was live any more: an empty file holds its place
+    log/00000000000268435448-00000000000536870904.gap   an empty file: nothing in this range was live any more
     log/00000000000536870904.log                        the active one: written at its end, blocks reserved ahead
 
 A unit never crosses a segment, and each begins where the one before ended; so the names alone show that no file is
@@ -10,6 +10,7 @@ missing. Removed ranges at the front leave nothing behind; `gap` files are merge
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 from operator import attrgetter
 
 from store.errors import StoreError
@@ -72,7 +73,7 @@ def list_segments(files: Files) -> list[Segment]:
             segment.exists = True
             found.append(segment)
     found = list(_uncovered(files, sorted(found, key=lambda segment: (segment.start, -_end(segment)))))
-    for segment, following in zip(found, found[1:], strict=False):
+    for segment, following in pairwise(found):
         if not segment.is_gap:
             segment.end = following.start
     return found

@@ -11,8 +11,8 @@ the `post` callable they were given. Nothing here awaits, and nothing asks the t
 
 When the disk fails:
 
-    write meets ENOSPC      those who wait for it hear DiskFull, appends are refused. `check_disk` writes the same bytes to the
-                            same place until it works, then appends are taken again. What was appended stays appended,
+    write meets ENOSPC      those who wait for it hear DiskFull, appends are refused. `check_disk` writes the same bytes
+                            to the same place until it works; then appends are taken again. What was appended stays,
                             for state has followed it already: a refused sender may find its message stored later.
     write fails otherwise   WritingEnded: all who wait hear it, and every append from then on.
     fsync fails             WritingEnded: the kernel may have dropped the pages, and another fsync would prove nothing.
@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from store.checkpoint import Checkpoint, CheckpointTask
+from store.checkpoints import Checkpoints, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
-from store.control import Control, Kind, queue_control, snapshot_control
+from store.control import Control, Kind, queue_control
 from store.encode import Entry, put_frame, put_other, sizes_of
 from store.entry import Appended, Frame, Promise, Slot, State, Stored, new_tuple
 from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
@@ -40,6 +40,7 @@ from store.queue_index import QueueIndex, Row
 from store.queues import Queues
 from store.readers import ColdRead
 from store.recovery import RecoveryReport, recover
+from store.replay import Replayer
 from store.retention import NO_LIMIT, RetentionLimits, expired_to
 from store.segment import LOG_DIRECTORY, Segment
 from store.tail import Chunk
@@ -59,35 +60,15 @@ class FindRow(Protocol):
     def __call__(self, *, block: bool) -> int | None: ...
 
 
-class Replayer(Protocol):
-    """Whoever owns the state that the log holds. The same methods run live and at recovery."""
-
-    def replay_state(self, payload: bytes, slot: Slot) -> None:
-        """Apply one state record; replaying a record of something that is gone is a no-op."""
-
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
-        """See one frame (for what is derived from frames: producer windows, later timers and transactions).
-
-        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot in the log, are seen.
-        """
-
-    def snapshot(self) -> Iterable[bytes]:
-        """Yield state records that, replayed into an empty replayer, give the present state.
-
-        They go into checkpoints, and are appended again before a segment that may hold state is removed.
-        """
-
-
 class Store:
     """One data directory, open. Made by `open`; `durable <= written <= next_position` always."""
 
     def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int) -> None:
         self.on_visible: Callable[[list[Queue]], None] = _ignore  # these queues' visible_end moved
-        self.readers: Executor = Inline()  # for cold reads
-        self.background: Executor = Inline()  # for checkpoints and the removal of files
-        self._files = files
+        self.readers: Executor = Inline()  # for cold reads, and look-ups for retention
+        self.background: Executor = Inline()  # for checkpoints and the removal of files; must refuse nothing
         self.options = options
-        self._replayer = replayer
+        self._files = files
         self._lock = lock
         self._is_sync = options.flush == "sync"
         self._queues = Queues(files, durable=self._is_sync)
@@ -106,11 +87,15 @@ class Store:
         self._full_indexes: dict[QueueIndex, None] = {}  # flushed with the next write
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
-        self._snapshot_position = recovered.snapshot_position
-        self._checkpoint_position = max(recovered.report.checkpoint_position, 0)
-        self._checkpoint_mono_ms: int | None = None  # when the last one was asked for
-        self._checkpoint: CheckpointTask | None = None  # the one that is on its way
-        self._is_checkpoint_wanted = False
+        self._checkpoints = Checkpoints(
+            files,
+            options,
+            self._log,
+            self._queues,
+            replayer,
+            position=max(recovered.report.checkpoint_position, 0),
+            snapshot_position=recovered.snapshot_position,
+        )
 
     @classmethod
     def open(cls, files: Files, options: StoreOptions, replayer: Replayer, now_ms: int) -> "Store":
@@ -151,17 +136,21 @@ class Store:
         The executors must have been stopped before.
         """
         self.readers = self.background = Inline()
-        if not isinstance(self._refusal, WritingEnded):
+        self._write_and_sync()
+        if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
-            self.write()
-            # Syncing twice what a stopped flusher may have synced is simpler than asking what it reached.
-            while task := self._sync or self.sync_wanted(background=True):
-                self.synced(task, _error_of(task))
-            self._checkpoint = None
-            self._start_checkpoint(closed=True)
+            self._write_and_sync()
+        self._checkpoints.running = None
+        self._begin_checkpoint(closed=True)
         self._log.segments.close()
         self._queues.index_files.close()
         self._files.close(self._lock)
+
+    def _write_and_sync(self) -> None:
+        self.write()
+        # What a stopped flusher was about to report is synced again: simpler than asking how far it came.
+        while task := self._sync or self.sync_wanted(background=True):
+            self.synced(task, _error_of(task))
 
     @property
     def clean(self) -> bool:
@@ -265,7 +254,7 @@ class Store:
                 self._touched.append(queue)
 
     def _write_early(self) -> None:
-        """Keep the tail within its bound between two turns of the loop. Promises and readers hear at the next `write`."""
+        """Keep the tail within its bound before the loop's turn ends. Promises and readers hear at the next `write`."""
         try:
             self._log.write()
         except OSError as error:
@@ -284,7 +273,7 @@ class Store:
         """Call `done(None)` once the promise is kept, at once if it is; `done(error)` when it cannot be."""
         if self.kept(promise):
             done(None)
-        elif isinstance(self._refusal, WritingEnded) or (self._is_full and promise.end > self.written):
+        elif self._has_ended or (self._is_full and promise.end > self.written):
             done(self._refusal)
         else:
             (self._to_sync if promise.durable else self._to_write).add(promise.end, done)
@@ -293,16 +282,17 @@ class Store:
 
     def write(self) -> None:
         """Write everything appended, at the end of a turn of the loop; queues under async become visible."""
-        if isinstance(self._refusal, WritingEnded):
+        if self._has_ended:
             return
         try:
             self._log.write()
-            self._flush_indexes()
         except OSError as error:
             self._write_failed(error)
             return
         self.written = self._log.written
         visible = self._note_written()
+        if self._full_indexes:
+            self._flush_indexes()
         self._to_write.keep(self.written)
         if visible:
             self.on_visible(visible)
@@ -320,21 +310,23 @@ class Store:
         self._touched.clear()
         return visible
 
-    def _flush_indexes(self) -> None:
-        while self._full_indexes:
-            index, _ = self._full_indexes.popitem()
-            try:
+    def _flush_indexes(self) -> bool:
+        """Write the rows of indexes that want it; what a full disk does not take stays in memory until it does."""
+        try:
+            for index in list(self._full_indexes):
                 index.flush()
-            except OSError:
-                self._full_indexes[index] = None
-                raise
+                del self._full_indexes[index]
+        except OSError as error:
+            self._write_failed(error)
+            return False
+        return True
 
     def sync_wanted(self, *, background: bool = False) -> SyncTask | None:
         """Return what an fsync would cover now, if anybody waits for it (`background`: if there is anything to sync).
 
         None while another task runs. `task.run()` belongs into the flusher's thread, then `synced` into this one.
         """
-        if self._sync is not None or isinstance(self._refusal, WritingEnded):
+        if self._sync is not None or self._has_ended:
             return None
         if self._log.durable == self.written or not (background or self._to_sync or self._unsynced):
             return None
@@ -365,7 +357,8 @@ class Store:
         if error.errno not in _NO_SPACE:
             self._end_writing(f"write failed: {error}")
             return
-        log.warning("the disk is full, appends are refused: %s unwritten_bytes=%d", error, self._log.unwritten_bytes)
+        if self._refusal is None:
+            log.warning("the disk is full, appends are refused: %s unwritten=%d", error, self._log.unwritten_bytes)
         self._refusal = DiskFull(f"no space is left on the disk: {error}")
         self._is_full = True
         self._to_write.fail(self.written, self._refusal)
@@ -377,9 +370,13 @@ class Store:
         self._to_write.fail(self.written, self._refusal)
         self._to_sync.fail(self._log.durable, self._refusal)
 
+    @property
+    def _has_ended(self) -> bool:
+        return isinstance(self._refusal, WritingEnded)
+
     def check_disk(self) -> None:
-        """Refuse appends above the disk's mark, take them again below the lower one. To be called about once a second."""
-        if isinstance(self._refusal, WritingEnded):
+        """Refuse appends above the disk's mark, take them again below the lower one. To be called each second or so."""
+        if self._has_ended:
             return
         used, total = self._files.usage()
         if self._refusal is None:
@@ -449,7 +446,7 @@ class Store:
     # -- Retention
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
-        """Raise the log start: a unit of its own. Raises OffsetOutOfRange above the visible end; below the start it is a no-op."""
+        """Raise the log start, by a unit of its own; never lowers it. Raises OffsetOutOfRange above the visible end."""
         if start_offset > queue.visible_end:
             raise OffsetOutOfRange(str(queue), start_offset, queue.start_offset, queue.visible_end)
         if start_offset > queue.start_offset:
@@ -473,7 +470,7 @@ class Store:
         limits = RetentionLimits(keep_ms, keep_bytes, keep_records)
         start_offset = expired_to(queue, limits, now_ms, block=False)
         if start_offset is None:
-            self.background.submit(partial(expired_to, queue, limits, now_ms, block=True), _ignore)
+            self.readers.submit(partial(expired_to, queue, limits, now_ms, block=True), _ignore)
             return None
         return start_offset if start_offset > queue.start_offset else None
 
@@ -489,101 +486,63 @@ class Store:
         State that they may hold is appended again first. They go behind the next checkpoint, for which this asks: then
         the snapshot, and whatever made them dead, is durable.
         """
-        dead = self._dead_segments()
+        dead = self._checkpoints.dead_segments()
         if dead:
-            if dead[-1].known_end > self._snapshot_position and not self._append_snapshot(now_ms):
+            if dead[-1].known_end > self._checkpoints.snapshot_position and not self._append_snapshot(now_ms):
                 return 0
-            self._is_checkpoint_wanted = True
+            self._checkpoints.ask()
         return len(dead)
 
-    def _dead_segments(self) -> list[Segment]:
-        return [segment for segment in self._log.segments if self._is_dead(segment)]
-
-    def _is_dead(self, segment: Segment) -> bool:
-        if not segment.is_sealed or segment.is_gap:
-            return False
-        for key, last_offset in segment.last_offsets.items():
-            queue = self._queues.find(key)
-            if queue is not None and last_offset >= queue.start_offset:
-                return False
-        return True
-
     def _append_snapshot(self, now_ms: int) -> bool:
-        """Append the queues and all state as one unit: no state record below it is needed any more. False if none fits."""
-        states = [State(record) for record in self._replayer.snapshot()]
+        """Append the queues and all state as one unit; false if it would not fit into a segment."""
         try:
-            slots = self._append_unit([snapshot_control(self._queues.rows()), *states], now_ms, SNAPSHOT_FLAG)
+            slots = self._append_unit(self._checkpoints.snapshot(), now_ms, SNAPSHOT_FLAG)
         except EntryTooLarge as error:
-            log.error("no segment can be removed, all state must fit into one of them: %s", error)
+            log.error("no segment can be removed, for all state must fit into one of them: %s", error)
             return False
-        self._snapshot_position = slots[0].position - UNIT_HEADER_SIZE
+        self._checkpoints.snapshot_position = slots[0].position - UNIT_HEADER_SIZE
         return True
 
     # -- Checkpoints
 
     def checkpoint_due(self, mono_ms: int) -> bool:
-        """Tell whether a checkpoint is asked for: by bytes appended, by time, or for segments to be removed."""
-        appended_bytes = self._log.next_position - self._checkpoint_position
-        if self._checkpoint is not None or not appended_bytes or self._refusal is not None:
-            return False
-        if self._checkpoint_mono_ms is None:
-            self._checkpoint_mono_ms = mono_ms
-        is_late = mono_ms - self._checkpoint_mono_ms >= self.options.checkpoint_interval_ms
-        return self._is_checkpoint_wanted or appended_bytes >= self.options.checkpoint_bytes or is_late
+        """Tell whether a checkpoint is wanted: by bytes appended, by time, or to remove segments."""
+        return not self._has_ended and self._checkpoints.is_due(mono_ms)
 
     def checkpoint(self, mono_ms: int) -> None:
-        """Begin a checkpoint of the present state; it is written in the background once the log is durable up to here."""
-        self._checkpoint_mono_ms = mono_ms
-        self._start_checkpoint(closed=False)
+        """Begin a checkpoint of the present state; it is written in the background once the log is durable."""
+        self._checkpoints.note_time(mono_ms)
+        self._begin_checkpoint(closed=False)
 
-    def _start_checkpoint(self, *, closed: bool) -> None:
-        self.write()
-        if self._checkpoint is not None or self._refusal is not None:
+    def _begin_checkpoint(self, *, closed: bool) -> None:
+        """Write all there is without telling anybody, for who is told may append, and the capture would miss that."""
+        if self._checkpoints.running is not None or self._has_ended:
             return
-        self._is_checkpoint_wanted = False
-        for queue in self._queues:
-            if queue.index.wants_flush:
-                self._full_indexes[queue.index] = None
         try:
-            self._flush_indexes()
+            self._log.write()
         except OSError as error:
             self._write_failed(error)
             return
-        task = self._checkpoint = self._checkpoint_task(closed=closed)
-        self.when(Promise(task.checkpoint.position, durable=True), partial(self._submit_checkpoint, task))
-
-    def _checkpoint_task(self, *, closed: bool) -> CheckpointTask:
-        segments = self._log.segments
-        checkpoint = Checkpoint(
-            position=self._log.next_position,
-            epoch=self._log.epoch,
-            stored_ms=self._stored_ms,
-            snapshot_position=self._snapshot_position,
-            closed=closed,
-            queues=self._queues.rows(),
-            last_offsets={segment.start: dict(segment.last_offsets) for segment in segments if not segment.is_gap},
-            records=list(self._replayer.snapshot()),
-        )
-        dead = [segment for segment in self._dead_segments() if segment.known_end <= self._snapshot_position]
-        starts = [(queue.index, queue.start_offset) for queue in self._queues]
-        dropped = list(self._queues.dropped)
-        return CheckpointTask(self._files, checkpoint, self._queues.index_files.take_unsynced(), dead, starts, dropped)
+        self._full_indexes.update((queue.index, None) for queue in self._queues if queue.index.wants_flush)
+        if self._flush_indexes():
+            task = self._checkpoints.capture(self._stored_ms, closed=closed)
+            self.when(Promise(task.checkpoint.position, durable=True), partial(self._submit_checkpoint, task))
 
     def _submit_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
         if error is not None:
-            self._checkpoint = None
+            self._checkpoints.running = None
         else:
             self.background.submit(task.run, partial(self._checkpointed, task))
 
     def _checkpointed(self, task: CheckpointTask, outcome: Failure | None) -> None:
-        """The checkpoint is in place: what it does not need any more may go."""
-        if task is not self._checkpoint:
-            return  # the store was closed meanwhile
-        self._checkpoint = None
+        """Take the outcome of its run; what only the checkpoint before needed may go."""
+        if task is not self._checkpoints.running:
+            return  # The store was closed meanwhile.
+        self._checkpoints.running = None
         if outcome is not None:
             self._checkpoint_failed(task, outcome)
             return
-        self._checkpoint_position = task.checkpoint.position
+        self._checkpoints.take_over(task)
         try:
             self._queues.clean_up(task.dropped, task.starts)
         except OSError as error:
@@ -600,7 +559,7 @@ class Store:
             self._end_writing(f"sync of an index failed: {outcome}")
 
     def _refuse_when_ended(self) -> None:
-        if isinstance(self._refusal, WritingEnded):
+        if self._refusal is not None and self._has_ended:
             raise WritingEnded(*self._refusal.args)
 
 
@@ -629,7 +588,7 @@ def _undo(chunk: Chunk, placed: list[tuple[Entry, int, int]], slots: list[Slot],
 
 
 def _rows_found(queue: Queue, find: FindRow, start_offset: int, until: int, *, block: bool) -> list[Row] | None:
-    """Return the row that a search finds, or the first live one if that is later; [] at `until`, None if it would block."""
+    """Return the row that a search finds, or the first live one if that is later; None if it would block."""
     number = find(block=block)
     first = queue.index.find_offset(start_offset, block=block)
     if number is None or first is None:

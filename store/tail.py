@@ -4,9 +4,9 @@
     [unit|unit|unit..]  [unit|unit...    ]  [unit|unit|        ]
      ^ floor                  ^ written            ^ end
 
-Units are encoded straight into the open chunk, so there is no Python object per message. A chunk belongs to one segment and
-a unit to one chunk: a position range of a unit is always one slice. Slices are handed out read-only and without a
-copy; they keep their chunk alive, which is the reader's to bound (a slice of 1 KiB may hold CHUNK_BYTES).
+Units are encoded straight into the open chunk, so there is no Python object per message. A chunk belongs to one
+segment, and a unit to one chunk: a frame is always one slice. Slices are handed out read-only and without a copy; they
+keep their chunk alive, which is the reader's to bound (a slice of 1 KiB may hold CHUNK_BYTES).
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Threads for what blocks: syncs, cold reads, checkpoints. They run functions and post the results to the loop's thread."""
+"""Threads for what blocks: syncs, cold reads, checkpoints. Results are posted to the loop's thread."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ Post = Callable[
 
 
 class Executor(Protocol):
-    """Where blocking work goes. `run` may raise StoreError or OSError, which is handed to `done` instead of a result."""
+    """Where blocking work goes. A StoreError or OSError that `run` raises is handed to `done` instead of a result."""
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None: ...
 

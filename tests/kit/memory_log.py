@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from store.entry import Appended, Frame, Promise, Slot, State
-from store.store import Replayer
+from store.replay import Replayer
 
 ENTRY_BYTES = 64  # what each entry takes in this log besides its bytes
 

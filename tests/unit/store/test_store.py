@@ -452,8 +452,39 @@ def test_a_failed_index_sync_ends_writing_a_failed_checkpoint_file_does_not() ->
     disk._calls_until = 2  # the first is the log's
     append(store)
     store.checkpoint(0)
-    sync(store)
+    write_and_sync(store)
     assert "sync of an index failed" in store.refusal
+
+
+def test_above_the_disk_mark_retention_still_makes_room() -> None:
+    disk = CrashDisk()
+    store = opened(disk, SMALL_SEGMENTS)
+    for _ in range(20):
+        append(store, bytes(200))
+    write_and_sync(store)
+    disk.total_bytes = 6000
+    store.check_disk()
+    assert "of the disk are used" in store.refusal
+    store.trim(store.queue(KEY), 20, 1000)
+    store.remove_dead_segments(1000)
+    assert store.checkpoint_due(0)
+    store.checkpoint(0)
+    write_and_sync(store)
+    store.check_disk()
+    assert not store.refusal
+
+
+def test_what_a_kept_promise_appends_is_not_missed_by_a_checkpoint() -> None:
+    disk = CrashDisk()
+    store = opened(disk)
+    async_queue(store)
+    store.when(append(store), lambda error: [append(store) for _ in range(3)] and None)
+    store.checkpoint(0)
+    store.write()
+    write_and_sync(store)
+    again = opened(disk.after_power_cut(seed=1))
+    assert again.queue(KEY).end_offset == 4
+    assert len(read_all(again, again.queue(KEY))) == 4
 
 
 def test_the_disk_mark_has_a_lower_one_for_resuming() -> None:
@@ -508,11 +539,11 @@ def test_expiry_fetches_a_cold_index_in_the_background() -> None:
         store.checkpoint(0)
         store.write()
         sync(store) if store.durable < store.written else None
-    store.background = background = Deferred()
+    store.readers = readers = Deferred()
     disk.cached = False
     assert store.expire(queue, keep_records=3, now_ms=1000) is None
-    assert len(background.waiting) == 1
-    background.run_one()
+    assert len(readers.waiting) == 1
+    readers.run_one()
     disk.cached = True
     assert store.expire(queue, keep_records=3, now_ms=1000) == 7
 

@@ -1,0 +1,131 @@
+"""Replay: gives every entry of a log that is known to be whole to whom it belongs.
+
+Queues and their indexes come from all units that are read. State comes from the checkpoint and the units behind it;
+without a checkpoint from the newest snapshot unit on, for segments that were removed may have held what undid an older
+state record.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from store.checkpoint import Checkpoint
+from store.control import NO_SNAPSHOT, Kind, QueueRow, read_queue_offsets, read_queue_rows
+from store.entry import CONTROL_FORM, FIRST_FRAME_FORM, Slot, new_tuple
+from store.errors import Corruption
+from store.format import NO_OFFSET, SNAPSHOT_FLAG, Entry, entries_of, read_header
+from store.queue import Queue
+from store.queues import Queues
+from store.segment import Segments
+
+
+class Replayer(Protocol):
+    """Whoever owns the state that the log holds. The same methods run live and at recovery."""
+
+    def replay_state(self, payload: bytes, slot: Slot) -> None:
+        """Apply one state record; replaying a record of something that is gone is a no-op."""
+
+    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        """See one frame (for what is derived from frames: producer windows, later timers and transactions).
+
+        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot in the log, are seen.
+        """
+
+    def snapshot(self) -> Iterable[bytes]:
+        """Yield state records that, replayed into an empty replayer, give the present state.
+
+        They go into checkpoints, and are appended again before a segment that may hold state is removed.
+        """
+
+
+class Replay:
+    """Takes units in the order of their positions."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        queues: Queues,
+        replayer: Replayer,
+        checkpoint: Checkpoint | None,
+        snapshot_position: int,
+    ) -> None:
+        self._segments = segments
+        self._segment = segments.find(segments.start)
+        self._queues = queues
+        self._replayer = replayer
+        # State records below are not needed; snapshots other than this one repeat what is known.
+        self._state_from = checkpoint.position if checkpoint else max(snapshot_position, 0)
+        self._snapshot_position = NO_SNAPSHOT if checkpoint else snapshot_position
+        self._is_rebuild = checkpoint is None
+        self.entries = 0
+        if checkpoint:
+            slot = Slot(checkpoint.position, NO_OFFSET, checkpoint.stored_ms)
+            for record in checkpoint.records:
+                replayer.replay_state(record, slot)
+
+    def take(self, block: memoryview, at: int, position: int) -> None:
+        """Replay the unit at `block[at]`."""
+        size, _, _, _, stored_ms, entry_count, flags = read_header(block, at)
+        if not entry_count:
+            return
+        if position >= self._segment.known_end:
+            self._segment = self._segments.find(position)
+        is_old = position < self._state_from
+        is_repeated = flags & SNAPSHOT_FLAG and position != self._snapshot_position
+        for entry in entries_of(block[at : at + size], position, entry_count):
+            if entry.form >= FIRST_FRAME_FORM:
+                self._take_frame(entry, stored_ms, is_old)
+            elif entry.form == CONTROL_FORM:
+                self._take_control(entry)
+            elif not (is_old or is_repeated):
+                slot = Slot(entry.position, NO_OFFSET, stored_ms)
+                self._replayer.replay_state(bytes(entry.frame), slot)
+        self.entries += entry_count
+
+    # -- Frames
+
+    def _take_frame(self, entry: Entry, stored_ms: int, is_old: bool) -> None:
+        position, form, _, key, base_offset, count, tags, timestamp_ms, frame, extra = entry
+        queue = self._queues.get(key)
+        if base_offset != queue.end_offset:
+            queue = self._skip_to(queue, base_offset, position)
+        index = queue.index
+        if index.append(base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form):
+            index.flush()
+        queue.end_offset = base_offset + count
+        self._segment.last_offsets[key] = base_offset + count - 1
+        if not is_old:
+            slot = new_tuple(Slot, (position, base_offset, stored_ms))
+            self._replayer.replay_frame(key, slot, form, count, frame, bytes(extra))
+
+    def _skip_to(self, queue: Queue, base_offset: int, position: int) -> Queue:
+        """Go on above the queue's end: what lay between went with dead segments, so it is below the log start."""
+        if base_offset < queue.end_offset or not self._is_rebuild:
+            raise Corruption(
+                f"the entry at {position} begins at offset {base_offset} of {queue}, where {queue.end_offset} was next"
+            )
+        return self._queues.restart(queue, base_offset)
+
+    # -- Control entries
+
+    def _take_control(self, entry: Entry) -> None:
+        if entry.kind == Kind.QUEUE:
+            self._take_queue(entry.key, *read_queue_offsets(entry.frame))
+        elif entry.kind == Kind.TOPIC_DROPPED:
+            self._queues.drop_topic(Queue.split(entry.key)[0])
+        elif entry.kind == Kind.SNAPSHOT:
+            self._take_snapshot(list(read_queue_rows(entry.frame)))
+        else:
+            raise Corruption(f"the control entry at {entry.position} has kind {entry.kind}")
+
+    def _take_snapshot(self, rows: list[QueueRow]) -> None:
+        """All queues there were: of one that is not among them, the unit that dropped it may be gone."""
+        keys = {row.key for row in rows}
+        for queue in [queue for queue in self._queues if queue.key not in keys]:
+            self._queues.drop(queue)
+        for row in rows:
+            self._take_queue(row.key, row.start_offset, row.end_offset)
+
+    def _take_queue(self, key: int, start_offset: int, end_offset: int) -> None:
+        queue = self._queues.get(key)
+        queue.move_start(start_offset)
+        queue.end_offset = max(queue.end_offset, end_offset)
