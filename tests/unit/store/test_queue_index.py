@@ -196,6 +196,18 @@ def test_rows_that_a_checkpoint_counted_and_no_file_has_are_corruption() -> None
         QueueIndex.open(IndexFiles(disk), 7, 2, end_row=1)
 
 
+def test_what_an_abandoned_round_should_have_synced_is_part_of_the_next() -> None:
+    disk = CrashDisk()
+    files = IndexFiles(disk)
+    entries = Entries(QueueIndex(files, 7, 1))
+    entries.append()
+    entries.index.flush()
+    files.take_unsynced()
+    files.take_unsynced().run()
+    for seed in range(20):
+        assert QueueIndex.open(IndexFiles(disk.after_power_cut(seed)), 7, 1, end_row=1).rows(0) == entries.rows
+
+
 def test_a_removed_index_leaves_no_file_and_no_directory() -> None:
     disk = CrashDisk()
     files = IndexFiles(disk, rows_per_file=ROWS_PER_FILE)
