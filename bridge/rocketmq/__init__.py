@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from bridge.rocketmq import admin, membership, namesrv, offsets
 from bridge.rocketmq.answer import Handler
-from bridge.rocketmq.pull import pull
-from bridge.rocketmq.send import send
+from bridge.rocketmq.pull import pull_message
+from bridge.rocketmq.send import send_message
 from protocol.rocketmq.codes import RequestCode as Code
 
 
@@ -20,11 +20,11 @@ class Row(NamedTuple):
 
 _HANDLERS: dict[Code, Handler] = {
     # -- Messages
-    Code.SEND_MESSAGE: send,
-    Code.SEND_MESSAGE_V2: send,
-    Code.SEND_BATCH_MESSAGE: send,
-    Code.PULL_MESSAGE: pull,
-    Code.LITE_PULL_MESSAGE: pull,
+    Code.SEND_MESSAGE: send_message,
+    Code.SEND_MESSAGE_V2: send_message,
+    Code.SEND_BATCH_MESSAGE: send_message,
+    Code.PULL_MESSAGE: pull_message,
+    Code.LITE_PULL_MESSAGE: pull_message,
     # -- Offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,

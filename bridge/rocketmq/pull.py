@@ -44,7 +44,7 @@ SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 
 _TAG: Final = "TAG"
 
 
-def pull(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def pull_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
     codes = _wanted_codes(broker, request)

@@ -36,7 +36,7 @@ _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 _UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 
 
-def send(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = SendRequest.parse(command.ext)
     topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
     queue_id = _queue_id(topic, request)
