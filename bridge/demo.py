@@ -23,6 +23,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from bridge.clock import SystemClock
 from bridge.http_client import Api
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
@@ -106,7 +107,7 @@ def _from_rocketmq_to_kafka(console: Console, rocketmq: "RocketMQClient", kafka:
 def _from_kafka_to_rocketmq(console: Console, rocketmq: "RocketMQClient", kafka: "KafkaClient") -> None:
     value = f"sent by Kafka at {time.strftime('%H:%M:%S')}"
     headers = [("TAGS", b"paid"), ("shop", b"Hamburg")]
-    sent = kafka.produce(TOPIC, 0, Record(0, int(time.time() * 1000), b"order-2", value.encode(), headers))
+    sent = kafka.produce(TOPIC, 0, Record(0, SystemClock().now_ms(), b"order-2", value.encode(), headers))
     shown = {name: (text or b"").decode() for name, text in headers}
     _show(
         console,
@@ -204,7 +205,7 @@ class RocketMQClient:
             default_topic_queue_nums=4,
             queue_id=0,
             sys_flag=0,
-            born_timestamp=int(time.time() * 1000),
+            born_timestamp=SystemClock().now_ms(),
             flag=0,
             properties=properties.encode(fields),
         )
