@@ -8,6 +8,7 @@ Handlers receive the broker and use its named parts. It decides nothing itself.
 
 import asyncio
 import base64
+import errno
 import gc
 import logging
 import os
@@ -40,7 +41,7 @@ from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
-from bridge.server import Bounds, Server, StartError, bind
+from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
@@ -58,6 +59,7 @@ OUR_BUG = 70  # Exit status; sysexits.h, EX_SOFTWARE.
 NODE_ID = 0
 CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with.
 FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
+NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 WILDCARDS = ("", "0.0.0.0", "::")
 
 # Allocations between two collections of the youngest generation (Python's default: 700). Ours are requests on their
@@ -150,7 +152,6 @@ class Broker:
     async def start(self) -> None:
         """Recover, then listen; raises ConfigError or StartError for what the user can mend."""
         self.loop.set_exception_handler(self._on_loop_exception)
-        self.metrics.gc_pauses.watch(time.perf_counter)
         bound = self._bind()
         self._open_store()
         self.http = HttpPort(self)
@@ -161,6 +162,7 @@ class Broker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        self.metrics.gc_pauses.watch(time.perf_counter)
 
     def _bind(self) -> dict[str, socket.socket]:
         options = self.options
@@ -177,17 +179,28 @@ class Broker:
         return bound
 
     def _open_store(self) -> None:
-        now_ms = self.clock.now_ms()
-        self.store = _open(self.options.store, self.ledger, now_ms)
-        turn_log = TurnLog(self.store, self.server.touch)
-        self.ledger.attach(turn_log)
-        self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self._cluster.name_if_new(now_ms)
-        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
+        """Recover, and make the parts that stand on the log; raises ConfigError or StartError."""
+        directory = self.options.store.directory
+        try:
+            self._recover(self.clock.now_ms())
+        except StoreError as error:
+            raise StartError(f"store.directory: {directory}: {error}") from error
+        except OSError as error:
+            kind = ConfigError if error.errno in NO_DIRECTORY else StartError
+            raise kind(f"store.directory: {directory}: {error.strerror or error}") from error
         self.reader = QueueReader(self.store, self.metrics, self.options)
         self.store.on_visible = self.purgatory.on_visible
         self.publisher.store_host = self.reader.store_host = self._store_host()
         self._flusher = Flusher(self.store, self._post)
+
+    def _recover(self, now_ms: int) -> None:
+        section = self.options.store
+        self.store = Store.open(RealFiles(section.directory), _store_options(section), self.ledger, now_ms)
+        turn_log = TurnLog(self.store, self.server.touch)
+        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
+        self.ledger.attach(turn_log)
+        self.topics.attach(self.store, now_ms, clean=self.store.clean)
+        self._cluster.name_if_new(now_ms)
 
     def _store_host(self) -> bytes:
         """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
@@ -242,7 +255,7 @@ class Broker:
 
     def ready_line(self) -> str:
         """What scripts wait for on standard output."""
-        ports = " ".join(f"{name}={host}:{port}" for name, (host, port) in self.listening.items())
+        ports = " ".join(f"{name}={endpoint(host, port)}" for name, (host, port) in self.listening.items())
         return f"ready {ports} data={self.options.store.directory}"
 
     # -- Running
@@ -337,17 +350,7 @@ class _Cluster:
             yield ClusterNamed(self.id)
 
 
-# -- Opening
-
-
-def _open(section: StoreSection, ledger: Ledger, now_ms: int) -> Store:
-    """Open the store and replay its state; raises ConfigError or StartError."""
-    try:
-        return Store.open(RealFiles(section.directory), _store_options(section), ledger, now_ms)
-    except StoreError as error:
-        raise StartError(f"store.directory: {section.directory}: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"store.directory: {section.directory}: {error.strerror or error}") from error
+# -- Options and limits
 
 
 def _store_options(section: StoreSection) -> StoreOptions:

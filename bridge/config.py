@@ -55,7 +55,7 @@ class ServerOptions(_Section, frozen=True):
             rocketmq="brokerIP1",
         ),
     ] = ""
-    stop_ms: Annotated[int, _setting("time given to unfinished requests when stopping", ge=0, le=4_500)] = 3_000
+    stop_ms: Annotated[int, _setting("time given to unfinished requests when stopping", ge=0, le=4_000)] = 3_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _setting("least severity written to standard error")
     ] = "info"

@@ -174,7 +174,7 @@ class HttpPort:
             return _error(str(error), 400)
         except StoreError as error:
             return _error(str(error), 503)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to the broker, which ends
             self._broker.fail(error)
             return _error("the broker has a bug and stops; its log says more", 500)
 

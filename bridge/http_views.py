@@ -8,6 +8,7 @@ import resource
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+from bridge.server import endpoint
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
 
@@ -30,7 +31,7 @@ def status(broker: "Broker") -> Json:
         "cluster_id": broker.cluster_id,
         "ready": broker.not_ready_reason() or "yes",
         "uptime_ms": broker.clock.mono_ms() - broker.started_mono_ms,
-        "listeners": {name: f"{host}:{port}" for name, (host, port) in broker.listening.items()},
+        "listeners": {name: endpoint(host, port) for name, (host, port) in broker.listening.items()},
         "log": {
             "next_position": store.next_position,
             "written": store.written,
@@ -54,9 +55,12 @@ def segments(broker: "Broker") -> list[Json]:
 
 
 def resident_bytes() -> dict[str, int]:
-    """Resident memory of this process: all of it, and what is not backed by files."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        _, resident, shared = map(int, statm.read().split()[:3])
+    """Resident memory of this process: all of it, and what is not backed by files; nothing where there is no /proc."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            _, resident, shared = map(int, statm.read().split()[:3])
+    except FileNotFoundError:
+        resident = shared = 0
     return {"resident": resident * _PAGE_BYTES, "anonymous": (resident - shared) * _PAGE_BYTES}
 
 

@@ -64,15 +64,19 @@ class Keeper:
             _Duty(retention_interval_ms, self._retain, mono_ms + retention_interval_ms),
             _Duty(EXPIRE_INTERVAL_MS, self._expire, mono_ms + EXPIRE_INTERVAL_MS),
         ]
+        self._next_mono_ms = min(duty.next_mono_ms for duty in self._duties)
 
     def next_deadline_ms(self) -> int:
-        return min(duty.next_mono_ms for duty in self._duties)
+        return self._next_mono_ms
 
     def run(self, now_ms: int, mono_ms: int) -> None:
         """Do one slice of each duty that is due; raises StoreError, and takes that duty up again at its next time."""
-        for duty in self._duties:
-            if duty.next_mono_ms <= mono_ms:
-                self._run_slice(duty, now_ms, mono_ms)
+        try:
+            for duty in self._duties:
+                if duty.next_mono_ms <= mono_ms:
+                    self._run_slice(duty, now_ms, mono_ms)
+        finally:
+            self._next_mono_ms = min(duty.next_mono_ms for duty in self._duties)
 
     def _run_slice(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
         slices = duty.slices or duty.begin(now_ms, mono_ms)

@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._holding = True  # Ends a loop over frames that is under way.
         if reason:
-            log.info("connection closed wire=%s peer=%s:%d reason=%r", self.wire, *self.peer, reason)
+            log.info("connection closed wire=%s peer=%s reason=%r", self.wire, endpoint(*self.peer), reason)
         if abort:
             self.abort()
         else:
@@ -632,6 +632,11 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise StartError(f"{setting}: cannot listen on {host}:{port}: {error.strerror}") from error
+        raise StartError(f"{setting}: cannot listen on {endpoint(host, port)}: {error.strerror}") from error
     bound.setblocking(False)
     return bound
+
+
+def endpoint(host: str, port: int) -> str:
+    """Write an address as people and scripts read it, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
