@@ -20,6 +20,7 @@ CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients be
 SCAN_INTERVAL_MS = 10_000
 
 BROADCASTING = "BROADCASTING"
+FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
 
 Channel = TypeVar("Channel", bound=Hashable)
 
@@ -96,6 +97,11 @@ class Members(Generic[Channel]):
         """What the group asked for by topic; None if it has no member."""
         found = self.consumers.get(group)
         return found.subscriptions if found is not None else None
+
+    def begins_at_first(self, group: str) -> bool:
+        """Say whether the group, where it has no position, wants to begin at the first message there is."""
+        found = self.consumers.get(group)
+        return found is not None and found.consume_from_where == FROM_FIRST
 
     def channels(self, group: str) -> Iterable[Channel]:
         """All channels of a consumer group: those to notify."""

@@ -98,12 +98,16 @@ def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", co
     group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
     broker.positions.settle(group, broker.clock.now_ms())
     position = broker.positions.fetch(group, key)
+    start_offset = topic.queues[request.queue_id].start_offset
     if position is not None:
-        offset = position.offset
-    elif request.set_zero_if_not_found is not False and topic.queues[request.queue_id].start_offset == 0:
+        # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
+        offset = max(position.offset, start_offset)
+    elif request.set_zero_if_not_found is not False and start_offset == 0:
         # All that was ever sent is still there, so the group counts as one that was there from the start: else a
         # consumer from "last" would miss what was sent between the making of the queue and its first rebalance.
         offset = 0
+    elif broker.rocketmq_members.begins_at_first(request.consumer_group):
+        offset = start_offset  # Left to itself the client would pull at 0, with the same costs.
     else:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
     return answer(command, ext={"offset": str(offset)}, promise=broker.ledger.barrier())

@@ -29,7 +29,7 @@ QUEUES = 4
 SENDS_A_SECOND = 400
 FLUSH_WITHIN_S = 60
 READ_WITHIN_S = 120
-FIND_AGAIN_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
+FIND_AGAIN_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
 
 
 class KafkaLoad:
