@@ -35,9 +35,7 @@ class CommitLog:
         self._files = files
         self._segment_bytes = min(options.segment_bytes, UNIT_SIZE_MAX)
         self._reserve_bytes = options.reserve_bytes
-        self._named_to = (
-            0  # behind the start of the newest segment that got a file; names from `durable` on are not synced
-        )
+        self._created = -1  # start of the newest segment file of this run; its name is synced with its first bytes
         # A unit that fits below this position fits into the open chunk and the active segment.
         self._room_end = next_position
 
@@ -90,7 +88,7 @@ class CommitLog:
         if not segment.exists:
             self._give_back_reserve(segment.start)
             self.segments.create_file(segment)
-            self._named_to = segment.start + 1
+            self._created = segment.start
         file = self.segments.file_of(segment)
         if size > segment.reserved:
             reserve = min(max(self._segment_bytes, size), size + self._reserve_bytes)
@@ -114,7 +112,7 @@ class CommitLog:
         handles = [self.segments.file_of(segment) for segment in segments]
         for segment in segments:
             segment.in_sync = True
-        return SyncTask(self._files, segments, handles, self._named_to > self.durable, end)
+        return SyncTask(self._files, segments, handles, self._created >= self.durable, end)
 
     def synced(self, task: "SyncTask") -> None:
         """Take note that the task came through."""

@@ -34,6 +34,7 @@ ALIGNMENT: Final = 8
 
 UNIT_HEADER: Final = Struct(">IIIIQQQII")
 UNIT_HEADER_SIZE: Final = UNIT_HEADER.size
+POSITION_AT: Final = 16  # of the header's `position`
 ENTRY_HEADER: Final = Struct(">IBBHQqIiq")
 ENTRY_HEADER_SIZE: Final = ENTRY_HEADER.size
 
@@ -132,11 +133,6 @@ def check_unit(block: memoryview, at: int, position: int | None = None) -> UnitH
 def read_header(block: memoryview, at: int) -> UnitHeader:
     """Return the header of a unit that was checked before."""
     return UnitHeader._make(UNIT_HEADER.unpack_from(block, at)[2:])
-
-
-def claimed_position(block: memoryview, at: int) -> int:
-    """Return the position that a header, still unchecked, says that it has."""
-    return int(UNIT_HEADER.unpack_from(block, at)[4])
 
 
 def unit_size(block: memoryview, at: int) -> int:

@@ -47,16 +47,12 @@ class Frames:
     # -- Tail
 
     def _from_tail(self, rows: list[Row]) -> list[Stored]:
-        found = []
-        start = end = 0
-        for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in rows:
-            if position >= end:
-                chunk = self._log.tail.chunk_of(position)
-                assert chunk is not None, f"position {position} is not in the tail"
-                start, end, view = chunk.start - ENTRY_HEADER_SIZE, chunk.end, chunk.view
-            at = position - start
-            found.append(Stored(base_offset, count, form, position, stored_ms, latest_ms, tags, view[at : at + size]))
-        return found
+        chunk = self._log.tail.chunk_of(rows[0][1])
+        assert chunk is not None, f"position {rows[0][1]} is not in the tail"
+        if rows[-1][1] < chunk.end:
+            return _cut(rows, chunk.view, chunk.start)
+        here = [row for row in rows if row[1] < chunk.end]
+        return _cut(here, chunk.view, chunk.start) + self._from_tail(rows[len(here) :])
 
     # -- Files
 
@@ -75,19 +71,17 @@ class Frames:
 
     def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
         """Group neighbouring rows that one read fetches."""
-        first = 0
-        segment = self._log.segments.find(rows[0][1]) if rows else None
-        for number, row in enumerate(rows):
-            assert segment is not None
-            end_before = rows[number - 1][1] + ENTRY_HEADER_SIZE + rows[number - 1][2]
-            if number > first and (
-                row[1] >= segment.known_end
-                or row[1] - end_before > gap_bytes
-                or row[1] + row[2] - rows[first][1] > SPAN_BYTES_MAX
-            ):
-                yield segment, rows[first:number]
+        first = end = limit = 0  # of the span: its first row, where its bytes end, up to where it may grow
+        segment: Segment | None = None
+        for number, (_, position, size, *_) in enumerate(rows):
+            frame_end = position + ENTRY_HEADER_SIZE + size
+            if segment is None or position > end + gap_bytes or frame_end > limit:
+                if segment is not None:
+                    yield segment, rows[first:number]
                 first = number
-                segment = self._log.segments.find(row[1])
+                segment = self._log.segments.find(position)
+                limit = min(segment.known_end, position + SPAN_BYTES_MAX)
+            end = frame_end
         if segment is not None:
             yield segment, rows[first:]
 

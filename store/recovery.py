@@ -22,16 +22,15 @@ from store.control import NO_SNAPSHOT
 from store.errors import Corruption
 from store.files import Files
 from store.format import (
-    ALIGNMENT,
     CLOSED_FLAG,
     MAGIC_BYTES,
+    POSITION_AT,
     POSITION_MAX,
     SNAPSHOT_FLAG,
     UNIT_HEADER_SIZE,
     BadUnit,
     UnitHeader,
     check_unit,
-    claimed_position,
     unit_size,
 )
 from store.queues import Queues
@@ -196,7 +195,10 @@ def _refuse_if_durable(
     """Look at every place in the block where a unit could begin."""
     at = block.find(MAGIC_BYTES)
     while at >= 0:
-        header = None if at % ALIGNMENT else _valid_unit(files, segments, segment, start + at)
+        # Most of what has the magic and is no unit fails here, cheaply: a payload may be full of it.
+        own = block[at + POSITION_AT : at + POSITION_AT + 8]
+        is_candidate = own == (start + at).to_bytes(8, "big") or len(own) < 8
+        header = _valid_unit(files, segments, segment, start + at) if is_candidate else None
         if header and header.durable > verified.end:
             claim = f"the unit at {header.position} says that the log was durable up to {header.durable}"
             raise Corruption(f"{verified.reason}; but {claim}")
@@ -207,9 +209,8 @@ def _valid_unit(files: Files, segments: Segments, segment: Segment, position: in
     """Return the header of a whole unit at this position. What lies here may be anything, a payload included."""
     handle, at = segments.file_of(segment), position - segment.start
     try:
-        head = memoryview(files.read(handle, UNIT_HEADER_SIZE, at))
-        size = unit_size(head, 0)
-        if claimed_position(head, 0) != position:
+        size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)
+        if size > readable_end(files, segments, segment) - position:
             return None
         return check_unit(memoryview(files.read(handle, size, at)), 0, position)
     except BadUnit:

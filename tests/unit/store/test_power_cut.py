@@ -5,13 +5,15 @@ it and compared with a model of what was appended up to where that store ends. T
 deleted, and what recovery makes from the log alone must be the same.
 """
 
+import errno
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from store.commitlog import SyncTask
-from store.entry import FIRST_FRAME_FORM, Frame, State
-from store.errors import StoreError
+from store.entry import FIRST_FRAME_FORM, Buffer, Frame, State
+from store.errors import DiskFull, StoreError
 from store.options import StoreOptions
 from store.queue import Queue, queue_key
 from store.store import Store
@@ -21,7 +23,7 @@ from tests.unit.store.model import Deferred, Model, Notes, Written
 OPTIONS = StoreOptions(
     segment_bytes=6000, reserve_bytes=2048, tail_bytes=8192, checkpoint_bytes=10_000, open_segments_max=4
 )
-STEPS = 700
+STEPS = 900
 QUEUES_PER_TOPIC = 2
 TOPICS = 3
 KEPT = queue_key(1000, 0)  # a queue that is never trimmed: what is removed around its frames leaves gaps
@@ -30,7 +32,7 @@ KEPT = queue_key(1000, 0)  # a queue that is never trimmed: what is removed arou
 class History:
     """Random steps against a store, and what each one promised."""
 
-    def __init__(self, seed: int, disk: CrashDisk) -> None:
+    def __init__(self, seed: int, disk: "EachCut") -> None:
         self.rng = Random(seed)
         self.disk = disk
         self.changes: list[tuple[int, tuple[str, *tuple[object, ...]]]] = []  # (end of the unit, what it did)
@@ -61,6 +63,7 @@ class History:
             (self.append, 40), (self.write, 14), (self.begin_sync, 12), (self.end_sync, 12), (self.work, 8),
             (self.checkpoint, 3), (self.trim, 3), (self.expire, 2), (self.remove_dead_segments, 3),
             (self.drop_topic, 1), (self.restart, 0.7), (self.kill, 0.7),
+            (self.fill_the_disk, 1), (self.make_room, 4),
         ]  # fmt: skip
         for _ in range(STEPS):
             self.now_ms += self.rng.randrange(20)
@@ -76,7 +79,10 @@ class History:
 
     def append(self) -> None:
         entries = [self.entry() for _ in range(self.rng.choice((1, 1, 1, 2, 4)))]
-        appended = self.store.append(entries, self.now_ms)
+        try:
+            appended = self.store.append(entries, self.now_ms)
+        except DiskFull:
+            return
         done: list[tuple[str, *tuple[object, ...]]] = []
         for entry, slot in zip(entries, appended.slots, strict=True):
             if isinstance(entry, State):
@@ -89,7 +95,9 @@ class History:
         self.changed(*done)
 
         def kept(error: object) -> None:
-            assert error is None
+            if error is not None:
+                assert isinstance(error, DiskFull)
+                return
             if appended.promise.durable:
                 self.kept_durable = max(self.kept_durable, appended.promise.end)
             self.kept_written = max(self.kept_written, appended.promise.end)
@@ -154,6 +162,7 @@ class History:
             self.store.checkpoint(self.now_ms)
 
     def drop_topic(self) -> None:
+        self.make_room()
         topic = self.topics.pop(self.rng.randrange(TOPICS))
         self.topics.append(self.next_topic)
         self.next_topic += 1
@@ -163,7 +172,16 @@ class History:
         self.notes.replay_state(payload, self.store.append([State(payload)], self.now_ms).slots[0])
         self.changed(("state", payload))
 
+    def fill_the_disk(self) -> None:
+        self.disk.is_full = True
+
+    def make_room(self) -> None:
+        self.disk.is_full = False
+        self.store.check_disk()
+        assert not self.store.refusal
+
     def restart(self) -> None:
+        self.make_room()
         self.store.close(self.now_ms)
         self.kept_durable = self.kept_written = self.store.durable
         assert self.store.durable == self.store.next_position
@@ -173,13 +191,14 @@ class History:
         self.model_at(self.store.recovery.end_position).check(self.store, self.notes)
 
     def kill(self) -> None:
+        # Whole units may have come through with a write that failed half-way: they were not kept, but are there.
+        end = opened(self.disk.after_kill())[0].recovery.end_position
+        assert end >= self.store.written >= self.kept_written
+        self.forget_behind(end)
         survived = self.disk.after_kill()
         self.disk._root, self.disk._open, self.disk._locks = survived._root, {}, {}
-        written = self.store._log.written
-        assert written >= self.kept_written
-        self.forget_behind(written)
         self.open()
-        assert self.store.recovery.end_position == written
+        assert self.store.recovery.end_position == end
         self.model_at(self.store.recovery.end_position).check(self.store, self.notes)
 
     def changed(self, *changes: tuple[str, *tuple[object, ...]]) -> None:
@@ -218,12 +237,13 @@ class History:
         dropped = {change[1] for at, change in self.changes if change[0] == "drop" and at <= end}
         for key, visible in self.visible.items():
             assert key >> 16 in dropped or ends.get(key, 0) >= visible, f"what was visible of {key} was lost"
-        self.model_at(end).check(store, notes)
+        model = self.model_at(end)
+        model.check(store, notes)
         rows = live_rows(store)
         store._files.close(store._lock)
 
         rebuilt, rebuilt_notes = opened(without_derived(disk))
-        self.model_at(end).check(rebuilt, rebuilt_notes)
+        model.check(rebuilt, rebuilt_notes)
         assert live_rows(rebuilt) == rows
         assert rebuilt_notes.seen == notes.seen
 
@@ -262,6 +282,19 @@ class EachCut(CrashDisk):
         self._stride = stride
         self._fate = fate
         self.history: History | None = None
+        self.is_full = False
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        if self.is_full:  # Half of it comes through, as an operating system would have it.
+            half = b"".join(buffers)
+            super().write(file, [half[: len(half) // 2]], at)
+            raise OSError(errno.ENOSPC, "write")
+        super().write(file, buffers, at)
+
+    def reserve(self, file: int, size: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "reserve")
+        super().reserve(file, size)
 
     def _cut_if(self, cut: str) -> None:
         if self.history is None or self.operations % self._stride:

@@ -13,6 +13,7 @@ from store.format import ALIGNMENT, UNIT_HEADER_SIZE, seal_unit
 from store.options import StoreOptions
 from store.queue import queue_key
 from store.store import Store
+from store.units import BLOCK_BYTES
 from tests.kit.disk import CrashDisk
 from tests.unit.store.model import Notes, read_all
 
@@ -109,6 +110,7 @@ TORN = {
     "the file ends in a frame": (lambda log: log.cut(8, UNIT_SIZE - 1), 8),
     "the file ends between two units": (lambda log: log.cut(8, 0), 8),
     "garbage behind the end": (lambda log: log.put(log.end, b"\xff" * 1000), 10),
+    "a payload full of magic behind the end": (lambda log: log.put(log.end + 1, b"DLG1\0\0\0\0" * 999), 10),
     "a unit of another position behind the end": (lambda log: log.copy_unit(9, log.end), 10),
     "a unit of an earlier epoch behind the end": (lambda log: log.forge(log.end, epoch=0), 10),
     "a bad unit, and one of another position that claims much": (
@@ -234,6 +236,18 @@ def test_damaged_or_missing_derived_files_come_back_from_the_log(path: str, is_t
 
 
 # -- Ordinary starts
+
+
+def test_units_may_be_larger_than_what_is_read_at_a_time_and_lie_across_its_ends() -> None:
+    options = StoreOptions(segment_bytes=4 * BLOCK_BYTES)
+    disk = CrashDisk()
+    store = opened(disk, options)
+    sizes = [1000, BLOCK_BYTES + 1000, BLOCK_BYTES - 2000, 3000, 1000, 2 * BLOCK_BYTES, 10]
+    for size in sizes:
+        store.append([Frame(store.queue(KEY), FIRST_FRAME_FORM, bytes([size % 255]) * size)], 1000)
+    sync(store)
+    store = opened(disk.after_kill(), options)
+    assert [len(stored.frame) for stored in read_all(store, store.queue(KEY))] == sizes
 
 
 def test_a_start_reads_only_what_lies_behind_the_checkpoint() -> None:
