@@ -46,8 +46,8 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_TOPICS_BY_CLUSTER: namesrv.topics_of_cluster,
     Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: namesrv.system_topics,
     Code.DELETE_TOPIC_IN_NAMESRV: namesrv.forget_topic,
-    Code.GET_KV_CONFIG: namesrv.no_value,
-    Code.GET_KVLIST_BY_NAMESPACE: namesrv.no_value,
+    Code.GET_KV_CONFIG: namesrv.kept_value,
+    Code.GET_KVLIST_BY_NAMESPACE: namesrv.kept_values,
     Code.GET_NAMESRV_CONFIG: namesrv.namesrv_config,
     # -- Topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,

@@ -13,7 +13,7 @@ from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic, TopicError
 from protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from protocol.rocketmq.codes import ResponseCode
-from protocol.rocketmq.headers import ClusterRequest, TopicRequest
+from protocol.rocketmq.headers import ClusterRequest, KeyValueRequest, TopicRequest
 from protocol.rocketmq.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from protocol.rocketmq.remoting import RemotingCommand
 from store.errors import StoreError
@@ -115,8 +115,15 @@ def forget_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
     return answer(command)
 
 
-def no_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE: nothing is kept here for tools."""
+def kept_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """GET_KV_CONFIG: nothing is kept here for tools."""
+    request = KeyValueRequest.parse(command.ext)
+    remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
+    raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+
+
+def kept_values(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """GET_KVLIST_BY_NAMESPACE."""
     raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {command.ext.get('namespace', '')[:200]}")
 
 

@@ -162,7 +162,9 @@ class _Pull:
     def _read(self) -> Records | Later[Records]:
         broker, request, queue = self._broker, self._request, self._queue
         count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
-        bytes_max = min(request.max_msg_bytes or BYTES_MAX, BYTES_MAX, broker.server.answer_room_bytes())
+        bytes_max = min(BYTES_MAX, broker.server.answer_room_bytes())
+        if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
+            bytes_max = request.max_msg_bytes
         return broker.reader.rocketmq(
             queue, self._topic, self._offset, count, max(bytes_max, 1), queue.visible_end, self._codes
         )

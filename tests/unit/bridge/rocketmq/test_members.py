@@ -1,0 +1,142 @@
+"""The table of members: compared, over any history of heartbeats and departures, with the plainest model of it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.rocketmq.members import CHANNEL_MS, SCAN_INTERVAL_MS, Client, Members, TooManyMembers
+from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+
+CLIENT = Client("c", "JAVA", 479)
+GROUPS = ("a", "b", "c")
+CHANNELS = (1, 2, 3)
+
+
+def beat(*groups: str, producers: tuple[str, ...] = (), **topics: tuple[int, str]) -> HeartbeatData:
+    subscriptions = [
+        SubscriptionData(topic=topic, sub_version=version, sub_string=text) for topic, (version, text) in topics.items()
+    ]
+    return HeartbeatData(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name=name, subscription_data_set=subscriptions) for name in groups],
+        producer_data_set=[ProducerData(group_name=name) for name in producers],
+    )
+
+
+def new(groups_max: int = 100, subscriptions_max: int = 2) -> Members[Any]:
+    return Members(groups_max=groups_max, subscriptions_max=subscriptions_max)
+
+
+# -- Who is in which group
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("beat"), st.sampled_from(CHANNELS), st.sets(st.sampled_from(GROUPS))),
+    st.tuples(st.just("leave"), st.sampled_from(CHANNELS), st.sampled_from(GROUPS)),
+    st.tuples(st.just("close"), st.sampled_from(CHANNELS), st.none()),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_groups_have_whom_the_history_says(history: list[tuple[str, int, Any]]) -> None:
+    members = new()
+    model: dict[str, list[int]] = {group: [] for group in GROUPS}
+    for what, channel, groups in history:
+        before = {group: list(channels) for group, channels in model.items()}
+        if what == "beat":
+            changed = members.heartbeat(channel, CLIENT, beat(*groups, producers=("p",), t=(1, "*")), 0)
+            for group in groups:
+                if channel not in model[group]:
+                    model[group].append(channel)
+        elif what == "leave":
+            changed = members.unregister(channel, consumer_group=groups)
+            model[groups] = [each for each in model[groups] if each != channel]
+        else:
+            changed = members.closed(channel)
+            model = {group: [each for each in each_of if each != channel] for group, each_of in model.items()}
+        assert set(changed) == {group for group in GROUPS if model[group] != before[group]}
+        assert {group: list(members.channels(group)) for group in GROUPS} == model
+        assert {group for group in GROUPS if members.has_members(group)} == {group for group in GROUPS if model[group]}
+    for channel in CHANNELS:
+        members.closed(channel)
+    assert not members.consumers
+    assert not members.producers
+
+
+def test_client_with_two_channels_is_listed_once() -> None:
+    members = new()
+    for channel in CHANNELS:
+        members.heartbeat(channel, CLIENT, beat("a"), 0)
+    assert members.client_ids("a") == ["c"]
+
+
+def test_groups_are_known_to_families_by_their_kafka_spelling() -> None:
+    members = new()
+    members.heartbeat(1, CLIENT, beat("%RETRY%a"), 0)
+    assert members.has_members("..RETRY..a")
+    members.closed(1)
+    assert not members.has_members("..RETRY..a")
+
+
+# -- Subscriptions
+
+
+@pytest.mark.parametrize(
+    ("told", "changes", "kept"),
+    [
+        ({"t": (1, "*")}, False, {"t": (1, "*")}),
+        ({"t": (2, "*")}, False, {"t": (2, "*")}),  # newer, and the same
+        ({"t": (2, "a")}, True, {"t": (2, "a")}),
+        ({"t": (0, "a")}, False, {"t": (1, "*")}),  # older: it is another member's, or came late
+        ({"t": (1, "*"), "u": (1, "*")}, True, {"t": (1, "*"), "u": (1, "*")}),
+        ({"u": (1, "*")}, True, {"u": (1, "*")}),
+        ({}, True, {}),
+    ],
+)
+def test_subscriptions_are_those_of_the_last_heartbeat(told: Any, changes: bool, kept: Any) -> None:
+    members = new()
+    members.heartbeat(1, CLIENT, beat("a", t=(1, "*")), 0)
+    assert members.heartbeat(1, CLIENT, beat("a", **told), 0) == (["a"] if changes else [])
+    subscriptions = members.subscriptions("a")
+    assert subscriptions is not None
+    assert {topic: (each.sub_version, each.sub_string) for topic, each in subscriptions.items()} == kept
+
+
+def test_heartbeat_without_subscriptions_keeps_them() -> None:
+    members = new()
+    members.heartbeat(1, CLIENT, beat("a", t=(1, "*")), 0)
+    short = beat("a")
+    short.without_sub = True
+    assert members.heartbeat(1, CLIENT, short, 0) == []
+    assert list(members.subscriptions("a") or ()) == ["t"]
+
+
+# -- Bounds and time
+
+
+def test_bounds_are_named_and_nothing_is_taken() -> None:
+    members = new(groups_max=2)
+    members.heartbeat(1, CLIENT, beat("a", producers=("p",)), 0)
+    with pytest.raises(TooManyMembers, match=r"rocketmq\.groups_max=2"):
+        members.heartbeat(1, CLIENT, beat("b"), 0)
+    with pytest.raises(TooManyMembers, match=r"rocketmq\.subscriptions_max=2"):
+        members.heartbeat(1, CLIENT, beat("a", t=(1, ""), u=(1, ""), v=(1, "")), 0)
+    assert list(members.consumers) == ["a"]
+
+
+def test_silent_channels_are_named_once_their_time_is_up() -> None:
+    members = new()
+    assert members.next_deadline_mono_ms() is None
+    members.heartbeat(1, CLIENT, beat("a"), 0)
+    members.heartbeat(2, CLIENT, beat("a"), 5_000)
+    assert members.next_deadline_mono_ms() == SCAN_INTERVAL_MS
+    silent: dict[int, int] = {}
+    mono_ms = 0
+    while (deadline := members.next_deadline_mono_ms()) is not None:
+        mono_ms = deadline
+        for channel in members.silent(mono_ms):
+            silent[channel] = mono_ms
+            members.closed(channel)
+    assert silent == {1: CHANNEL_MS, 2: CHANNEL_MS + SCAN_INTERVAL_MS}

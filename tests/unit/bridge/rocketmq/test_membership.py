@@ -1,0 +1,169 @@
+"""Heartbeats, lists, closings and locks, as clients see them: who is in a group, and who is told of a change."""
+
+import pytest
+
+from bridge.rocketmq import membership
+from bridge.rocketmq.members import CHANNEL_MS
+from protocol.rocketmq.bodies import CheckClientRequest, LockRequest, SubscriptionData, SubscriptionGroupConfig
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.fastjson import MessageQueue
+from tests.unit.bridge.rocketmq.office import Client, Office, read
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+# -- Coming and going
+
+
+def test_member_is_in_the_list_at_once_and_everybody_is_told(office: Office) -> None:
+    first, second = office.connect(), office.connect()
+    assert first.beat("billing", client_id="1").code == 0
+    assert (first.members("billing"), first.notified()) == (["1"], ["billing"])
+    assert second.beat("billing", "other", client_id="2").code == 0
+    assert second.members("billing") == ["1", "2"]
+    assert (first.notified(), second.notified()) == (["billing"], ["billing", "other"])
+
+
+def test_heartbeat_that_changes_nothing_tells_nobody(office: Office) -> None:
+    client = office.connect()
+    client.beat("billing")
+    client.notified()
+    client.beat("billing")
+    assert client.notified() == []
+    client.beat("billing", topics=("orders", "more"))
+    assert client.notified() == ["billing"]
+
+
+def unregister(client: Client) -> None:
+    client.ask(RequestCode.UNREGISTER_CLIENT, clientID="2", producerGroup="shop", consumerGroup="billing")
+
+
+def fall_silent(client: Client) -> None:
+    office = client.office
+    office.pass_ms(CHANNEL_MS - 1)
+    for each in office.rocketmq_members.channels("billing"):
+        if each is not client.connection:
+            office.rocketmq_members._beats[each] = office.clock.mono_ms()
+    office.pass_ms(1)
+    membership.sweep(office, office.clock.mono_ms())
+    office.loop.turn()
+
+
+@pytest.mark.parametrize("leave", [unregister, Client.close, fall_silent])
+def test_who_leaves_is_out_of_the_list_and_the_others_are_told(office: Office, leave) -> None:
+    first, second = office.connect(), office.connect()
+    first.beat("billing", client_id="1")
+    second.beat("billing", client_id="2")
+    first.notified()
+    leave(second)
+    assert first.notified() == ["billing"]
+    assert first.members("billing") == ["1"]
+
+
+def test_group_of_nobody_has_no_list(office: Office) -> None:
+    client = office.connect()
+    answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="billing")
+    assert (answer.code, answer.remark) == (1, "no consumer for this group, billing")
+    client.beat("billing")
+    client.close()
+    assert office.connect().members("billing") is None
+
+
+def test_group_may_want_no_notice(office: Office) -> None:
+    quiet = SubscriptionGroupConfig(group_name="billing", notify_consumer_ids_changed_enable=False)
+    office.rocketmq_groups.configure(quiet, 0)
+    client = office.connect()
+    client.beat("billing")
+    assert client.notified() == []
+
+
+# -- What a heartbeat makes
+
+
+def test_group_and_its_retry_topic_are_made_and_survive(office: Office) -> None:
+    office.connect().beat("billing")
+    office.settle()
+    again = Office(office.disk.after_kill())
+    assert again.rocketmq_groups.get("billing") is not None
+    topic = again.topics.by_rocketmq_name("%RETRY%billing")
+    assert topic is not None
+    assert (topic.queue_count, topic.perm) == (1, 6)
+
+
+def test_illegal_group_is_passed_over(office: Office) -> None:
+    client = office.connect()
+    assert client.beat("a b", "billing", "x" * 121).code == 0
+    assert (client.members("a b"), client.members("billing")) == (None, ["client"])
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":7}'])
+def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
+    assert office.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
+
+
+# -- One protocol at a time
+
+
+def test_group_that_is_active_in_kafka_takes_no_members(office: Office) -> None:
+    office.topic()
+    office.kafka_groups.add("billing")
+    client = office.connect()
+    assert client.beat("billing", "other").code == 0
+    assert (client.members("billing"), client.members("other")) == (None, ["client"])
+    answer = client.pull(0, sysFlag=0)
+    assert (answer.code, "is active in Kafka" in answer.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
+    office.kafka_groups.clear()
+    client.beat("billing", "other")
+    assert client.members("billing") == ["client"]
+
+
+def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
+    office.kafka_groups.add("billing")
+    client = office.connect()
+    client.beat("billing", message_model="BROADCASTING")
+    assert client.members("billing") == ["client"]
+    office.kafka_groups.clear()
+    assert office.families.active("billing") is None
+
+
+# -- Checking
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "code"),
+    [
+        ("TAG", "a || b", 0),
+        ("TAG", "||", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ("SQL92", "a = 1", ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_subscriptions_are_checked(office: Office, kind: str, expression: str, code: int) -> None:
+    subscription = SubscriptionData(topic="orders", sub_string=expression, expression_type=kind)
+    asked = CheckClientRequest(client_id="c", group="billing", subscription_data=subscription)
+    assert office.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, asked).code == code
+
+
+# -- Locks
+
+
+def lock(client: Client, who: str, *queue_ids: int, code: int = RequestCode.LOCK_BATCH_MQ) -> list[int]:
+    queues = [MessageQueue("orders", "duolog", queue_id) for queue_id in queue_ids]
+    answer = client.ask(code, LockRequest(consumer_group="billing", client_id=who, mq_set=queues))
+    assert answer.code == 0
+    return [queue["queueId"] for queue in read(answer)["lockOKMQSet"]] if code == RequestCode.LOCK_BATCH_MQ else []
+
+
+def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
+    client = office.connect()
+    assert lock(client, "1", 0, 1) == [0, 1]
+    assert lock(client, "2", 1, 2) == [2]
+    lock(client, "1", 1, code=RequestCode.UNLOCK_BATCH_MQ)
+    assert lock(client, "2", 0, 1) == [1]
+
+
+def test_group_that_is_active_in_kafka_locks_nothing(office: Office) -> None:
+    office.kafka_groups.add("billing")
+    assert lock(office.connect(), "1", 0) == []

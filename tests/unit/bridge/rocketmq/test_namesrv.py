@@ -1,0 +1,91 @@
+"""What the name server says: routes byte for byte as clients take them apart, and lists of topics."""
+
+import pytest
+
+from bridge.config import Options, TopicsOptions
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from tests.unit.bridge.rocketmq.office import Client, Office, read
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture
+def client(office: Office) -> Client:
+    return office.connect()
+
+
+def test_route_of_a_topic(office: Office, client: Client) -> None:
+    office.topic("orders.eu", queues=3)
+    assert bytes(client.ask(ROUTE, topic="orders|eu").body) == (
+        b'{"queueDatas":[{"brokerName":"duolog","readQueueNums":3,"writeQueueNums":3,"perm":6,"topicSysFlag":0}],'
+        b'"brokerDatas":[{"cluster":"DefaultCluster","brokerName":"duolog","brokerAddrs":{"0":"127.0.0.1:10911"},'
+        b'"enableActingMaster":false}],"filterServerTable":{},"orderTopicConf":null}'
+    )
+
+
+def test_route_waits_until_the_topic_is_durable(office: Office, client: Client) -> None:
+    office.settle()
+    office.is_stalled = True
+    office.topic()
+    assert client.ask(ROUTE, topic="orders") is None
+    office.settle()
+    assert client.last_answer().code == 0
+
+
+def test_no_route_for_what_is_not_there(office: Office, client: Client) -> None:
+    assert client.ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
+    assert office.topics.by_rocketmq_name("orders") is None
+
+
+def test_template_has_a_route_where_topics_are_made_so(client: Client) -> None:
+    assert read(client.ask(ROUTE, topic="TBW102"))["queueDatas"][0]["perm"] == 7
+    strict = Office(options=Options(topics=TopicsOptions(auto_create=False)))
+    assert strict.connect().ask(ROUTE, topic="TBW102").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_topic_that_a_consumer_waits_for_is_made(office: Office, client: Client) -> None:
+    for topic in ("orders", "%RETRY%billing"):
+        assert client.ask(ROUTE, topic=topic).code == ResponseCode.TOPIC_NOT_EXIST
+    assert read(client.ask(ROUTE, topic="orders"))["queueDatas"][0]["readQueueNums"] == 4
+    assert client.ask(ROUTE, topic="%RETRY%billing").code == ResponseCode.TOPIC_NOT_EXIST
+    assert client.ask(ROUTE, topic="a.b").code == ResponseCode.TOPIC_NOT_EXIST
+    strict = Office(options=Options(topics=TopicsOptions(auto_create=False))).connect()
+    assert {strict.ask(ROUTE, topic=name).code for name in ("%RETRY%billing", "orders")} == {17}
+
+
+def test_cluster(client: Client) -> None:
+    assert read(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)) == {
+        "brokerAddrTable": {
+            "duolog": {
+                "cluster": "DefaultCluster",
+                "brokerName": "duolog",
+                "brokerAddrs": {"0": "127.0.0.1:10911"},
+                "enableActingMaster": False,
+            }
+        },
+        "clusterAddrTable": {"DefaultCluster": ["duolog"]},
+    }
+
+
+def test_lists_of_topics(office: Office, client: Client) -> None:
+    office.topic("orders.eu")
+    every = read(client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))["topicList"]
+    assert {"orders|eu", "TBW102", "DefaultCluster", "duolog"} <= set(every)
+    of_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
+    assert read(client.ask(of_cluster, cluster="DefaultCluster"))["topicList"] == every
+    assert read(client.ask(of_cluster, cluster="other"))["topicList"] == []
+    system = read(client.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+    assert system == {"topicList": ["DefaultCluster", "duolog"], "brokerAddr": "127.0.0.1:10911"}
+
+
+def test_nothing_is_kept_for_tools(client: Client) -> None:
+    keep = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
+    assert client.ask(RequestCode.GET_KV_CONFIG, **keep).code == ResponseCode.QUERY_NOT_FOUND
+    assert client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, **keep).code == ResponseCode.QUERY_NOT_FOUND
+    assert client.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders").code == 0
+    assert b"listenPort=9876" in bytes(client.ask(RequestCode.GET_NAMESRV_CONFIG).body)
