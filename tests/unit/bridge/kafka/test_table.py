@@ -1,4 +1,4 @@
-"""Walks the dispatch table: every advertised version can be read and answered, and ApiVersions says what the table says."""
+"""Walks the dispatch table: each advertised version can be read and answered; ApiVersions says what the table says."""
 
 import pytest
 from kio.index import load_request_schema

@@ -1,0 +1,266 @@
+"""A broker's Kafka side without sockets: real state on a store whose disk is in memory, a clock that is moved, and
+clients that speak frames, written and read by kio, independently of our own codecs for Produce and Fetch.
+
+    desk = Desk()
+    client = desk.connect()
+    answer = client.ask(ApiKey.METADATA, 12, topics=None)
+
+A request that waits is answered later: `client.send(...)` gives its number, `client.answer_to(number)` None so far.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from bridge.config import GroupsOptions, LimitsOptions, Options
+from bridge.families import Families
+from bridge.kafka.connection import KafkaConnection
+from bridge.kafka.group_coordinator import GroupCoordinator
+from bridge.kafka.groups import Waiter, deliver
+from bridge.kafka.metadata import MetadataCache
+from bridge.ledger import Ledger
+from bridge.metrics import Metrics
+from bridge.positions import Positions
+from bridge.producers import Producers
+from bridge.publish import Publisher
+from bridge.purgatory import Purgatory
+from bridge.reading import QueueReader
+from bridge.server import Bounds, Server
+from bridge.topic_configs import broker_defaults
+from bridge.topics import Topic, Topics, system_topics
+from protocol.framing import FrameReader
+from protocol.kafka.api import ApiKey, is_flexible
+from protocol.rocketmq.message import Message
+from store.options import StoreOptions
+from store.store import Store
+from store.workers import Failure
+from tests.kit.clock import ManualClock
+from tests.kit.disk import CrashDisk
+from tests.kit.sockets import ManualLoop, connect
+from tests.unit.bridge.batches import batch
+
+T = TypeVar("T")
+UNANSWERED_MAX = 8
+SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64 << 10)
+
+
+class RocketmqMembers(set[str]):
+    """The groups that have RocketMQ members."""
+
+    def has_members(self, group: str) -> bool:
+        return group in self
+
+
+class ReaderThreads:
+    """Reads wait here until the test lets them run."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+
+    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        self.waiting.append(lambda: done(run()))
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.popleft()()
+
+
+class Desk:
+    """The parts of `bridge.broker.Broker` that Kafka's handlers use, by the same names."""
+
+    node_id = 0
+    cluster_id = "AAAAAAAAAAAAAAAAAAAAAA"
+    kafka_address = ("broker.example", 9092)
+
+    def __init__(self, **groups: int) -> None:
+        self.options = Options(groups=GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups)))
+        self.clock, self.loop, self.metrics = ManualClock(), ManualLoop(), Metrics()
+        self.listening = {"kafka": ("127.0.0.1", 9092)}
+        self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
+        self.ledger = Ledger()
+        self.topics = Topics(
+            self.ledger,
+            self.options.topics,
+            system=system_topics("DefaultCluster", "duolog"),
+            config_defaults=broker_defaults(self.options),
+        )
+        self.positions = Positions(self.ledger, self.topics.__contains__, self.options.groups)
+        self.producers = Producers(self.ledger, self.options.kafka)
+        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(self.options.groups)
+        self.kafka_metadata = MetadataCache()
+        self.rocketmq_members = RocketmqMembers()
+        self.families = Families(self.kafka_groups, self.rocketmq_members)
+        self.purgatory = Purgatory()
+        self.disk = CrashDisk()
+        self._open()
+
+    def _open(self) -> None:
+        now_ms = self.clock.now_ms()
+        self.store = Store.open(self.disk, SMALL_STORE, self.ledger, now_ms)
+        self.reader_threads = self.store.readers = ReaderThreads()
+        self.ledger.attach(self.store)
+        self.topics.attach(self.store, now_ms, clean=self.store.clean)
+        self.publisher = Publisher(self.store, self.producers, self.metrics, self.options)
+        self.reader = QueueReader(self.store, self.metrics, self.options)
+        self.store.on_visible = self.purgatory.on_visible
+        bounds = {"kafka": Bounds(frame_bytes_max=1 << 23, unanswered_max=UNANSWERED_MAX, idle_ms=600_000)}
+        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn)
+        self.settle()
+
+    # -- Time and the log
+
+    def _end_turn(self) -> None:
+        self.store.write()
+        if not self.is_stalled:
+            self._sync()
+
+    def settle(self) -> None:
+        """Write and sync all; answers that waited leave."""
+        self.store.write()
+        self._sync()
+        self.server.flush()
+        self.loop.turn()
+
+    def _sync(self) -> None:
+        while task := self.store.sync_wanted(background=True):
+            task.run()
+            self.store.synced(task, None)
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.pass_ms(ms)
+        self.purgatory.advance(self.clock.mono_ms())
+        deliver(self.kafka_groups.expire(self.clock.mono_ms()))
+        self.settle()
+
+    # -- What is there
+
+    def topic(self, name: str = "orders", partitions: int = 2, **configs: str) -> Topic:
+        spelled = {key.replace("_", "."): value for key, value in configs.items()}
+        found = self.topics.get(name) or self.topics.create(name, partitions, spelled, self.clock.now_ms())[0]
+        self.settle()
+        return found
+
+    def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
+        """Append one batch of a Kafka producer, and let it be seen."""
+        at_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        self.publisher.kafka(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
+        self.settle()
+
+    def write_rocketmq(self, topic: Topic, *bodies: bytes, partition: int = 0) -> None:
+        messages = [Message("", body, b"", born_ms=self.clock.now_ms()) for body in bodies]
+        self.publisher.rocketmq(topic, partition, messages, self.clock.now_ms())
+        self.settle()
+
+    def connect(self) -> "Client":
+        return Client(self)
+
+
+class Client:
+    """One connection of a Kafka client."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.connection = KafkaConnection(cast(Any, desk))
+        self.transport = connect(self.connection, desk.loop)
+        self._frames = FrameReader(1 << 26)
+        self._asked: deque[tuple[int, int, int]] = deque()  # number, key and version, in the order of asking
+        self._answers: dict[int, Any] = {}
+        self._number = 0
+
+    def ask(self, key: int, version: int, /, **values: Any) -> Any:
+        """Send a request; its answer, or None if it waits."""
+        return self.answer_to(self.send(key, version, **values))
+
+    def send(self, key: int, version: int, /, *, is_answered: bool = True, **values: Any) -> int:
+        self._number += 1
+        if is_answered:
+            self._asked.append((self._number, key, version))
+        self.connection.data_received(frame_of(key, version, self._number, **values))
+        self.desk.loop.turn()
+        return self._number
+
+    def answer_to(self, number: int) -> Any:
+        """What the request of that number was answered; answers must come in the order of asking."""
+        taken = bytes(self.transport.taken)
+        self.transport.taken.clear()
+        for frame in self._frames.feed(taken):
+            expected, key, version = self._asked.popleft()
+            at = 5 if is_flexible(key, version) and key != ApiKey.API_VERSIONS else 4
+            assert struct.unpack_from(">i", frame)[0] == expected, "answers come in the order of asking"
+            entity, size = entity_reader(load_response_schema(key, version))(frame, at)
+            assert at + size == len(frame), "the answer is as long as it says"
+            self._answers[expected] = entity
+        return self._answers.get(number)
+
+    @property
+    def is_closed(self) -> bool:
+        self.desk.loop.turn()
+        return self.connection.closed
+
+
+def frame_of(key: int, version: int, number: int, /, **values: Any) -> bytes:
+    """A request's whole frame. Values that the version lacks are left out, those not given are empty."""
+    parts = [struct.pack(">hhi", key, version, number), b"\0\x04test"]
+    if is_flexible(key, version):
+        parts.append(b"\0")
+    entity_type: Any = load_request_schema(key, version)
+    entity_writer(entity_type)(cast(Any, _Parts(parts)), _filled(entity_type, values))
+    frame = b"".join(parts)
+    return struct.pack(">i", len(frame)) + frame
+
+
+class _Parts:
+    def __init__(self, parts: list[bytes]) -> None:
+        self.write = parts.append
+
+
+def _filled(entity_type: Any, values: dict[str, Any]) -> Any:
+    """An entity from plain values: dicts and lists for nested ones, numbers for durations."""
+    filled = {}
+    for field in fields(entity_type):
+        if field.name in values:
+            filled[field.name] = _value(field.type, values[field.name])
+        elif field.default is MISSING and field.default_factory is MISSING:
+            filled[field.name] = _empty(field.type)
+    return entity_type(**filled)
+
+
+def _value(type_: Any, value: Any) -> Any:
+    element = next((each for each in _parts_of(type_) if get_origin(each) is tuple), None)
+    if element is not None and isinstance(value, list):
+        return tuple(_value(get_args(element)[0], each) for each in value)
+    if isinstance(value, dict):
+        return _filled(next(each for each in _parts_of(type_) if is_dataclass(each)), value)
+    if "Timedelta" in str(type_) and isinstance(value, int):
+        return timedelta(milliseconds=value)
+    return value
+
+
+def _empty(type_: Any) -> Any:
+    kinds = _parts_of(type_)
+    if type(None) in kinds:
+        return None
+    (kind,) = kinds
+    if get_origin(kind) is tuple:
+        return ()
+    if is_dataclass(kind):
+        return _filled(kind, {})
+    name = str(kind)
+    if "Timedelta" in name:
+        return timedelta(0)
+    if kind is bool:
+        return False
+    if kind is bytes:
+        return b""
+    return "" if kind is str or any(text in name for text in ("Name", "GroupId")) else 0
+
+
+def _parts_of(type_: Any) -> tuple[Any, ...]:
+    is_union = get_origin(type_) is not None and get_origin(type_) is not tuple
+    return get_args(type_) if is_union else (type_,)

@@ -1,0 +1,253 @@
+"""What consumers are answered: which batches, within which budget, when they wait; and that waiting ends once."""
+
+from typing import Any
+
+import pytest
+
+from bridge.kafka import TABLE
+from protocol.kafka import record_batch
+from protocol.kafka.api import ApiKey, ErrorCode
+from tests.unit.bridge.kafka.desk import Client, Desk
+
+OK = ErrorCode.none
+VERSIONS = range(TABLE[ApiKey.FETCH].min_version, TABLE[ApiKey.FETCH].max_version + 1)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def client(desk: Desk) -> Client:
+    return desk.connect()
+
+
+def request(*offsets: int, wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20, **values: Any) -> Any:
+    """A Fetch of partitions 0, 1, ... of `orders`, each from its offset on."""
+    partition = {"partition_max_bytes": 1 << 20, **values.pop("each", {})}
+    parts = [{"partition": index, "fetch_offset": offset, **partition} for index, offset in enumerate(offsets)]
+    topics = [{"topic": values.pop("topic", "orders"), "partitions": parts}]
+    return {"max_wait": wait_ms, "min_bytes": min_bytes, "max_bytes": max_bytes, "topics": topics, **values}
+
+
+def fetch(client: Client, version: int, *offsets: int, **values: Any) -> Any:
+    answer = client.ask(ApiKey.FETCH, version, **request(*offsets, **values))
+    return answer and answer.responses[0].partitions
+
+
+def values_of(partition: Any) -> list[bytes | None]:
+    parts = record_batch.split(partition.records or b"")
+    return [record.value for part in parts for record in record_batch.records(part, 1 << 20)]
+
+
+def answered(client: Client, number: int) -> Any:
+    answer = client.answer_to(number)
+    return answer and answer.responses[0].partitions
+
+
+# -- What is there
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whole_batches_from_the_one_that_covers_the_offset(desk: Desk, client: Client, version: int) -> None:
+    topic = desk.topic()
+    desk.write(topic, b"a", b"b")
+    desk.write(topic, b"c", b"d")
+    desk.write(topic, b"e")
+    found, empty = fetch(client, version, 3, 0)
+    assert values_of(found) == [b"c", b"d", b"e"]
+    assert (found.error_code, found.high_watermark, found.last_stable_offset) == (OK, 5, 5)
+    assert (empty.error_code, empty.high_watermark, values_of(empty)) == (OK, 0, [])
+    if version >= 5:
+        assert found.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"each": {"fetch_offset": 3}}, ErrorCode.offset_out_of_range),
+        ({"each": {"fetch_offset": 0}}, ErrorCode.offset_out_of_range),  # below the log start
+        ({"each": {"fetch_offset": -1}}, ErrorCode.offset_out_of_range),
+        ({"topic": "absent"}, ErrorCode.unknown_topic_or_partition),
+        ({"each": {"partition": 7}}, ErrorCode.unknown_topic_or_partition),
+        ({"each": {"current_leader_epoch": 1}}, ErrorCode.unknown_leader_epoch),
+        ({"each": {"current_leader_epoch": 0}}, OK),
+    ],
+)
+def test_errors_are_answered_at_once(desk: Desk, client: Client, values: dict[str, Any], error: ErrorCode) -> None:
+    topic = desk.topic()
+    desk.write(topic, b"a", b"b")
+    desk.store.trim(topic.queues[0], 1, desk.clock.now_ms())
+    desk.settle()
+    (partition,) = fetch(client, 12, 1, wait_ms=500, **values)
+    assert partition.error_code is error
+    assert (partition.high_watermark == -1) is (error is not OK)
+    assert len(desk.purgatory) == 0
+
+
+def test_read_committed_is_answered_with_an_empty_list_of_aborted_transactions(desk: Desk, client: Client) -> None:
+    desk.topic()
+    (partition,) = fetch(client, 11, 0, isolation_level=1)
+    assert partition.aborted_transactions == ()
+
+
+def test_session_of_an_earlier_broker_is_not_found(desk: Desk, client: Client) -> None:
+    desk.topic()
+    answer = client.ask(ApiKey.FETCH, 12, **request(0, session_id=5, session_epoch=3))
+    assert (answer.error_code, answer.responses) == (ErrorCode.fetch_session_id_not_found, ())
+    assert client.ask(ApiKey.FETCH, 12, session_id=5, session_epoch=-1, topics=[]).error_code is OK
+
+
+def test_messages_of_rocketmq_come_as_batches(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    desk.write_rocketmq(topic, b"a", b"b")
+    desk.write(topic, b"c")
+    (partition,) = fetch(client, 12, 0)
+    assert values_of(partition) == [b"a", b"b", b"c"]
+
+
+# -- The budget
+
+
+def test_budget_is_spent_in_the_order_of_the_request(desk: Desk, client: Client) -> None:
+    topic = desk.topic(partitions=3)
+    for partition in range(3):
+        desk.write(topic, bytes(1000), partition=partition)
+        desk.write(topic, bytes(1000), partition=partition)
+    sizes = [len(values_of(partition)) for partition in fetch(client, 12, 0, 0, 0, max_bytes=2500)]
+    assert sizes == [2, 1, 0]
+
+
+def test_one_batch_comes_however_large(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    desk.write(topic, bytes(100_000))
+    desk.write(topic, b"next", partition=1)
+    first, second = fetch(client, 12, 0, 0, max_bytes=10, each={"partition_max_bytes": 10})
+    assert (len(values_of(first)), values_of(second)) == (1, [])
+
+
+# -- Waiting
+
+
+def test_waiting_fetch_is_answered_in_the_turn_of_the_record(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
+    assert answered(client, number) is None
+    desk.write(topic, b"a", partition=1)
+    assert [values_of(partition) for partition in answered(client, number)] == [[], [b"a"]]
+    assert len(desk.purgatory) == 0
+    assert client.connection.on_close == []
+
+
+def test_waiting_fetch_ends_when_its_time_is_up(desk: Desk, client: Client) -> None:
+    desk.topic()
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    desk.pass_ms(499)
+    assert answered(client, number) is None
+    desk.pass_ms(1)
+    assert [values_of(partition) for partition in answered(client, number)] == [[]]
+
+
+def test_min_bytes_count_over_all_partitions(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, min_bytes=2000))
+    desk.write(topic, bytes(900))
+    desk.write(topic, bytes(900), partition=1)
+    assert answered(client, number) is None
+    desk.write(topic, bytes(900))
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [2, 1]
+
+
+def test_less_than_min_bytes_comes_when_the_time_is_up(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    desk.write(topic, b"a")
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500, min_bytes=2000))
+    desk.write(topic, b"b")
+    desk.pass_ms(500)
+    assert [values_of(partition) for partition in answered(client, number)] == [[b"a", b"b"]]
+
+
+def test_records_are_not_seen_before_the_log_keeps_them(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    desk.is_stalled = True
+    desk.connect().send(
+        ApiKey.PRODUCE, 9, acks=1,
+        topic_data=[{"name": "orders", "partition_data": [{"index": 0, "records": record_batch_of(b"a")}]}],
+    )  # fmt: skip
+    assert (topic.queues[0].end_offset, answered(client, number)) == (1, None)
+    desk.settle()
+    assert [values_of(partition) for partition in answered(client, number)] == [[b"a"]]
+
+
+def record_batch_of(value: bytes) -> bytes:
+    builder = record_batch.BatchBuilder()
+    builder.append(0, -1, None, value)
+    return builder.finish(0, -1)
+
+
+def test_deleted_topic_ends_the_wait(desk: Desk, client: Client) -> None:
+    desk.topic()
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500, min_bytes=1000))
+    desk.connect().ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",))
+    (partition,) = answered(client, number)
+    assert partition.error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_later_requests_are_handled_but_their_answers_wait(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    waiting = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    behind = client.send(ApiKey.METADATA, 12, topics=None)
+    assert client.answer_to(behind) is None
+    desk.write(topic, b"a")
+    assert values_of(answered(client, waiting)[0]) == [b"a"]
+    assert client.answer_to(behind) is not None
+
+
+def test_connection_that_goes_takes_its_fetch_along(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    assert len(desk.purgatory) == 1
+    client.connection.close("")
+    assert client.is_closed
+    assert len(desk.purgatory) == 0
+    desk.write(topic, b"a")
+
+
+def test_nobody_waits_when_too_many_do(desk: Desk, client: Client) -> None:
+    desk.topic()
+    desk.purgatory._held_max = 1
+    desk.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    assert [values_of(partition) for partition in fetch(client, 12, 0, wait_ms=500)] == [[]]
+
+
+# -- What is not in memory
+
+
+def test_cold_read_holds_up_nobody_else(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    desk.write(topic, b"early")
+    for _ in range(20):
+        desk.write(topic, bytes(50_000))
+    desk.write(topic, b"other", partition=1)
+    desk.disk.cached = False
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 1}))
+    assert answered(client, number) is None
+    assert values_of(fetch(desk.connect(), 12, 20)[0]) == [bytes(50_000)]
+    desk.reader_threads.run()
+    desk.settle()
+    assert [values_of(partition) for partition in answered(client, number)] == [[b"early"], [b"other"]]
+
+
+def test_cold_read_for_a_client_that_has_gone_is_dropped(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    for _ in range(20):
+        desk.write(topic, bytes(50_000))
+    desk.disk.cached = False
+    client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+    client.connection.close("")
+    assert client.is_closed
+    desk.reader_threads.run()
+    desk.settle()
+    assert len(desk.purgatory) == 0

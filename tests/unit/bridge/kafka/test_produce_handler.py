@@ -1,0 +1,153 @@
+"""What producers are answered: offsets, errors, repeats, nothing for acks=0; and only once the log keeps it."""
+
+from typing import Any
+
+import pytest
+
+from bridge.kafka import TABLE
+from protocol.kafka import record_batch
+from protocol.kafka.api import ApiKey, ErrorCode
+from protocol.kafka.compression import Codec
+from tests.kit.clock import START_NOW_MS
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.kafka.desk import Client, Desk
+
+OK = ErrorCode.none
+VERSIONS = range(TABLE[ApiKey.PRODUCE].min_version, TABLE[ApiKey.PRODUCE].max_version + 1)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk()
+    desk.topic("orders", 2)
+    return desk
+
+
+@pytest.fixture
+def client(desk: Desk) -> Client:
+    return desk.connect()
+
+
+def request(records: bytes | None, topic: str = "orders", partition: int = 0, acks: int = 1) -> dict[str, Any]:
+    part = {"index": partition, "records": records}
+    return {"acks": acks, "topic_data": [{"name": topic, "partition_data": [part]}]}
+
+
+def produce(client: Client, version: int, records: bytes | None, **values: Any) -> Any:
+    answer = client.ask(ApiKey.PRODUCE, version, **request(records, **values))
+    return answer and answer.responses[0].partition_responses[0]
+
+
+def patched(batch: bytes, at: int, value: bytes) -> bytes:
+    """The batch with some bytes replaced, and signed anew."""
+    changed = bytearray(batch)
+    changed[at : at + len(value)] = value
+    changed[17:21] = record_batch.crc32c(changed[21:]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+BATCH = batch([b"a", b"b"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_batches_get_consecutive_offsets(desk: Desk, client: Client, version: int) -> None:
+    first, second = produce(client, version, BATCH), produce(client, version, BATCH, acks=-1)
+    assert [(each.error_code, each.base_offset) for each in (first, second)] == [(OK, 0), (OK, 2)]
+    if version >= 5:
+        assert first.log_start_offset == 0
+    topic = desk.topics.get("orders")
+    assert topic is not None
+    assert topic.queues[0].visible_end == 4
+
+
+def test_log_append_time_is_told(desk: Desk, client: Client) -> None:
+    desk.topic("stamped", message_timestamp_type="LogAppendTime")
+    answer = produce(client, 9, BATCH, topic="stamped")
+    assert int(answer.log_append_time.timestamp() * 1000) == START_NOW_MS
+
+
+REFUSED: list[tuple[str, int, bytes | None, dict[str, Any], ErrorCode]] = [
+    ("unknown acks", 9, BATCH, {"acks": 2}, ErrorCode.invalid_required_acks),
+    ("unknown topic", 9, BATCH, {"topic": "absent"}, ErrorCode.unknown_topic_or_partition),
+    ("unknown partition", 9, BATCH, {"partition": 2}, ErrorCode.unknown_topic_or_partition),
+    ("negative partition", 9, BATCH, {"partition": -1}, ErrorCode.unknown_topic_or_partition),
+    ("a topic of the broker", 9, BATCH, {"topic": "TBW102"}, ErrorCode.invalid_topic_exception),
+    ("no batch", 9, b"", {}, ErrorCode.invalid_record),
+    ("null", 9, None, {}, ErrorCode.invalid_record),
+    ("two batches", 9, BATCH + BATCH, {}, ErrorCode.invalid_record),
+    ("magic 1", 9, patched(BATCH, 16, b"\x01"), {}, ErrorCode.invalid_record),
+    ("cut", 9, BATCH[:-1], {}, ErrorCode.corrupt_message),
+    ("flipped", 9, BATCH[:-1] + b"\xff", {}, ErrorCode.corrupt_message),
+    ("count that lies", 9, patched(BATCH, 57, b"\0\0\0\x03"), {}, ErrorCode.invalid_record),
+    ("control", 9, patched(BATCH, 22, b"\x20"), {}, ErrorCode.invalid_record),
+    ("too large", 9, batch([bytes(5 << 20)]), {}, ErrorCode.message_too_large),
+    ("zstd before 7", 6, batch([b"a"], codec=Codec.ZSTD), {}, ErrorCode.unsupported_compression_type),
+    ("in the future", 9, batch([b"a"], timestamp_ms=START_NOW_MS + 7_200_000), {}, ErrorCode.invalid_timestamp),
+    ("keyless, compacted", 9, BATCH, {"topic": "compacted"}, ErrorCode.invalid_record),
+    ("delayed", 9, batch([b"a"], headers=[("TIMER_DELAY_SEC", b"5")]), {}, ErrorCode.invalid_record),
+    ("of a transaction", 9, batch([b"a"], producer=(7, 0, 0), is_transactional=True), {}, ErrorCode.invalid_record),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "records", "values", "error"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_refused(
+    desk: Desk, client: Client, name: str, version: int, records: bytes | None, values: dict[str, Any], error: ErrorCode
+) -> None:
+    desk.topic("compacted", cleanup_policy="compact")
+    before = desk.store.next_position
+    answer = produce(client, version, records, **values)
+    assert (answer.error_code, answer.base_offset) == (error, -1)
+    assert desk.store.next_position == before
+    assert not client.is_closed
+
+
+def test_partitions_of_a_request_fail_alone(client: Client) -> None:
+    parts = [{"index": index, "records": records} for index, records in ((0, BATCH), (9, BATCH), (1, BATCH))]
+    answer = client.ask(ApiKey.PRODUCE, 9, acks=1, topic_data=[{"name": "orders", "partition_data": parts}])
+    results = answer.responses[0].partition_responses
+    assert [(each.index, each.error_code is OK, each.base_offset) for each in results] == [
+        (0, True, 0),
+        (9, False, -1),
+        (1, True, 0),
+    ]
+
+
+def test_acks_0_has_no_answer_and_an_error_closes(desk: Desk, client: Client) -> None:
+    client.send(ApiKey.PRODUCE, 9, is_answered=False, **request(BATCH, acks=0))
+    assert produce(client, 9, BATCH).base_offset == 2
+    client.send(ApiKey.PRODUCE, 9, is_answered=False, **request(BATCH, topic="absent", acks=0))
+    assert client.is_closed
+
+
+def test_repeated_batch_is_answered_with_its_first_place(client: Client) -> None:
+    sent = [batch([b"a", b"b"], producer=(7, 0, sequence)) for sequence in (0, 2, 4, 6, 8)]
+    assert [produce(client, 9, each).base_offset for each in sent] == [0, 2, 4, 6, 8]
+    assert [produce(client, 9, each).base_offset for each in sent] == [0, 2, 4, 6, 8]
+    gap = produce(client, 9, batch([b"c"], producer=(7, 0, 99)))
+    assert gap.error_code is ErrorCode.out_of_order_sequence_number
+    newer = produce(client, 9, batch([b"c"], producer=(7, 1, 0)))
+    assert (newer.error_code, newer.base_offset) == (OK, 10)
+    older = produce(client, 9, batch([b"c"], producer=(7, 0, 10)))
+    assert older.error_code is ErrorCode.invalid_producer_epoch
+
+
+def test_answer_waits_for_the_log_and_the_next_request_does_not(desk: Desk, client: Client) -> None:
+    desk.is_stalled = True
+    first = client.send(ApiKey.PRODUCE, 9, **request(BATCH))
+    second = client.send(ApiKey.METADATA, 12, topics=[])
+    topic = desk.topics.get("orders")
+    assert topic is not None
+    assert (topic.queues[0].end_offset, topic.queues[0].visible_end) == (2, 0)
+    assert (client.answer_to(first), client.answer_to(second)) == (None, None)
+    desk.settle()
+    assert client.answer_to(first).responses[0].partition_responses[0].base_offset == 0
+    assert client.answer_to(second) is not None
+
+
+def test_full_disk_is_an_error_that_clients_retry(desk: Desk, client: Client) -> None:
+    desk.disk.used_bytes = desk.disk.total_bytes
+    desk.store.check_disk()
+    assert produce(client, 9, BATCH).error_code is ErrorCode.kafka_storage_error
+    desk.disk.used_bytes = 0
+    desk.store.check_disk()
+    assert produce(client, 9, BATCH).base_offset == 0
