@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             not self.closed
             and not self._unsent_bytes
             and self._charged_bytes <= self.server.limits.unsent_bytes_max // 2
-            and self.unanswered <= self.bounds.unanswered_max // 2
+            and self.unanswered < self.bounds.unanswered_max
         )
 
     def _go_on(self) -> None:
@@ -454,8 +454,9 @@ class OrderedOutbox:
                 connection.leave(answer.buffers)
                 self._charge(answer, -1)
             queue.popleft()
-        connection.unanswered = len(queue)
-        connection.go_on_soon()
+        connection.unanswered = unanswered = len(queue)
+        if unanswered <= connection.bounds.unanswered_max // 2:
+            connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
 
     def _charge(self, answer: Answer, sign: int = 1) -> None:
         """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""
