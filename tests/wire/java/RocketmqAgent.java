@@ -23,11 +23,15 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -52,7 +56,7 @@ final class RocketmqAgent {
         commands.put("close", args -> PUSHES.remove(name(args)).close());
         commands.put("offsets", RocketmqAgent::offsets);
         commands.put("committed", RocketmqAgent::committed);
-        commands.put("view", RocketmqAgent::view);
+        commands.put("send_transaction", RocketmqAgent::sendTransaction);
         commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
         commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
@@ -142,6 +146,29 @@ final class RocketmqAgent {
         return ids;
     }
 
+    private static Object sendTransaction(JsonObject args) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(unique("transaction"));
+        producer.setInstanceName(unique("transaction"));
+        producer.setNamesrvAddr(args.get("namesrv").getAsString());
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        try {
+            return stored(producer.sendMessageInTransaction(messages(args).get(0), null));
+        } finally {
+            producer.shutdown();
+        }
+    }
+
     private static Object stored(SendResult result) {
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             throw new IllegalStateException("send was answered with " + result.getSendStatus());
@@ -174,6 +201,9 @@ final class RocketmqAgent {
             JsonObject header = each.getAsJsonObject();
             message.putUserProperty(
                     header.get("name").getAsString(), new String(Agent.bytes(header, "value"), StandardCharsets.UTF_8));
+        }
+        if (Agent.has(from, "delay_level")) {
+            message.setDelayTimeLevel(from.get("delay_level").getAsInt());
         }
         message.setWaitStoreMsgOK(!Agent.flag(from, "no_wait"));
         return message;
@@ -415,7 +445,7 @@ final class RocketmqAgent {
             seen.put("topic", message.getTopic());
             seen.put("queue", message.getQueueId());
             seen.put("offset", message.getQueueOffset());
-            seen.put("msg_id", message.getMsgId());
+            seen.put("offset_msg_id", message instanceof MessageClientExt client ? client.getOffsetMsgId() : message.getMsgId());
             seen.put("properties", new TreeMap<>(message.getProperties()));
             seen.put("born_ms", message.getBornTimestamp());
             seen.put("store_ms", message.getStoreTimestamp());
@@ -459,16 +489,6 @@ final class RocketmqAgent {
                 offsets.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
             }
             return offsets;
-        } finally {
-            consumer.shutdown();
-        }
-    }
-
-    @SuppressWarnings("deprecation")
-    private static Object view(JsonObject args) throws Exception {
-        DefaultMQPullConsumer consumer = pullConsumer(args);
-        try {
-            return seenMessage(consumer.viewMessage(args.get("topic").getAsString(), args.get("message_id").getAsString()));
         } finally {
             consumer.shutdown();
         }
