@@ -1,0 +1,123 @@
+"""What scripts build on in `duolog serve`: the ready line, ports, exit statuses, one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker import Broker, port_of
+from tests.kit.lacking import leave_out
+
+PORTS = ("--kafka-port", "0", "--rocketmq-port", "0", "--namesrv-port", "0", "--http-port", "0")
+
+
+@pytest.fixture(autouse=True)
+def _only_ours(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--peers"):
+        leave_out("the Apache brokers have commands of their own")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data") as broker:
+        yield broker
+
+
+def duolog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    command = [sys.executable, "-I", "-m", "bridge", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_ready_line_names_ports_that_answer(running: Broker) -> None:
+    for endpoint in (running.kafka, running.rocketmq, running.namesrv, running.http):
+        assert port_of(endpoint) > 0
+        socket.create_connection(("127.0.0.1", port_of(endpoint)), 5).close()
+    with urllib.request.urlopen(f"http://{running.http}/readyz", timeout=5) as response:
+        assert response.read() == b"ready\n"
+
+
+def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None:
+    refused = duolog("serve", "--data", str(running.data), *PORTS)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"duolog: store.directory: {running.data}: the data directory is locked")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["kafka", "rocketmq", "namesrv", "http"])
+def test_port_in_use_is_one_line(running: Broker, tmp_path: Path, name: str) -> None:
+    taken = str(port_of(getattr(running, name)))
+    setting = "rocketmq.namesrv_port" if name == "namesrv" else f"{name}.port"
+    refused = duolog("serve", "--data", str(tmp_path / "other"), *PORTS, f"--{name}-port", taken)
+    line = f"duolog: {setting}: cannot listen on 127.0.0.1:{taken}: Address already in use\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", line)
+
+
+def test_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused = duolog("serve", "--data", str(tmp_path / "file" / "data"), *PORTS)
+    line = f"duolog: store.directory: {tmp_path}/file/data: Not a directory\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_it_in_time_with_status_0_whoever_is_connected(tmp_path: Path, ending: signal.Signals) -> None:
+    broker = Broker(tmp_path / "data").start()
+    process = broker._process
+    assert process is not None
+    with socket.create_connection(("127.0.0.1", port_of(broker.kafka))) as client:
+        client.sendall(b"\0\0\0\x64half a request")
+        process.send_signal(ending)
+        assert process.wait(5) == 0
+    broker.kill()
+
+
+def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data").start()
+    assert duolog("topic", "create", "orders", "--http", broker.http).returncode == 0
+    broker.stop()
+    for segment in (broker.data / "log").glob("*.log"):
+        damaged = bytearray(segment.read_bytes())
+        damaged[200] ^= 0xFF
+        segment.write_bytes(damaged)
+    for derived in broker.data.glob("checkpoint*"):
+        derived.unlink()
+    refused = duolog("serve", "--data", str(broker.data), *PORTS)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[-1].startswith(f"duolog: store.directory: {broker.data}: ")
+    assert "Traceback" not in refused.stderr
+
+
+def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) -> None:
+    http = ("--http", running.http)
+    assert duolog("topic", "create", "orders", "--queues", "3", *http).stdout == "created orders with 3 queues\n"
+    again = duolog("topic", "create", "orders", *http)
+    assert (again.returncode, again.stderr) == (1, "duolog: topic orders exists\n")
+    assert duolog("topic", "describe", "orders", *http).stdout.count("\n     ") >= 3
+    demo = duolog("demo", *http)
+    assert (demo.returncode, demo.stderr) == (0, "")
+    assert "sent by RocketMQ" in demo.stdout
+    assert duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
+    status = json.loads(urllib.request.urlopen(f"http://{running.http}/api/status", timeout=5).read())
+    assert f"cluster_id: {status['cluster_id']}" in duolog("status", *http).stdout
+
+
+def test_ready_within_a_second_of_its_own_time(tmp_path: Path) -> None:
+    """Of processor time, so that a busy machine does not matter."""
+    with Broker(tmp_path / "data") as broker:
+        fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(") ")[2].split()
+        assert (int(fields[11]) + int(fields[12])) / 100 < 1.0
+        time.sleep(0.2)
+        anonymous = next(
+            line for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines() if "RssAnon" in line
+        )
+        assert int(anonymous.split()[1]) < 100_000
