@@ -34,6 +34,11 @@ class Api(NamedTuple):
     advertised_from: int | None = None
 
     @property
+    def metric(self) -> tuple[str, str]:
+        """How `Metrics.requests` counts it."""
+        return "kafka", self.key.name.lower()
+
+    @property
     def advertised(self) -> tuple[int, int]:
         return self.min_version if self.advertised_from is None else self.advertised_from, self.max_version
 

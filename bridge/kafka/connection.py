@@ -22,6 +22,8 @@ from protocol.kafka.api import ApiKey, decode_header, decode_request
 if TYPE_CHECKING:
     from bridge.broker import Broker
 
+_METRICS = {key: api.metric for key, api in TABLE.items()}
+
 
 class KafkaConnection(Connection):
     """One client of the Kafka port."""
@@ -44,7 +46,7 @@ class KafkaConnection(Connection):
             self.outbox.add(versions.unsupported(correlation_id))
             return
         body = decode_request(key, version, frame, body_at)
-        self.broker.metrics.requests["kafka", api.key.name] += 1
+        self.broker.metrics.requests[_METRICS[key]] += 1
         answer = api.handler(self.broker, self, Request(key, version, correlation_id, client_id, body))
         if isinstance(answer, Answer):
             self.outbox.add(answer)
