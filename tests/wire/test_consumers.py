@@ -23,11 +23,11 @@ import pytest
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.peers import Peers
+from tests.wire.clients import remoting, topics
 from tests.wire.clients.jvm import Agent, AgentError, Agents
-from tests.wire.clients.kafka_clients import KafkaJava
+from tests.wire.clients.kafka_clients import Confluent, KafkaJava
 from tests.wire.clients.members import KafkaMember, PushMember
 from tests.wire.clients.message import Message
-from tests.wire.clients.remoting import create_topic
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 
 BROKER_SETTINGS = {"groups.initial_rebalance_delay_ms": 0}
@@ -58,16 +58,16 @@ def java43(agents: Agents) -> Agent:
     return agents.kafka("4.3")
 
 
-def kafka_topic(agent: Agent, broker: Broker | Peers, partitions: int = QUEUES) -> str:
+def kafka_topic(broker: Broker | Peers, partitions: int = QUEUES) -> str:
     topic = fresh("consumers")
-    agent.call("create_topic", bootstrap=broker.kafka, topic=topic, partitions=partitions)
+    topics.create_topic(broker.kafka, topic, partitions)
     return topic
 
 
-def send(agent: Agent, broker: Broker | Peers, topic: str, texts: Sequence[str], queues: int = QUEUES) -> None:
+def send(broker: Broker | Peers, topic: str, texts: Sequence[str], queues: int = QUEUES) -> None:
     """One message after the other, over the queues in turn."""
     messages = [Message(text.encode(), number % queues) for number, text in enumerate(texts)]
-    KafkaJava(broker.kafka, agent, "4.3").write(topic, messages, way="batch", codec="none")
+    Confluent(broker.kafka).write(topic, messages, way="batch", codec="none")
 
 
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
@@ -78,20 +78,20 @@ EAGER = "org.apache.kafka.clients.consumer.RangeAssignor"
 def test_members_share_the_partitions_and_inherit_from_one_that_leaves(
     broker: Broker | Peers, java: Agent, assignor: str
 ) -> None:
-    topic, group = kafka_topic(java, broker), fresh("group")
+    topic, group = kafka_topic(broker), fresh("group")
     config = {"partition_assignment_strategy": assignor, "heartbeat_interval_ms": 200}
     with KafkaMember(java, broker.kafka, group, [topic], **config) as first:
         first.await_assignment(QUEUES)
         with KafkaMember(java, broker.kafka, group, [topic], **config) as second:
             owned = second.await_assignment(QUEUES // 2) + first.await_assignment(QUEUES // 2)
             assert sorted(owned) == [f"{topic}-{queue}" for queue in range(QUEUES)]
-            send(java, broker, topic, [f"m{n}" for n in range(40)])
+            send(broker, topic, [f"m{n}" for n in range(40)])
             texts = eventually("shared", lambda: first.texts + second.texts, lambda seen: len(seen) >= 40, 10)
             assert sorted(texts) == sorted(f"m{n}" for n in range(40))
             second.act("commit_sync")
         first.await_assignment(QUEUES)
         before = len(first.texts)
-        send(java, broker, topic, ["last0", "last1", "last2", "last3"])
+        send(broker, topic, ["last0", "last1", "last2", "last3"])
         assert sorted(first.await_texts(before + 4)[before:]) == ["last0", "last1", "last2", "last3"]
     revoked = [partition for event in first.events if event.what == "revoked" for partition in event.partitions]
     if assignor == COOPERATIVE:  # What it kept was never taken from it, until it left.
@@ -101,7 +101,7 @@ def test_members_share_the_partitions_and_inherit_from_one_that_leaves(
 def test_static_member_that_comes_back_finds_its_partitions_and_disturbs_nobody(
     broker: Broker | Peers, java: Agent
 ) -> None:
-    topic, group = kafka_topic(java, broker), fresh("group")
+    topic, group = kafka_topic(broker), fresh("group")
     with KafkaMember(java, broker.kafka, group, [topic], group_instance_id="one", heartbeat_interval_ms=200) as first:
         second = KafkaMember(java, broker.kafka, group, [topic], group_instance_id="two", heartbeat_interval_ms=200)
         first.await_assignment(QUEUES // 2)
@@ -116,13 +116,13 @@ def test_static_member_that_comes_back_finds_its_partitions_and_disturbs_nobody(
 
 
 def test_paused_partition_gives_nothing_and_seek_gives_it_again(broker: Broker | Peers, java: Agent) -> None:
-    topic, group = kafka_topic(java, broker, 1), fresh("group")
+    topic, group = kafka_topic(broker, 1), fresh("group")
     with KafkaMember(java, broker.kafka, group, [topic]) as member:
         member.await_assignment(1)
-        send(java, broker, topic, ["a", "b", "c"], 1)
+        send(broker, topic, ["a", "b", "c"], 1)
         assert member.await_texts(3) == ["a", "b", "c"]
         assert member.act("pause") == [f"{topic}-0"]
-        send(java, broker, topic, ["d"], 1)
+        send(broker, topic, ["d"], 1)
         assert member.act("end_offsets") == {f"{topic}-0": 4}
         assert member.texts == ["a", "b", "c"]
         member.act("resume")
@@ -132,8 +132,8 @@ def test_paused_partition_gives_nothing_and_seek_gives_it_again(broker: Broker |
 
 
 def test_committed_positions_are_where_the_next_member_goes_on(broker: Broker | Peers, java: Agent) -> None:
-    topic, group = kafka_topic(java, broker, 1), fresh("group")
-    send(java, broker, topic, ["a", "b", "c", "d"], 1)
+    topic, group = kafka_topic(broker, 1), fresh("group")
+    send(broker, topic, ["a", "b", "c", "d"], 1)
     with KafkaMember(java, broker.kafka, group, [topic]) as member:
         member.await_texts(4)
         assert member.act("commit_async") == {f"{topic}-0": 4}
@@ -152,7 +152,7 @@ def test_committed_positions_are_where_the_next_member_goes_on(broker: Broker | 
 
 
 def test_offsets_for_times_end_offsets_and_lag(broker: Broker | Peers, java: Agent) -> None:
-    topic, group = kafka_topic(java, broker, 1), fresh("group")
+    topic, group = kafka_topic(broker, 1), fresh("group")
     now_ms = int(time.time() * 1000)
     messages = [Message(b"%d" % n, 0, timestamp_ms=now_ms - 10_000 + n * 1000) for n in range(5)]
     KafkaJava(broker.kafka, java, "4.3").write(topic, messages, way="batch", codec="zstd")
@@ -184,7 +184,7 @@ while True:
 
 
 def test_member_that_dies_is_replaced_after_its_session(broker: Broker | Peers, java43: Agent) -> None:
-    topic, group = kafka_topic(java43, broker, 2), fresh("group")
+    topic, group = kafka_topic(broker, 2), fresh("group")
     command = [sys.executable, "-c", DIES_WITHOUT_A_WORD, broker.kafka, group, topic]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
         assert dying.stdout is not None
@@ -198,9 +198,9 @@ def test_member_that_dies_is_replaced_after_its_session(broker: Broker | Peers, 
 # -- Kafka: the other clients' groups
 
 
-def test_kafka_python_group_goes_on_where_it_committed(broker: Broker | Peers, java43: Agent) -> None:
-    topic, group = kafka_topic(java43, broker), fresh("group")
-    send(java43, broker, topic, [f"m{n}" for n in range(8)])
+def test_kafka_python_group_goes_on_where_it_committed(broker: Broker | Peers) -> None:
+    topic, group = kafka_topic(broker), fresh("group")
+    send(broker, topic, [f"m{n}" for n in range(8)])
 
     def consume(count: int) -> list[str]:
         consumer = kafka.KafkaConsumer(
@@ -219,13 +219,13 @@ def test_kafka_python_group_goes_on_where_it_committed(broker: Broker | Peers, j
         return sorted(texts)
 
     assert consume(8) == sorted(f"m{n}" for n in range(8))
-    send(java43, broker, topic, ["next"])
+    send(broker, topic, ["next"])
     assert consume(1) == ["next"]
 
 
-def test_aiokafka_group_goes_on_where_it_committed(broker: Broker | Peers, java43: Agent) -> None:
-    topic, group = kafka_topic(java43, broker), fresh("group")
-    send(java43, broker, topic, [f"m{n}" for n in range(8)])
+def test_aiokafka_group_goes_on_where_it_committed(broker: Broker | Peers) -> None:
+    topic, group = kafka_topic(broker), fresh("group")
+    send(broker, topic, [f"m{n}" for n in range(8)])
 
     async def consume(count: int) -> list[str]:
         consumer = aiokafka.AIOKafkaConsumer(
@@ -244,13 +244,13 @@ def test_aiokafka_group_goes_on_where_it_committed(broker: Broker | Peers, java4
         return sorted(texts)
 
     assert asyncio.run(consume(8)) == sorted(f"m{n}" for n in range(8))
-    send(java43, broker, topic, ["next"])
+    send(broker, topic, ["next"])
     assert asyncio.run(consume(1)) == ["next"]
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_confluent_members_share_a_topic(broker: Broker | Peers, java43: Agent, assignor: str) -> None:
-    topic, group = kafka_topic(java43, broker), fresh("group")
+def test_confluent_members_share_a_topic(broker: Broker | Peers, assignor: str) -> None:
+    topic, group = kafka_topic(broker), fresh("group")
     config = {
         "bootstrap.servers": broker.kafka,
         "group.id": group,
@@ -271,7 +271,7 @@ def test_confluent_members_share_a_topic(broker: Broker | Peers, java43: Agent, 
     for member in members:
         member.subscribe([topic])
     eventually("shared", poll, lambda owned: owned == [QUEUES // 2, QUEUES // 2], 20)
-    send(java43, broker, topic, [f"m{n}" for n in range(8)])
+    send(broker, topic, [f"m{n}" for n in range(8)])
     eventually("seen", lambda: (poll(), len(texts))[1], lambda count: count >= 8, 10)
     members.pop().close()
     eventually("inherited", poll, lambda owned: owned == [QUEUES], 20)
@@ -284,7 +284,7 @@ def test_confluent_members_share_a_topic(broker: Broker | Peers, java43: Agent, 
 
 def test_idempotent_producer_goes_on_over_a_restart(broker: Broker | Peers, java: Agent) -> None:
     """Each message waits for the one before it; the broker stops and comes back in the middle."""
-    topic = kafka_topic(java, broker, 1)
+    topic = kafka_topic(broker, 1)
     texts = [f"{n}" for n in range(3000)]
     messages = [Message(text.encode()).as_kafka_json() for text in texts]
     config = {"max.in.flight.requests.per.connection": "5", "linger.ms": "1", "batch.size": "100"}
@@ -332,7 +332,7 @@ def test_topics_are_made_described_grown_configured_and_deleted(broker: Broker |
     with pytest.raises(AgentError, match="InvalidPartitionsException"):
         java.call("create_partitions", **reach, partitions=3)
 
-    send(java, broker, topic, ["a", "b", "c", "d", "e", "f"], 5)
+    send(broker, topic, ["a", "b", "c", "d", "e", "f"], 5)
     java.call("delete_records", **reach, queue=0, offset=1)
     assert java.call("offsets", **reach, at="earliest")[f"{topic}-0"][0] == 1
 
@@ -379,12 +379,12 @@ def rocket55(agents: Agents) -> Agent:
     return agents.rocketmq("5.5")
 
 
-def rocketmq_topic(broker: Broker | Peers, agents: Agents, queues: int = QUEUES) -> str:
+def rocketmq_topic(broker: Broker | Peers, queues: int = QUEUES) -> str:
     topic = fresh("consumers")
     if isinstance(broker, Peers):
-        create_topic(broker.rocketmq, topic, queues)
+        remoting.create_topic(broker.rocketmq, topic, queues)
     else:
-        agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=topic, partitions=queues)
+        topics.create_topic(broker.kafka, topic, queues)
     return topic
 
 
@@ -393,10 +393,8 @@ def push(agent: Agent, broker: Broker | Peers, topic: str, texts: Sequence[str],
     RocketmqJava(broker.namesrv, agent, "5.5", "json").write(topic, messages, way="sync", codec="none")
 
 
-def test_fresh_group_sees_its_first_message_within_two_seconds(
-    broker: Broker | Peers, agents: Agents, rocket: Agent
-) -> None:
-    topic = rocketmq_topic(broker, agents)
+def test_fresh_group_sees_its_first_message_within_two_seconds(broker: Broker | Peers, rocket: Agent) -> None:
+    topic = rocketmq_topic(broker)
     push(rocket, broker, topic, ["first"])
     for _ in range(3):
         with PushMember(rocket, broker.namesrv, fresh("group"), [topic]) as member:
@@ -420,8 +418,8 @@ def test_group_that_came_before_its_topic_sees_the_first_message_within_two_seco
     assert took_ms < 2000, f"the first message took {took_ms} ms"
 
 
-def test_push_members_share_the_queues_within_a_second(broker: Broker | Peers, agents: Agents, rocket: Agent) -> None:
-    topic, group = rocketmq_topic(broker, agents), fresh("group")
+def test_push_members_share_the_queues_within_a_second(broker: Broker | Peers, rocket: Agent) -> None:
+    topic, group = rocketmq_topic(broker), fresh("group")
     with PushMember(rocket, broker.namesrv, group, [topic]) as first:
         first.await_queues(QUEUES)
         with PushMember(rocket, broker.namesrv, group, [topic]) as second:
@@ -433,10 +431,8 @@ def test_push_members_share_the_queues_within_a_second(broker: Broker | Peers, a
         first.await_queues(QUEUES, within_s=1)
 
 
-def test_push_group_goes_on_where_it_was_also_after_a_restart(
-    broker: Broker | Peers, agents: Agents, rocket: Agent
-) -> None:
-    topic, group = rocketmq_topic(broker, agents), fresh("group")
+def test_push_group_goes_on_where_it_was_also_after_a_restart(broker: Broker | Peers, rocket: Agent) -> None:
+    topic, group = rocketmq_topic(broker), fresh("group")
     push(rocket, broker, topic, ["a", "b", "c", "d"])
     with PushMember(rocket, broker.namesrv, group, [topic]) as member:
         assert sorted(member.await_texts(4)) == ["a", "b", "c", "d"]
@@ -453,8 +449,8 @@ def test_push_group_goes_on_where_it_was_also_after_a_restart(
         assert sorted(member.await_texts(2)) == ["e", "f"]
 
 
-def test_push_member_rides_out_a_restart_of_the_broker(broker: Broker | Peers, agents: Agents, rocket55: Agent) -> None:
-    topic, group = rocketmq_topic(broker, agents), fresh("group")
+def test_push_member_rides_out_a_restart_of_the_broker(broker: Broker | Peers, rocket55: Agent) -> None:
+    topic, group = rocketmq_topic(broker), fresh("group")
     with PushMember(rocket55, broker.namesrv, group, [topic]) as member:
         push(rocket55, broker, topic, ["before"])
         member.await_texts(1)
@@ -477,11 +473,9 @@ def seen_by_new_group(rocket: Agent, broker: Broker | Peers, topic: str, start: 
     return [text for text in texts if not text.startswith("mark")]
 
 
-def test_new_group_of_a_young_topic_begins_at_its_first_message(
-    broker: Broker | Peers, agents: Agents, rocket: Agent
-) -> None:
+def test_new_group_of_a_young_topic_begins_at_its_first_message(broker: Broker | Peers, rocket: Agent) -> None:
     """Whatever it asks for, as at home: while nothing of a queue was deleted, a new group has missed nothing."""
-    topic = rocketmq_topic(broker, agents, 1)
+    topic = rocketmq_topic(broker, 1)
     push(rocket, broker, topic, ["a", "b"], 1)
     for start in STARTS:
         assert seen_by_new_group(rocket, broker, topic, start) == ["a", "b"], start
@@ -489,7 +483,7 @@ def test_new_group_of_a_young_topic_begins_at_its_first_message(
 
 @pytest.mark.usefixtures("both_families")
 def test_new_group_begins_at_first_last_or_timestamp(broker: Broker, agents: Agents, rocket: Agent) -> None:
-    topic = rocketmq_topic(broker, agents, 1)
+    topic = rocketmq_topic(broker, 1)
     push(rocket, broker, topic, ["gone", "a"], 1)
     java = agents.kafka("4.3")
     java.call("delete_records", bootstrap=broker.kafka, topic=topic, queue=0, offset=1)
@@ -501,8 +495,8 @@ def test_new_group_begins_at_first_last_or_timestamp(broker: Broker, agents: Age
     assert seen_by_new_group(rocket, broker, topic, "last") == []
 
 
-def test_offsets_that_a_rocketmq_client_asks_for(broker: Broker | Peers, agents: Agents, rocket: Agent) -> None:
-    topic = rocketmq_topic(broker, agents, 1)
+def test_offsets_that_a_rocketmq_client_asks_for(broker: Broker | Peers, rocket: Agent) -> None:
+    topic = rocketmq_topic(broker, 1)
     reach = {"namesrv": broker.namesrv, "topic": topic}
     assert rocket.call("offsets", **reach, at="max") == {"0": 0}
     push(rocket, broker, topic, ["a", "b"], 1)
@@ -514,10 +508,8 @@ def test_offsets_that_a_rocketmq_client_asks_for(broker: Broker | Peers, agents:
     assert rocket.call("offsets", **reach, at=str(moment_ms)) == {"0": 2}
 
 
-def test_ids_told_to_the_sender_are_those_that_readers_see(
-    broker: Broker | Peers, agents: Agents, rocket: Agent
-) -> None:
-    topic = rocketmq_topic(broker, agents, 1)
+def test_ids_told_to_the_sender_are_those_that_readers_see(broker: Broker | Peers, rocket: Agent) -> None:
+    topic = rocketmq_topic(broker, 1)
     messages = [Message(b"%d" % n).as_rocketmq_json() for n in range(5)]
     told = []
     for how in ("sync", "batch", "async"):
@@ -528,9 +520,9 @@ def test_ids_told_to_the_sender_are_those_that_readers_see(
     assert len({offset_id for _offset, offset_id in told}) == 15
 
 
-def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, agents: Agents, rocket: Agent) -> None:
+def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, rocket: Agent) -> None:
     """And when it goes, its locks go with it: the next one need not wait for them to expire."""
-    topic, group = rocketmq_topic(broker, agents), fresh("group")
+    topic, group = rocketmq_topic(broker), fresh("group")
     for start in (0, 40):
         push(rocket, broker, topic, [f"{n}" for n in range(start, start + 40)])
         with PushMember(rocket, broker.namesrv, group, [topic], orderly=True) as member:
@@ -547,8 +539,8 @@ def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, age
 @pytest.mark.usefixtures("both_families")
 def test_group_moves_from_one_protocol_to_the_other_and_back(broker: Broker, agents: Agents, rocket: Agent) -> None:
     java = agents.kafka("4.3")
-    topic, group = kafka_topic(java, broker, 1), fresh("group")
-    send(java, broker, topic, ["a", "b"], 1)
+    topic, group = kafka_topic(broker, 1), fresh("group")
+    send(broker, topic, ["a", "b"], 1)
     with KafkaMember(java, broker.kafka, group, [topic]) as member:
         assert member.await_texts(2) == ["a", "b"]
         member.act("commit_sync")
@@ -561,7 +553,7 @@ def test_group_moves_from_one_protocol_to_the_other_and_back(broker: Broker, age
         lambda offsets: offsets.get(f"{topic}-0") == 4,  # There is one of its retry topic, too.
         5,
     )
-    send(java, broker, topic, ["e"], 1)
+    send(broker, topic, ["e"], 1)
     with KafkaMember(java, broker.kafka, group, [topic]) as member:
         assert member.await_texts(1) == ["e"]
 
@@ -571,11 +563,11 @@ def test_group_active_in_one_protocol_refuses_members_of_the_other(
     broker: Broker, agents: Agents, rocket55: Agent
 ) -> None:
     java = agents.kafka("4.3")
-    topic, group = kafka_topic(java, broker, 1), fresh("group")
+    topic, group = kafka_topic(broker, 1), fresh("group")
     with KafkaMember(java, broker.kafka, group, [topic]) as member:
         member.await_assignment(1)
         with PushMember(rocket55, broker.namesrv, group, [topic]) as pushed:
-            send(java, broker, topic, ["for kafka"], 1)
+            send(broker, topic, ["for kafka"], 1)
             assert member.await_texts(1) == ["for kafka"]
             assert pushed.texts == []
         member.act("commit_sync")
@@ -598,7 +590,7 @@ def test_waiting_readers_get_a_message_within_milliseconds(
 ) -> None:
     """One message at a time, and nobody else is busy; the JVM's clock is ours, to the millisecond."""
     java = agents.kafka("4.3")
-    topic = kafka_topic(java, broker, 1)
+    topic = kafka_topic(broker, 1)
     with (
         KafkaMember(java, broker.kafka, fresh("group"), [topic]) as member,
         PushMember(rocket55, broker.namesrv, fresh("group"), [topic]) as pushed,
@@ -606,7 +598,10 @@ def test_waiting_readers_get_a_message_within_milliseconds(
         member.await_assignment(1)
         pushed.await_queues(1)
         for n in range(30):
-            (send if sender == "kafka" else push)(java if sender == "kafka" else rocket55, broker, topic, [f"{n}"], 1)
+            if sender == "kafka":
+                KafkaJava(broker.kafka, java, "4.3").write(topic, [Message(b"%d" % n)], way="single", codec="none")
+            else:
+                push(rocket55, broker, topic, [f"{n}"], 1)
             member.await_texts(n + 1)
             pushed.await_texts(n + 1)
     for name, arrivals in (("Kafka", member.arrivals), ("RocketMQ", pushed.arrivals)):

@@ -6,6 +6,8 @@ import itertools
 import time
 from collections import Counter
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
 from tests.kit.broker import Broker
@@ -16,6 +18,7 @@ from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
+from tests.wire.clients.topics import committed_offsets, create_topic
 
 QUEUES = 4
 KEYS = ("apple", "pear", "plum")
@@ -24,10 +27,10 @@ _numbers = itertools.count(int(time.time()))
 
 
 @pytest.fixture
-def topic(broker: Broker | Peers, agents: Agents) -> str:
+def topic(broker: Broker | Peers) -> str:
     name = f"faust-{next(_numbers)}"
-    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=name, partitions=QUEUES)
-    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=f"{name}-out", partitions=1)
+    create_topic(broker.kafka, name, QUEUES)
+    create_topic(broker.kafka, f"{name}-out", 1)
     return name
 
 
@@ -44,34 +47,35 @@ def expect_counts(app: FaustApp, first: int, last: int) -> None:
     assert counts == {key: list(range(first, last + 1)) for key in KEYS}
 
 
-def await_committed(broker: Broker | Peers, agents: Agents, app_id: str, topic: str, total: int) -> None:
+def await_committed(broker: Broker | Peers, app_id: str, topic: str, total: int) -> None:
     """Wait until the application has committed all that was sent, so that nothing is processed twice."""
+    eventually(
+        f"offsets of {app_id}",
+        lambda: committed_offsets(broker.kafka, app_id, topic, QUEUES),
+        lambda offsets: sum(offsets.values()) == total,
+        15,
+    )
 
-    def committed() -> int:
-        offsets = agents.kafka("4.3").call("group_offsets", bootstrap=broker.kafka, name=app_id)
-        return sum(offset or 0 for name, offset in offsets.items() if name.rpartition("-")[0] == topic)
 
-    eventually(f"offsets of {app_id}", committed, lambda seen: seen == total, 15)
-
-
-def test_table_is_recovered_from_its_changelog(broker: Broker | Peers, agents: Agents, topic: str) -> None:
+def test_table_is_recovered_from_its_changelog(broker: Broker | Peers, topic: str) -> None:
     """Counted by one process, then by another that has nothing but the broker; in between the broker restarts too."""
     app_id = f"{topic}-app"
     sender = Confluent(broker.kafka)
     with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
         sender.write(topic, keyed(5), way="batch", codec="none")
         expect_counts(app, 1, 5)
-        await_committed(broker, agents, app_id, topic, 15)
+        await_committed(broker, app_id, topic, 15)
         app.stop()
     broker.restart()
     with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
         sender.write(topic, keyed(3), way="batch", codec="none")
         expect_counts(app, 6, 8)
-        await_committed(broker, agents, app_id, topic, 24)
+        await_committed(broker, app_id, topic, 24)
     counts = Counter((each.key or b"").decode() for each in sender.read({f"{topic}-out": 24}, 20))
     assert counts == dict.fromkeys(KEYS, 8)
-    changelog = agents.kafka("4.3").call("topic_config", bootstrap=broker.kafka, topic=f"{app_id}-seen-changelog")
-    assert changelog["cleanup.policy"] == "compact"
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
+    changelog = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.RESOURCE_TOPIC, f"{app_id}-seen-changelog")
+    assert admin.describe_configs([changelog])[changelog].result(10)["cleanup.policy"].value == "compact"
 
 
 @pytest.mark.usefixtures("both_families")

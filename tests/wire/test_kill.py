@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import confluent_kafka
-import confluent_kafka.admin
 import pytest
 
 from tests.kit.broker import Broker
@@ -22,6 +21,7 @@ from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Position, Seen
 from tests.wire.clients.rocketmq_clients import RocketmqReader
+from tests.wire.clients.topics import create_topic, end_offsets
 
 TOPIC = "kill"
 GROUP = "kill-group"
@@ -128,8 +128,7 @@ def test_acknowledged_messages_survive_kills(
 ) -> None:
     broker = Broker(tmp_path / "data", {"store.flush": flush}).start()
     try:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
-        admin.create_topics([confluent_kafka.admin.NewTopic(TOPIC, QUEUES, 1)])[TOPIC].result(10)
+        create_topic(broker.kafka, TOPIC, QUEUES)
         commits = CommitLoad(broker.kafka)
         kafka = [KafkaLoad(broker.kafka, f"kafka{n}") for n in range(2)]
         rocket = agents.rocketmq("5.5")
@@ -148,7 +147,7 @@ def test_acknowledged_messages_survive_kills(
               f"Kafka: {[load.sent for load in kafka]} acknowledged; commits: {commits.answered}")  # fmt: skip
         assert len(acknowledged) > kills, "hardly anything was sent between the kills"
 
-        count = sum(high for _low, high in watermarks(broker).values())
+        count = sum(end_offsets(broker.kafka, TOPIC).values())
         seen = Confluent(broker.kafka).read({TOPIC: count}, READ_WITHIN_S)
         check_history(seen, acknowledged, kafka)
         pulled = RocketmqReader(broker.namesrv, rocket, "5.5", "json", "pull").read({TOPIC: count}, READ_WITHIN_S)
@@ -161,17 +160,6 @@ def test_acknowledged_messages_survive_kills(
         raise
     finally:
         broker.kill()
-
-
-def watermarks(broker: Broker) -> dict[int, tuple[int, int]]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.kafka, "group.id": "unused"})
-    try:
-        return {
-            queue: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, queue), timeout=20)
-            for queue in range(QUEUES)
-        }
-    finally:
-        consumer.close()
 
 
 def check_history(seen: list[Seen], acknowledged: dict[str, Position], kafka: list[KafkaLoad]) -> None:

@@ -16,16 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import confluent_kafka
-import confluent_kafka.admin
 import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.peers import Peers
+from tests.wire.clients import remoting, topics
 from tests.wire.clients.everyone import READERS, WRITERS, Family, Reach, Role
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.message import Message, Position, Seen, fingerprint
-from tests.wire.clients.remoting import create_topic
 from tests.wire.clients.roles import Reader, Writer
 from tests.wire.clients.spark import Spark
 
@@ -173,12 +171,9 @@ def write_all(role: Role[Writer], reach: Reach) -> Written:
 def create(broker: Broker | Peers, family: Family, names: dict[Family, str]) -> None:
     """Over the Kafka protocol, with room for the largest message; an Apache RocketMQ has to be asked in its own."""
     if isinstance(broker, Peers) and family == "rocketmq":
-        create_topic(broker.rocketmq, names["rocketmq"], QUEUES)
+        remoting.create_topic(broker.rocketmq, names["rocketmq"], QUEUES)
         return
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
-    topic = confluent_kafka.admin.NewTopic(names["kafka"], QUEUES, 1, config=TOPIC_CONFIG)
-    for done in admin.create_topics([topic], request_timeout=20).values():
-        done.result(20)
+    topics.create_topic(broker.kafka, names["kafka"], QUEUES, TOPIC_CONFIG)
 
 
 def _await_ends(reach: Reach, family: Family, topic: str, ends: Counter[int]) -> None:
@@ -187,9 +182,7 @@ def _await_ends(reach: Reach, family: Family, topic: str, ends: Counter[int]) ->
     expected = {queue: ends[queue] for queue in range(QUEUES)}
     while True:
         if family == "kafka":
-            agent = reach.agents.kafka("4.3")
-            told = agent.call("offsets", bootstrap=reach.broker.kafka, topic=topic)
-            actual = {int(name.rpartition("-")[2]): offset for name, (offset, _time) in told.items()}
+            actual = topics.end_offsets(reach.broker.kafka, topic)
         else:
             agent = reach.agents.rocketmq("5.5")
             told = agent.call("offsets", namesrv=reach.broker.namesrv, topic=topic)

@@ -14,22 +14,23 @@ from tests.wire.clients.jvm import AgentError, Agents
 from tests.wire.clients.kafka_clients import Confluent, KafkaJava
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
+from tests.wire.clients.topics import create_topic, end_offsets
 
 pytestmark = pytest.mark.usefixtures("both_families")
 _numbers = itertools.count(int(time.time()))
 
 
 @pytest.fixture
-def topic(broker: Broker, agents: Agents) -> str:
+def topic(broker: Broker) -> str:
     name = f"refused-{next(_numbers)}"
-    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=name, partitions=1)
+    create_topic(broker.kafka, name, 1)
     return name
 
 
-def expect_only(broker: Broker, agents: Agents, topic: str, text: bytes) -> None:
+def expect_nothing_else(broker: Broker, topic: str) -> None:
     """Write one more message, and see that it is all there is."""
-    Confluent(broker.kafka).write(topic, [Message(text)], way="single", codec="none")
-    assert agents.kafka("4.3").call("offsets", bootstrap=broker.kafka, topic=topic) == {f"{topic}-0": [1, -1]}
+    Confluent(broker.kafka).write(topic, [Message(b"the only one")], way="single", codec="none")
+    assert end_offsets(broker.kafka, topic) == {0: 1}
 
 
 @pytest.mark.parametrize("header", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
@@ -39,7 +40,7 @@ def test_delay_asked_for_by_a_kafka_header(broker: Broker, agents: Agents, topic
     java = KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3")
     with pytest.raises(AgentError, match="delayed messages are not supported"):
         java.write(topic, messages, way="batch", codec=codec)
-    expect_only(broker, agents, topic, b"the only one")
+    expect_nothing_else(broker, topic)
 
 
 @pytest.mark.parametrize("version", ["5.5", "4.9"])
@@ -47,7 +48,7 @@ def test_delay_asked_for_by_a_rocketmq_level(broker: Broker, agents: Agents, top
     delayed: dict[str, Any] = Message(b"later").as_rocketmq_json() | {"delay_level": 3}
     with pytest.raises(AgentError, match="delayed messages are not supported"):
         agents.rocketmq(version).call("write", namesrv=broker.namesrv, topic=topic, how="sync", messages=[delayed])
-    expect_only(broker, agents, topic, b"the only one")
+    expect_nothing_else(broker, topic)
 
 
 @pytest.mark.parametrize("version", ["5.5", "4.9"])
@@ -55,14 +56,14 @@ def test_rocketmq_transaction(broker: Broker, agents: Agents, topic: str, versio
     message = Message(b"half").as_rocketmq_json()
     with pytest.raises(AgentError, match="transactional messages are not supported"):
         agents.rocketmq(version).call("send_transaction", namesrv=broker.namesrv, topic=topic, messages=[message])
-    expect_only(broker, agents, topic, b"the only one")
+    expect_nothing_else(broker, topic)
 
 
-def test_kafka_transaction(broker: Broker, agents: Agents, topic: str) -> None:
+def test_kafka_transaction(broker: Broker, topic: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": "t", "log_level": 0})
     with pytest.raises(confluent_kafka.KafkaException):
         producer.init_transactions(5)
-    expect_only(broker, agents, topic, b"the only one")
+    expect_nothing_else(broker, topic)
 
 
 def test_message_over_the_limit(broker: Broker, agents: Agents, topic: str) -> None:
@@ -74,4 +75,4 @@ def test_message_over_the_limit(broker: Broker, agents: Agents, topic: str) -> N
         kafka.write(topic, [Message(bytes(6 << 20))], way="single", codec="none")
     with pytest.raises(AgentError, match="the message body size over max value"):
         rocketmq.write(topic, [Message(bytes((4 << 20) + 1))], way="sync", codec="none")
-    expect_only(broker, agents, topic, b"the only one")
+    expect_nothing_else(broker, topic)

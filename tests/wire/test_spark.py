@@ -19,6 +19,7 @@ from tests.wire.clients.kafka_clients import KafkaJava
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import Spark, SparkSink, source
+from tests.wire.clients.topics import create_topic
 
 QUEUES = 3
 QUERY_WITHIN_S = 60
@@ -26,9 +27,9 @@ _numbers = itertools.count(int(time.time()))
 
 
 @pytest.fixture
-def topic(broker: Broker | Peers, agents: Agents) -> str:
+def topic(broker: Broker | Peers) -> str:
     name = f"spark-{next(_numbers)}"
-    agents.kafka("4.3").call("create_topic", bootstrap=broker.kafka, topic=name, partitions=QUEUES)
+    create_topic(broker.kafka, name, QUEUES)
     return name
 
 
