@@ -7,12 +7,12 @@
     GET  /api/segments          the files of the log         GET    /api/groups, /api/groups/{name}
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
-`bridge/http_views.py`.
+`bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX = 256  # Further ones are closed as soon as they are accepted.
 KEEPALIVE_S = 30
+SWEEP_S = 1
+STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,8 +49,16 @@ class HttpPort:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._patience_ms = broker.options.limits.first_request_ms
+        self._unheard: dict[web.RequestHandler, int] = {}  # Connections without a whole head yet, and when they end.
+        # Bodies stay as they come: a few KiB could inflate to a gigabyte before `client_max_size` is asked.
         self._runner = web.AppRunner(
-            self._application(), access_log=None, keepalive_timeout=KEEPALIVE_S, handle_signals=False
+            self._application(),
+            access_log=None,
+            auto_decompress=False,
+            handle_signals=False,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=STOP_S,
         )
 
     async def start(self) -> None:
@@ -60,7 +70,28 @@ class HttpPort:
     def connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the HTTP port is not started"
-        return server() if len(server.connections) < CONNECTIONS_MAX else _Refusal()
+        if len(server.connections) >= CONNECTIONS_MAX:
+            return _Refusal()
+        connection = server()
+        if not self._unheard:
+            self._sweep_later()
+        self._unheard[connection] = self._broker.clock.mono_ms() + self._patience_ms
+        return connection
+
+    def _sweep_later(self) -> None:
+        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close who has said nothing for too long; forget who has gone."""
+        mono_ms = self._broker.clock.mono_ms()
+        for connection, until_mono_ms in list(self._unheard.items()):
+            if connection.transport is not None and mono_ms < until_mono_ms:
+                continue
+            del self._unheard[connection]
+            if connection.transport is not None:
+                connection.transport.abort()
+        if self._unheard:
+            self._sweep_later()
 
     def _application(self) -> web.Application:
         application = web.Application(
@@ -118,7 +149,7 @@ class HttpPort:
 
     async def _create_topic(self, request: web.Request) -> web.Response:
         broker = self._broker
-        wanted = msgspec.json.decode(await request.read(), type=NewTopic)
+        wanted = _parsed(await self._read(request), NewTopic)
         queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
         topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
         await self._kept(promise)
@@ -150,6 +181,14 @@ class HttpPort:
             raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
         return _json(found)
 
+    async def _read(self, request: web.Request) -> bytes:
+        """Give the body; what goes wrong on its way is the client's fault."""
+        try:
+            async with asyncio.timeout(self._patience_ms / 1000):
+                return await request.read()
+        except (OSError, web.RequestPayloadError) as error:  # TimeoutError is an OSError.
+            raise web.HTTPBadRequest(text=f"the body did not come whole: {error or type(error).__name__}") from error
+
     async def _kept(self, promise: Promise) -> None:
         """Wait until what the answer reports is as durable as promised; raises StoreError."""
         store = self._broker.store
@@ -164,13 +203,14 @@ class HttpPort:
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The one table from our exceptions to HTTP's statuses; what is not in it is our bug, and ends the broker."""
+        self._unheard.pop(request.protocol, None)
         try:
             return await handler(request)
         except web.HTTPException as error:
             return _error(error.text or error.reason, error.status)
         except TopicExists as error:
             return _error(str(error), 409)
-        except (TopicError, InvalidConfig, msgspec.DecodeError) as error:
+        except (TopicError, InvalidConfig) as error:
             return _error(str(error), 400)
         except StoreError as error:
             return _error(str(error), 503)
@@ -183,8 +223,15 @@ class _Refusal(asyncio.Protocol):
     """Closes at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        # uvloop's transports have the methods of asyncio's, but not its class.
+        cast(asyncio.Transport, transport).abort()
+
+
+def _parsed(body: bytes, form: type[NewTopic]) -> NewTopic:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
 
 
 def _error(text: str, status: int) -> web.Response:

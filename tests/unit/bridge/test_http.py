@@ -99,6 +99,8 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics", b"", 400, "truncated"),
         ("POST", "/api/topics", b"{", 400, "truncated"),
         ("POST", "/api/topics", b"\xff\xfe", 400, ""),
+        ("POST", "/api/topics", b'{"name": "\xff"}', 400, "utf-8"),
+        ("POST", "/api/topics", b"[" * 100_000, 400, "object"),
         ("POST", "/api/topics", b'{"name": 3}', 400, "$.name"),
         ("POST", "/api/topics", b'{"name": "t", "surplus": 1}', 400, "surplus"),
         ("POST", "/api/topics", b'{"name": "a/b"}', 400, "legal neither"),
@@ -118,6 +120,33 @@ def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: b
     found, answer = bench.ask(method, path, body)
     assert (found, bench.failures) == (status, [])
     assert says in answer["error"]
+
+
+def test_compressed_body_is_not_opened() -> None:
+    head = b"POST /api/topics HTTP/1.1\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n"
+    bench = Bench()
+    assert bench.say(head + b"\x1f\x8b\x08\x00")[0] == 400
+    assert not bench.failures
+
+
+def test_body_that_its_client_cuts_short_is_not_our_bug() -> None:
+    async def cut() -> None:
+        port = HttpPort(bench.broker)
+        await port.start()
+        connection = port.connection()
+        assert isinstance(connection, asyncio.Protocol)
+        connect(connection, asyncio.get_running_loop())
+        connection.data_received(b"POST /api/topics HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\nhalf")
+        for _ in range(5):
+            await asyncio.sleep(0)  # The handler waits for the rest of the body.
+        connection.connection_lost(ConnectionResetError("gone"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await port.stop()
+
+    bench = Bench()
+    asyncio.run(cut())
+    assert not bench.failures
 
 
 def test_groups_show_positions_and_what_is_not_read_yet() -> None:
