@@ -176,10 +176,15 @@ def drop_page_cache(contender: Contender) -> None:
                 os.close(descriptor)
 
 
+def admin(contender: Contender) -> AdminClient:
+    """To be kept by the caller as long as its futures are: they end with it."""
+    return AdminClient({"bootstrap.servers": contender.kafka, "log_level": 4})
+
+
 def create_topic(contender: Contender, name: str) -> str:
     """Make a topic over Kafka; over RocketMQ alone the first send makes it."""
     if contender.kafka:
-        client = AdminClient({"bootstrap.servers": contender.kafka})
+        client = admin(contender)
         for made in client.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
             made.result(30)
     return name

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
 
 from benchmarks import librdkafka
 from benchmarks.contenders import (
@@ -32,6 +31,7 @@ from benchmarks.contenders import (
     Duolog,
     Kafka,
     RocketMQ,
+    admin,
     anonymous_mb,
     cpu_s,
     create_topic,
@@ -434,7 +434,8 @@ def _run_group(
             try:
                 _run_row(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
             except Exception as error:  # noqa: BLE001  # Shown in the table, beside the rows that ran.
-                outcome.error = f"{type(error).__name__}: {error}"
+                outcome.error = " ".join([type(error).__name__, *getattr(error, "__notes__", ()), str(error)])
+                say(f"{row.name}: {outcome.error}")
             yield outcome
     finally:
         for broker in brokers:
@@ -458,7 +459,11 @@ def _run_round(row: Row, grounds: list[Ground], prepared: list[Any], outcome: Ou
     for ground, what in zip(grounds, prepared, strict=True):
         for each in grounds:
             settle(each.broker)
-        outcome.note(ground.broker.name, row.run(ground, what))
+        try:
+            outcome.note(ground.broker.name, row.run(ground, what))
+        except Exception as error:
+            error.add_note(f"against {ground.broker.name}")
+            raise
 
 
 # -- Topics
@@ -482,5 +487,6 @@ def delete_topic(broker: Contender, topic: str) -> None:
     """Let its data go, so that rounds do not fill the disk. RocketMQ alone keeps what it has; it is little."""
     if broker.kafka:
         with suppress(KafkaException):
-            for gone in AdminClient({"bootstrap.servers": broker.kafka}).delete_topics([topic]).values():
+            client = admin(broker)
+            for gone in client.delete_topics([topic]).values():
                 gone.result(30)
