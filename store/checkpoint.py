@@ -2,14 +2,17 @@
 
 One unit as in the log (`store/format.py`), with the CRC over all of it, in a file of its own:
 
-    checkpoint       unit header: position = where to go on, epoch, stored_ms
+    checkpoint       unit header: the position whose state this is, epoch, stored_ms
                      CHECKPOINT   the state of the log
                      SNAPSHOT     the queues, with the rows of their indexes that are durable
                      SEGMENT ...  one for each segment: the queues that may be live in it, and up to where
                      STATE ...    records that rebuild the replayer's state
 
-Written under another name, synced, renamed: there is always a whole one. It is derived; without it, or when it
-is damaged, recovery reads the whole log. It may only be written when the log is durable up to its position.
+Written under another name, synced, renamed: there is always a whole one. It is derived; without it, or when it is
+damaged, recovery reads the whole log. It may only be written when the log is durable up to its position.
+
+The indexes are older than the rest: they are flushed queue by queue while appends go on. All rows of entries below
+`read_from` are in their files, so recovery reads from there, and up to `position` takes nothing but missing rows.
 """
 
 import logging
@@ -40,9 +43,10 @@ log = logging.getLogger("store")
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What a checkpoint says. Replaying the log from `position` on completes it."""
+    """What a checkpoint says. Replaying the log behind `position` completes it."""
 
     position: int
+    read_from: int  # at most `position`
     epoch: int
     stored_ms: int
     snapshot_position: int  # of the newest snapshot unit in the log
@@ -55,7 +59,7 @@ class Checkpoint:
 def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
     """Return the bytes of the file."""
     controls = [
-        checkpoint_control(checkpoint.snapshot_position, checkpoint.closed),
+        checkpoint_control(checkpoint.read_from, checkpoint.snapshot_position, checkpoint.closed),
         snapshot_control(checkpoint.queues),
         *starmap(segment_control, checkpoint.last_offsets.items()),
     ]
@@ -74,7 +78,9 @@ def decode_checkpoint(found: bytes) -> Checkpoint:
     """Read the bytes of the file; raises BadUnit."""
     block = memoryview(found)
     header = check_unit(block, 0)
-    checkpoint = Checkpoint(header.position, header.epoch, header.stored_ms, NO_SNAPSHOT, False, [], {}, [])
+    checkpoint = Checkpoint(
+        header.position, header.position, header.epoch, header.stored_ms, NO_SNAPSHOT, False, [], {}, []
+    )
     last_offsets: dict[int, dict[int, int]] = {}
     records = []
     for entry in entries_of(block[: header.size], header.position, header.entry_count):
@@ -85,7 +91,7 @@ def decode_checkpoint(found: bytes) -> Checkpoint:
         elif entry.kind == Kind.SNAPSHOT:
             checkpoint.queues = list(read_queue_rows(entry.frame))
         elif entry.kind == Kind.CHECKPOINT:
-            checkpoint.snapshot_position, checkpoint.closed = read_log_state(entry.frame)
+            checkpoint.read_from, checkpoint.snapshot_position, checkpoint.closed = read_log_state(entry.frame)
     checkpoint.last_offsets, checkpoint.records = last_offsets, records
     return checkpoint
 

@@ -1,14 +1,17 @@
 """When a checkpoint is due, what it says, and what may go once it is in place.
 
-    capture      in the loop's thread: the state of this moment, at position C
-    wait         until the log is durable up to C
-    run          in the background: sync the indexes, then write the file that counts their rows
-    take over    in the loop's thread: index files of dropped topics go, and segments in which nothing is live
+    begin      in the loop's thread, at position R
+    flush      the indexes that have rows of entries below R in memory only: a few in each turn of the loop
+    capture    the state of a moment, at position C
+    wait       until the log is durable up to C
+    run        in the background: sync the indexes, then write the file that counts their rows
+    end        in the loop's thread: index files of dropped topics go, and segments in which nothing is live
 
-So a removal always finds what made it possible kept twice: in the checkpoint, for the next start, and in the log, for
-a start without it. For the latter a segment goes only below a snapshot unit, which holds all state once more.
+A start reads the log from R on. A removal finds what made it possible kept twice: in the checkpoint for the next start,
+and in the log for a start without one. For the latter a segment goes only below a snapshot unit, which holds all
+state once more.
 
-The capture is not cut into slices: it costs about 1 us for each state record, and 3 us for each queue.
+The capture is not cut into slices: it costs the loop about 1 us for each state record and each queue.
 """
 
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ from store.queue_index import IndexSync, QueueIndex
 from store.queues import Queues
 from store.replay import Replayer
 from store.segment import Segment
+
+FLUSHED_AT_ONCE = 32  # indexes in one turn of the loop, at about 25 us each
 
 
 @dataclass(slots=True)
@@ -60,7 +65,8 @@ class Checkpoints:
         snapshot_position: int,
     ) -> None:
         self.snapshot_position = snapshot_position  # of the newest snapshot unit in the log
-        self.running: CheckpointTask | None = None  # one at a time
+        self.is_running = False  # one at a time
+        self.task: CheckpointTask | None = None  # of the one that runs, once it is captured
         self._files = files
         self._bytes = options.checkpoint_bytes
         self._interval_ms = options.checkpoint_interval_ms
@@ -70,13 +76,16 @@ class Checkpoints:
         self._position = position  # of the one in place
         self._begun_mono_ms: int | None = None  # the last one; None: nobody has asked the time yet
         self._is_asked_for = False
+        self._read_from = 0  # of the one that runs
+        self._to_flush: list[QueueIndex] = []
+        self.flushed_at_once = FLUSHED_AT_ONCE
 
     def is_due(self, mono_ms: int) -> bool:
         """By bytes appended, by time if anything was, or because somebody asked."""
         appended_bytes = self._log.next_position - self._position
         if self._begun_mono_ms is None:
             self._begun_mono_ms = mono_ms
-        if self.running is not None or not appended_bytes:
+        if self.is_running or not appended_bytes:
             return False
         is_late = mono_ms - self._begun_mono_ms >= self._interval_ms
         return self._is_asked_for or appended_bytes >= self._bytes or is_late
@@ -87,12 +96,29 @@ class Checkpoints:
     def note_time(self, mono_ms: int) -> None:
         self._begun_mono_ms = mono_ms
 
+    def begin(self) -> None:
+        """All that was appended must be written."""
+        assert not self.is_running, "one checkpoint at a time"
+        self.is_running = True
+        self._is_asked_for = False
+        self._read_from = self._log.next_position
+        self._to_flush = [queue.index for queue in self._queues if queue.index.wants_flush]
+
+    def flush_some(self) -> bool:
+        """Flush a few indexes; true when all are. Raises OSError, and may be called again."""
+        for _ in range(min(self.flushed_at_once, len(self._to_flush))):
+            self._to_flush[-1].flush()
+            self._to_flush.pop()
+        return not self._to_flush
+
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
-        """Take the present state. All that was appended must be written, and all rows of the indexes too."""
-        assert self.running is None, "one checkpoint at a time"
+        """Take the present state. All that was appended must be written."""
+        assert self.is_running, "begin comes first"
+        assert not self._to_flush, "the indexes come first"
         log = self._log
         checkpoint = Checkpoint(
             position=log.next_position,
+            read_from=self._read_from,
             epoch=log.epoch,
             stored_ms=stored_ms,
             snapshot_position=self.snapshot_position,
@@ -101,20 +127,22 @@ class Checkpoints:
             last_offsets={segment.start: dict(segment.last_offsets) for segment in log.segments if not segment.is_gap},
             records=list(self._replayer.snapshot()),
         )
-        self._is_asked_for = False
-        self.running = CheckpointTask(
+        limit = min(self._read_from, self.snapshot_position)
+        self.task = CheckpointTask(
             self._files,
             checkpoint,
             self._queues.index_files.take_unsynced(),
-            dead=[segment for segment in self.dead_segments() if segment.known_end <= self.snapshot_position],
+            dead=[segment for segment in self.dead_segments() if segment.known_end <= limit],
             starts=[(queue.index, queue.start_offset) for queue in self._queues],
             dropped=list(self._queues.dropped),
         )
-        return self.running
+        return self.task
 
-    def take_over(self, task: CheckpointTask) -> None:
-        """Its file is in place."""
-        self._position = task.checkpoint.position
+    def end(self, task: CheckpointTask | None) -> None:
+        """The file of the task is in place; None: it came to nothing."""
+        self.is_running, self.task = False, None
+        if task is not None:
+            self._position = task.checkpoint.position
 
     # -- Dead segments
 

@@ -9,7 +9,7 @@ Their form is CONTROL_FORM, their `kind` one of these; all that they carry besid
 
 and only in the checkpoint file (`store/checkpoint.py`):
 
-    CHECKPOINT       payload  snapshot_position i64 | closed u8
+    CHECKPOINT       payload  read_from u64 | snapshot_position i64 | closed u8
     SEGMENT          key = start position                                   what may be live in it
                      payload  queue key u64 | last offset u64 | ...
 """
@@ -43,18 +43,18 @@ class Control:
 
 
 class QueueRow(NamedTuple):
-    """A queue as a snapshot knows it. The last two count its index and are trusted in a checkpoint only."""
+    """A queue as a snapshot knows it."""
 
     key: int
     start_offset: int
     end_offset: int
-    end_row: int
+    end_row: int  # of the rows that its index has in files; only a checkpoint's can be trusted
 
 
 _OFFSETS = Struct(">QQ")
 _QUEUE_ROW = Struct(">QQQQ")
 _PAIR = Struct(">QQ")
-_LOG_STATE = Struct(">qB")
+_LOG_STATE = Struct(">QqB")
 
 
 def queue_control(key: int, start_offset: int, end_offset: int) -> Control:
@@ -83,11 +83,11 @@ def read_last_offsets(payload: Buffer) -> dict[int, int]:
     return dict(_PAIR.iter_unpack(payload))
 
 
-def checkpoint_control(snapshot_position: int, closed: bool) -> Control:
-    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(snapshot_position, closed))
+def checkpoint_control(read_from: int, snapshot_position: int, closed: bool) -> Control:
+    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(read_from, snapshot_position, closed))
 
 
-def read_log_state(payload: Buffer) -> tuple[int, bool]:
-    """Return (snapshot_position, closed) of a CHECKPOINT entry."""
-    snapshot_position, closed = _LOG_STATE.unpack(payload)
-    return snapshot_position, bool(closed)
+def read_log_state(payload: Buffer) -> tuple[int, int, bool]:
+    """Return (read_from, snapshot_position, closed) of a CHECKPOINT entry."""
+    read_from, snapshot_position, closed = _LOG_STATE.unpack(payload)
+    return read_from, snapshot_position, bool(closed)

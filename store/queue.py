@@ -66,6 +66,13 @@ class Queue:
         self.start_offset = offset
         self.end_offset = max(self.end_offset, offset)
         self.visible_end = max(self.visible_end, offset)
+        self.count_bytes()
+
+    def count_bytes(self) -> None:
+        """Find out how many of the index's bytes lie below the log start."""
+        offset = self.start_offset
+        if not offset:
+            return
         number = self.index.find_offset(offset, block=True)
         assert number is not None, "an index that may block answers"
         rows = self.index.rows(number, block=True) or []

@@ -130,6 +130,11 @@ class QueueIndex:
         return tail.first_row + len(tail) // ROW_SIZE
 
     @property
+    def written_row(self) -> int:
+        """The rows below this one are in files."""
+        return self._written_row
+
+    @property
     def memory_bytes(self) -> int:
         return len(self._tail)
 

@@ -72,7 +72,7 @@ class Queues:
 
     def rows(self) -> list[QueueRow]:
         """Return the table as a snapshot or a checkpoint keeps it."""
-        return [QueueRow(queue.key, queue.start_offset, queue.end_offset, queue.index.end_row) for queue in self]
+        return [QueueRow(queue.key, queue.start_offset, queue.end_offset, queue.index.written_row) for queue in self]
 
     def restore(self, rows: Iterable[QueueRow]) -> None:
         """Take the queues of a checkpoint; raises Corruption when rows of an index are missing."""
@@ -82,8 +82,7 @@ class Queues:
             if index.end_offset > row.end_offset:
                 raise Corruption(f"the index of {topic}/{queue_id} ends at {index.end_offset}, not {row.end_offset}")
             queue = Queue(row.key, index, durable=self._durable)
-            queue.end_offset = row.end_offset
-            queue.move_start(row.start_offset)
+            queue.start_offset, queue.end_offset = row.start_offset, row.end_offset
             self._by_key[row.key] = queue
 
     def forget(self) -> None:
@@ -95,9 +94,10 @@ class Queues:
         self._remove_unknown()
 
     def show_all(self) -> None:
-        """Everything recovered is durable, and visible."""
+        """Everything is recovered, so it is durable and visible."""
         for queue in self:
             queue.visible_end = queue.end_offset
+            queue.count_bytes()
         self._remove_unknown()
 
     def _remove_unknown(self) -> None:

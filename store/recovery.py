@@ -105,7 +105,7 @@ def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Che
         raise Corruption(
             f"no files in {LOG_DIRECTORY}/, and a checkpoint says that the log reached {checkpoint.position}"
         )
-    if checkpoint and checkpoint.position >= segments.start:
+    if checkpoint and checkpoint.read_from >= segments.start:
         try:
             queues.restore(checkpoint.queues)
         except Corruption as reason:
@@ -128,16 +128,22 @@ class _Verification:
     def __init__(self, files: Files, segments: Segments, checkpoint: Checkpoint | None) -> None:
         self._files = files
         self._segments = segments
-        self.first = checkpoint.position if checkpoint else segments.start
+        self.first = checkpoint.read_from if checkpoint else segments.start
         self.end = self.first
         self.reason = "nothing more is written"
         self.epoch = checkpoint.epoch if checkpoint else 0
         self.stored_ms = checkpoint.stored_ms if checkpoint else 0
         self.snapshot_position = checkpoint.snapshot_position if checkpoint else NO_SNAPSHOT
         self.closed = checkpoint.closed if checkpoint else True
+        self.durable = checkpoint.position if checkpoint else 0  # what a checkpoint says; units say more
         self.units = 0
 
     def run(self) -> None:
+        self._walk()
+        if self.end < self.durable:
+            raise Corruption(f"{self.reason}; but a checkpoint says that the log was durable up to {self.durable}")
+
+    def _walk(self) -> None:
         for segment in self._segments.between(self.first, POSITION_MAX):
             if segment.is_gap:
                 self.end = segment.known_end
@@ -149,7 +155,9 @@ class _Verification:
     def _verify(self, segment: Segment) -> None:
         limit = readable_end(self._files, self._segments, segment)
         if limit < self.end:
-            raise Corruption(f"{segment.path} ends at {limit}, and a checkpoint says that the log reached {self.end}")
+            raise Corruption(
+                f"{segment.path} ends at {limit}, and a checkpoint says that the log reached {self.durable}"
+            )
         try:
             for block, at, position in units_of_segment(self._files, self._segments, segment, self.end, limit):
                 self._take(check_unit(block, at, position))

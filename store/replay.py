@@ -52,8 +52,9 @@ class Replay:
         self._segment = segments.find(segments.start)
         self._queues = queues
         self._replayer = replayer
-        # State records below are not needed; snapshots other than this one repeat what is known.
-        self._state_from = checkpoint.position if checkpoint else max(snapshot_position, 0)
+        # Below, the checkpoint knows all but the rows that its indexes had in memory.
+        self._known_to = checkpoint.position if checkpoint else 0
+        # Without one, state below the newest snapshot is not needed; other snapshots repeat what is known.
         self._snapshot_position = NO_SNAPSHOT if checkpoint else snapshot_position
         self._is_rebuild = checkpoint is None
         self.entries = 0
@@ -69,17 +70,36 @@ class Replay:
             return
         if position >= self._segment.known_end:
             self._segment = self._segments.find(position)
-        is_old = position < self._state_from
-        is_repeated = flags & SNAPSHOT_FLAG and position != self._snapshot_position
-        for entry in entries_of(block[at : at + size], position, entry_count):
+        entries = entries_of(block[at : at + size], position, entry_count)
+        if position < self._known_to:
+            self._take_rows(entries, stored_ms)
+        else:
+            is_old = position < self._snapshot_position
+            is_repeated = flags & SNAPSHOT_FLAG != 0 and position != self._snapshot_position
+            self._take_entries(entries, stored_ms, is_old=is_old, has_state=not (is_old or is_repeated))
+        self.entries += entry_count
+
+    def _take_entries(self, entries: Iterable[Entry], stored_ms: int, *, is_old: bool, has_state: bool) -> None:
+        for entry in entries:
             if entry.form >= FIRST_FRAME_FORM:
                 self._take_frame(entry, stored_ms, is_old)
             elif entry.form == CONTROL_FORM:
                 self._take_control(entry)
-            elif not (is_old or is_repeated):
+            elif has_state:
                 slot = Slot(entry.position, NO_OFFSET, stored_ms)
                 self._replayer.replay_state(bytes(entry.frame), slot)
-        self.entries += entry_count
+
+    def _take_rows(self, entries: Iterable[Entry], stored_ms: int) -> None:
+        """Add the rows that an index has not got yet, and nothing else."""
+        for position, form, kind, key, base_offset, count, tags, timestamp_ms, frame, _ in entries:
+            if form >= FIRST_FRAME_FORM:
+                index = self._queues.get(key).index
+                if base_offset >= index.end_offset and index.append(
+                    base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form
+                ):
+                    index.flush()
+            elif form == CONTROL_FORM and kind == Kind.TOPIC_DROPPED:
+                self._queues.drop_topic(Queue.split(key)[0])  # its frames above have made queues of it again
 
     # -- Frames
 

@@ -87,6 +87,7 @@ class Store:
         self._full_indexes: dict[QueueIndex, None] = {}  # flushed with the next write
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
+        self._is_closed = False
         self._checkpoints = Checkpoints(
             files,
             options,
@@ -140,8 +141,11 @@ class Store:
         if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
             self._write_and_sync()
-        self._checkpoints.running = None
+        if task := self._checkpoints.task:
+            self._run_checkpoint(task, None)  # once more, as for syncs
+        self._checkpoints.end(None)
         self._begin_checkpoint(closed=True)
+        self._is_closed = True
         self._log.segments.close()
         self._queues.index_files.close()
         self._files.close(self._lock)
@@ -515,34 +519,55 @@ class Store:
         self._begin_checkpoint(closed=False)
 
     def _begin_checkpoint(self, *, closed: bool) -> None:
-        """Write all there is without telling anybody, for who is told may append, and the capture would miss that."""
-        if self._checkpoints.running is not None or self._has_ended:
+        if not self._checkpoints.is_running and self._write_silently():
+            self._checkpoints.begin()
+            self._flush_for_checkpoint(closed)
+
+    def _flush_for_checkpoint(self, closed: bool, _: object = None) -> None:
+        """Flush indexes slice by slice, each in its own turn of the loop; behind the last one capture the state."""
+        if self._is_closed:
             return
+        try:
+            is_flushed = self._checkpoints.flush_some()
+            while closed and not is_flushed:
+                is_flushed = self._checkpoints.flush_some()
+        except OSError as error:
+            self._write_failed(error)
+            self._checkpoints.end(None)
+            return
+        if not is_flushed:
+            self.background.submit(_do_nothing, partial(self._flush_for_checkpoint, closed))
+        elif not self._write_silently():
+            self._checkpoints.end(None)
+        else:
+            task = self._checkpoints.capture(self._stored_ms, closed=closed)
+            self.when(Promise(task.checkpoint.position, durable=True), partial(self._run_checkpoint, task))
+
+    def _write_silently(self) -> bool:
+        """Write and tell nobody yet: who is told may append, and a capture would miss that. False if it failed."""
+        if self._has_ended:
+            return False
         try:
             self._log.write()
         except OSError as error:
             self._write_failed(error)
-            return
-        self._full_indexes.update((queue.index, None) for queue in self._queues if queue.index.wants_flush)
-        if self._flush_indexes():
-            task = self._checkpoints.capture(self._stored_ms, closed=closed)
-            self.when(Promise(task.checkpoint.position, durable=True), partial(self._submit_checkpoint, task))
+            return False
+        return True
 
-    def _submit_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
+    def _run_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
         if error is not None:
-            self._checkpoints.running = None
+            self._checkpoints.end(None)
         else:
-            self.background.submit(task.run, partial(self._checkpointed, task))
+            self.background.submit(task.run, partial(self._end_checkpoint, task))
 
-    def _checkpointed(self, task: CheckpointTask, outcome: Failure | None) -> None:
+    def _end_checkpoint(self, task: CheckpointTask, outcome: Failure | None) -> None:
         """Take the outcome of its run; what only the checkpoint before needed may go."""
-        if task is not self._checkpoints.running:
-            return  # The store was closed meanwhile.
-        self._checkpoints.running = None
+        if self._is_closed:
+            return
+        self._checkpoints.end(task if outcome is None else None)
         if outcome is not None:
             self._checkpoint_failed(task, outcome)
             return
-        self._checkpoints.take_over(task)
         try:
             self._queues.clean_up(task.dropped, task.starts)
         except OSError as error:
@@ -612,3 +637,7 @@ def _log_failure(outcome: Failure | None) -> None:
 
 def _ignore(_: object) -> None:
     pass
+
+
+def _do_nothing() -> None:
+    """A turn of the background thread: what follows it is another turn of the loop."""

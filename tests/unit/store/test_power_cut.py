@@ -51,6 +51,7 @@ class History:
         self.notes = Notes()
         self.store = Store.open(self.disk, OPTIONS, self.notes, self.now_ms)
         self.store.background = self.background = Deferred()
+        self.store._checkpoints.flushed_at_once = 1  # so that appends come between the flushes of a checkpoint
         self.sync = None
         self.boundaries |= {self.store.recovery.end_position, self.store.next_position}
         for queue in self.store.queues():
@@ -60,7 +61,7 @@ class History:
 
     def run(self) -> None:
         steps = [
-            (self.append, 40), (self.write, 14), (self.begin_sync, 12), (self.end_sync, 12), (self.work, 8),
+            (self.append, 40), (self.write, 14), (self.begin_sync, 12), (self.end_sync, 12), (self.work, 20),
             (self.checkpoint, 3), (self.trim, 3), (self.expire, 2), (self.remove_dead_segments, 3),
             (self.drop_topic, 1), (self.restart, 0.7), (self.kill, 0.7),
             (self.fill_the_disk, 1), (self.make_room, 4),
