@@ -2,11 +2,12 @@
 
 Imports nothing of the project. The main names:
 
-    Store, Replayer          store/store.py      append, promises, reading, retention, checkpoints
+    Store                    store/store.py      append, promises, reading, retention, checkpoints
+    Replayer                 store/replay.py     who owns the state that the log holds
     Frame, State, Promise    store/entry.py      what crosses the border
     StoreOptions             store/options.py
     Files, RealFiles         store/files.py      the one door to the disk
-    Flusher, Readers         store/flusher.py, store/readers.py: the only threads
+    Flusher                  store/flusher.py    the only threads
 
 A first look:
 

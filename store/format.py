@@ -102,7 +102,7 @@ def seal_unit(
 def put_entry(buffer: bytearray, at: int, form: int, kind: int, key: int, payload: Buffer) -> int:
     """Encode an entry that belongs to no offset (state, control) at `buffer[at]`; returns the place behind it.
 
-    `buffer` must be zero there. Frames are encoded in `store/store.py`, where their offsets are assigned.
+    `buffer` must be zero there. Frames are encoded in `store/encode.py`.
     """
     size = len(payload)
     ENTRY_HEADER.pack_into(buffer, at, size, form, kind, 0, key, NO_OFFSET, 0, 0, -1)

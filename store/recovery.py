@@ -45,9 +45,9 @@ class RecoveryReport(NamedTuple):
     """What a start found and did, for one line in the log."""
 
     clean: bool  # the last run ended in order
-    checkpoint_position: int  # where reading began; -1: no checkpoint, the whole log was read
+    checkpoint_position: int  # of the checkpoint that was taken; -1: none, the whole log was read
     end_position: int
-    units: int  # read behind the checkpoint
+    units: int  # that were read
     entries: int
     cut_bytes: int  # of a torn tail
     segments: int
