@@ -13,7 +13,7 @@ from uuid import UUID
 
 from bridge.answers import Answer
 from bridge.kafka.configs import described, overrides_of
-from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
+from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
 from bridge.kafka.request import NO_THROTTLE, Request, later
 from bridge.topic_configs import TABLE as TOPIC_CONFIGS
 from bridge.topics import InvalidQueueCount, InvalidTopicName, Topic
@@ -46,7 +46,7 @@ def create_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
             promise = later(promise, created)
         except ANSWERABLE as error:
             result = request.types.CreatableTopicResult(
-                name=wish.name, topic_id=None, error_code=code_of(error), error_message=str(error), configs=()
+                name=wish.name, topic_id=None, error_code=code_of(error), error_message=message_of(error), configs=()
             )
         results[wish.name] = result
     return request.answer(
@@ -127,7 +127,7 @@ def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
                 promise = later(promise, broker.topics.delete(topic, broker.clock.now_ms()))
                 _wake(broker, topic)
         except ANSWERABLE as refusal:
-            error, message = code_of(refusal), str(refusal)
+            error, message = code_of(refusal), message_of(refusal)
         results.append(
             request.types.DeletableTopicResult(
                 name=topic.kafka_name if topic else name,
@@ -165,7 +165,7 @@ def create_partitions(broker: "Broker", connection: "KafkaConnection", request: 
             else:
                 promise = later(promise, broker.topics.add_queues(topic, wish.count, broker.clock.now_ms()))
         except ANSWERABLE as refusal:
-            error, message = code_of(refusal), str(refusal)
+            error, message = code_of(refusal), message_of(refusal)
         results[wish.name] = request.types.CreatePartitionsTopicResult(
             name=wish.name, error_code=error, error_message=message
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
+from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
 from bridge.kafka.request import NO_THROTTLE, Request, later
 from bridge.topic_configs import TABLE, ConfigType, InvalidConfig, check, value_of
 from bridge.topics import Topic, UnknownTopic
@@ -70,7 +70,7 @@ def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
             if not names or row.name in names
         )
     except ANSWERABLE as refusal:
-        error, message = code_of(refusal), str(refusal)
+        error, message = code_of(refusal), message_of(refusal)
     return request.types.DescribeConfigsResult(
         error_code=error,
         error_message=message,
@@ -216,7 +216,7 @@ def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any
             if not request.body.validate_only:
                 promise = later(promise, broker.topics.configure(topic, overrides, broker.clock.now_ms()))
         except ANSWERABLE as refusal:
-            error, message = code_of(refusal), str(refusal)
+            error, message = code_of(refusal), message_of(refusal)
         results.append(
             request.types.AlterConfigsResourceResponse(
                 error_code=error,

@@ -3,6 +3,8 @@
 Kafka's clients retry some codes and give up on others, so the choice decides what their users see.
 """
 
+from typing import Final
+
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence
 from bridge.publish import NotSupported, ProduceRefused
@@ -11,6 +13,9 @@ from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, To
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from store.errors import Corruption, EntryTooLarge, OffsetOutOfRange, StoreError
+
+# Of a text that goes into an answer. It may quote the request, and older versions have no longer strings than 32 KiB.
+MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
 class InvalidRequest(Exception):
@@ -57,3 +62,8 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, InvalidBatch):
         return _REASONS[error.reason]
     return next(code for exception, code in _CODES if isinstance(error, exception))
+
+
+def message_of(error: Exception) -> str:
+    """Say what the client's user reads."""
+    return str(error)[:MESSAGE_CHARACTERS_MAX]

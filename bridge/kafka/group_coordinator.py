@@ -20,6 +20,9 @@ from protocol.kafka.api import ErrorCode
 
 MEMBERS_MAX = 100_000  # of all groups, member ids given out and not yet used included; further ones are refused
 HELD_BYTES_MAX = 64 << 20  # of metadata and assignments of all groups
+# Of a group's id, and of what its members call themselves, their type and their protocols. Kafka has no limit of its
+# own; without one, names that newer versions can spell would not fit into the answers of older ones.
+NAME_CHARACTERS_MAX = 1024
 
 
 class GroupCoordinator(Generic[Ticket]):
@@ -96,8 +99,10 @@ class GroupCoordinator(Generic[Ticket]):
 
     def _check_join(self, join: Join) -> ErrorCode:
         options = self._options
-        if not join.group_id:
+        if not 0 < len(join.group_id) <= NAME_CHARACTERS_MAX:
             return ErrorCode.invalid_group_id
+        if any(len(name) > NAME_CHARACTERS_MAX for name in _names_in(join)):
+            return ErrorCode.invalid_request
         if not options.session_timeout_min_ms <= join.session_timeout_ms <= options.session_timeout_max_ms:
             return ErrorCode.invalid_session_timeout
         group = self._groups.get(join.group_id)
@@ -163,6 +168,13 @@ class GroupCoordinator(Generic[Ticket]):
         if timer is not None:
             self._wheel.cancel(timer)
         self._timers[group.group_id] = self._wheel.add(due_ms, group.group_id)
+
+
+def _names_in(join: Join) -> Iterator[str]:
+    yield join.instance_id or ""
+    yield join.protocol_type
+    for name, _ in join.protocols:
+        yield name
 
 
 def _absent(group_id: str) -> ErrorCode:

@@ -12,6 +12,7 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync
+from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
 from bridge.kafka.request import NO_THROTTLE, Request, later
 from bridge.server import OutboxSlot
 from protocol.kafka.api import ErrorCode, milliseconds
@@ -52,7 +53,7 @@ def join_group(broker: "Broker", connection: "KafkaConnection", request: Request
         group_id=body.group_id,
         member_id=body.member_id,
         instance_id=getattr(body, "group_instance_id", None),
-        client_id=request.client_id,
+        client_id=request.client_id[:NAME_CHARACTERS_MAX],
         client_host=f"/{connection.peer[0]}",
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=milliseconds(body.rebalance_timeout) if request.version >= 1 else session_timeout_ms,

@@ -23,6 +23,7 @@ NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadat
 _NODES = (NODE_ID,)
 
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
+_NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
 _FIND_MANY_FROM = 4  # the version of FindCoordinator with several keys
 # The code on which librdkafka gives a transactional producer up; most others it takes for a passing state.
 NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
@@ -95,7 +96,7 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
     if names is None:
         topics = [_topic(types, topic, operations) for topic in broker.topics.all() if topic.is_listed]
     else:
-        topics = [_asked_topic(broker, types, name, topic_id, operations) for name, topic_id in names]
+        topics = [_asked_topic(broker, request, name, topic_id, operations) for name, topic_id in names]
     host, port = broker.kafka_address
     cluster_operations = getattr(request.body, "include_cluster_authorized_operations", False)
     return types.MetadataResponse(
@@ -109,20 +110,20 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
     )
 
 
-def _asked_topic(
-    broker: "Broker", types: ResponseTypes, name: str | None, topic_id: UUID | None, operations: int
-) -> Any:
+def _asked_topic(broker: "Broker", request: Request, name: str | None, topic_id: UUID | None, operations: int) -> Any:
+    types = request.types
     topic = broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
     if topic is not None:
         return _topic(types, topic, operations)
     if topic_id is not None:
         error = ErrorCode.unknown_topic_id
+        name = None if request.version >= _NULL_NAME_FROM else ""
     elif is_kafka_topic(name or ""):
         error = ErrorCode.unknown_topic_or_partition
     else:
         error = ErrorCode.invalid_topic_exception
     return types.MetadataResponseTopic(
-        error_code=error, name=None if topic_id is not None else name or "", topic_id=topic_id, partitions=()
+        error_code=error, name=name or "" if topic_id is None else name, topic_id=topic_id, partitions=()
     )
 
 

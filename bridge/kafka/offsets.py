@@ -14,6 +14,7 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group
+from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
 from bridge.kafka.groups import CONSUMER
 from bridge.kafka.request import NO_THROTTLE, Request
 from bridge.positions import Position
@@ -69,7 +70,7 @@ def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Requ
 def _check_committer(broker: "Broker", request: Request) -> ErrorCode:
     body = request.body
     generation = body.generation_id_or_member_epoch
-    if not body.group_id:
+    if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
     if not broker.families.admits(body.group_id, Family.KAFKA):
         # What Kafka says to an outsider who commits for a group that has members.

@@ -11,7 +11,7 @@ The request's timeout is ignored: there is no replica to wait for.
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE, code_of
+from bridge.kafka.errors import ANSWERABLE, code_of, message_of
 from bridge.kafka.metadata import NO_TRANSACTIONS
 from bridge.kafka.request import NO_THROTTLE, Request
 from protocol.kafka import produce as wire
@@ -60,7 +60,7 @@ def _append(
             topic, index, records or b"", now_ms, allows_zstd=allows_zstd
         )
     except ANSWERABLE as error:
-        return _refused(partition, code_of(error), str(error)), None
+        return _refused(partition, code_of(error), message_of(error)), None
     start = topic.queues[index].start_offset
     return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
 

@@ -20,6 +20,8 @@ from protocol.kafka.wire import ELEMENTS_MAX, MALFORMED, Buffer, read_uvarint, u
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
+_NULL: Final = -1  # the size or count that stands for null
+
 _FIXED_BYTES: Final = {
     "bool": 1,
     "int8": 1,
@@ -101,7 +103,7 @@ def _field(field: Field[Any], flexible: bool) -> _Step:
     type_, nullable = _without_none(field.type)
     if get_origin(type_) is tuple:
         element_type, _ = _without_none(get_args(type_)[0])
-        return _array(_of_type(element_type, field, flexible), flexible)
+        return _array(_of_type(element_type, field, flexible), flexible, nullable)
     step = _of_type(type_, field, flexible)
     if is_dataclass(type_) and nullable and "tag" not in field.metadata:
         return _nullable(step)
@@ -151,7 +153,7 @@ def _bytes(walk: _Walk, at: int) -> int:
 
 def _size(size: int) -> int:
     """A size or count as it stands; -1 stands for null."""
-    if size < -1:
+    if size < _NULL:
         raise ProtocolError(f"negative size {size}")
     return max(size, 0)
 
@@ -165,14 +167,17 @@ def _nullable(step: _Step) -> _Step:
     return walk_nullable
 
 
-def _array(step: _Step, flexible: bool) -> _Step:
+def _array(step: _Step, flexible: bool, nullable: bool) -> _Step:
     def walk_array(walk: _Walk, at: int) -> int:
         if flexible:
             count, at = read_uvarint(walk.buffer, at)
-            count = max(count - 1, 0)
+            count -= 1
         else:
-            count = _size(_I32.unpack_from(walk.buffer, at)[0])
+            (count,) = _I32.unpack_from(walk.buffer, at)
             at += 4
+        if count == _NULL and not nullable:
+            raise ProtocolError("null where an array must be")  # kio would give None.
+        count = _size(count)
         # An element takes a byte at least.
         if count > min(walk.elements_left, len(walk.buffer) - at):
             raise ProtocolError(f"an array of {count} elements in {len(walk.buffer) - at} bytes")

@@ -1,0 +1,114 @@
+"""Whatever a client asks, it gets an answer or loses its connection: nothing that it sends becomes a bug of ours.
+
+Requests are made along the schemas, of values that are on the edge of something; one desk serves them all.
+"""
+
+import struct
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from typing import Any, get_args, get_origin
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+
+from bridge.kafka import TABLE
+from protocol.kafka.api import ApiKey
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.kafka.desk import Client, Desk
+
+NAMES = st.sampled_from(["orders", "", "absent", "new", "g", "TBW102", "a b", "..", "x" * 300, "\u20ac", "__consumer_offsets"])  # fmt: skip # noqa: E501
+SMALL_INTEGERS = st.sampled_from([-1, 0, 1, 2, 3, 4, 5, 16, 32, 100, -2, -3, -100])
+BYTES = st.sampled_from([b"", b"\0", batch([b"a"]), batch([b"a"])[:-3], b"\0\0\0\0\0\x01\0\x06orders", b"\xff" * 70])
+DURATIONS = st.sampled_from([0, -1, 1, 6_000, 10_000, 2**31 - 1, -(2**31)]).map(lambda ms: timedelta(milliseconds=ms))
+TOPIC_ID = UUID(int=7)
+
+
+def integers(kind: str) -> st.SearchStrategy[int]:
+    for name, bits in (("i8", 8), ("i16", 16), ("i32", 32), ("i64", 64), ("u16", 15)):
+        if f".{name}'" in kind:
+            edges = st.sampled_from([2 ** (bits - 1) - 1, -(2 ** (bits - 1))])
+            return st.one_of(SMALL_INTEGERS, edges)
+    return SMALL_INTEGERS  # broker and producer ids
+
+
+def values(type_: Any) -> st.SearchStrategy[Any]:
+    """A strategy for a field of that type."""
+    is_union = get_origin(type_) not in (None, tuple)
+    if is_union:
+        return st.one_of(*(values(each) for each in get_args(type_)))
+    if type_ is type(None):
+        return st.none()
+    if get_origin(type_) is tuple:
+        return st.lists(values(get_args(type_)[0]), max_size=3).map(tuple)
+    if is_dataclass(type_):
+        return entities(type_)
+    kind = str(type_)
+    if type_ is bool:
+        return st.booleans()
+    if type_ is ErrorCode:
+        return st.just(ErrorCode.none)
+    if "Timedelta" in kind:
+        return DURATIONS
+    if type_ is bytes or "Records" in kind:
+        return BYTES
+    if type_ is UUID:
+        return st.just(TOPIC_ID)
+    if type_ is float or "f64" in kind:
+        return st.just(1.0)
+    if type_ is str or any(text in kind for text in ("Name", "GroupId", "TransactionalId")):
+        return NAMES
+    return integers(kind)
+
+
+def entities(entity_type: Any) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({field.name: values(field.type) for field in fields(entity_type)}).map(
+        lambda chosen: entity_type(**chosen)
+    )
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    desk = Desk()
+    desk.write(desk.topic(), b"a", b"b")
+    return desk
+
+
+KEYS = [pytest.param(api.key, id=api.key.name) for api in TABLE.values()]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_request_is_answered_or_closes(desk: Desk, key: ApiKey, data: st.DataObject) -> None:
+    version = data.draw(st.integers(TABLE[key].min_version, TABLE[key].max_version), label="version")
+    entity = data.draw(entities(load_request_schema(key, version)), label="request")
+    desk.topic()
+    client = desk.connect()
+    chosen = {field.name: getattr(entity, field.name) for field in fields(entity)}
+    number = client.send(key, version, is_answered=True, **chosen)
+    for _ in range(4):
+        desk.pass_ms(400_000)  # Whatever waits has had its time by now.
+    answer = client.answer_to(number)
+    assert answer is not None or client.is_closed or (key == ApiKey.PRODUCE and entity.acks == 0)
+    client.connection.close("")
+    desk.settle()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(sorted(TABLE)), version=st.integers(-1, 14), body=st.binary(max_size=80))
+def test_garbage_behind_a_header_is_answered_or_closes(desk: Desk, key: int, version: int, body: bytes) -> None:
+    client = desk.connect()
+    frame = struct.pack(">hhih", key, version, 1, -1) + body
+    client.connection.data_received(struct.pack(">i", len(frame)) + frame)
+    desk.loop.turn()
+    client.connection.close("")
+    desk.settle()
+
+
+def test_the_desk_is_none_the_worse(desk: Desk) -> None:
+    assert Client(desk).ask(ApiKey.METADATA, 12, topics=None) is not None
+    assert len(desk.purgatory) == 0

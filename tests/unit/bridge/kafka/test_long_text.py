@@ -1,0 +1,91 @@
+"""Text of any length is answered in every version: what a newer one can spell must not be too long for an older one.
+
+Every version of every API is asked with text that is as long as it can spell, the newest first, so that what these
+leave behind is what the older ones read. A text that does not fit into an answer ends the broker.
+"""
+
+import io
+import struct
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from typing import Any, get_args, get_origin
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+from bridge.kafka import TABLE
+from protocol.kafka.api import ApiKey, is_flexible
+from tests.unit.bridge.kafka.desk import Desk
+
+VERSIONS = [(api.key, v) for api in TABLE.values() for v in range(api.max_version, api.min_version - 1, -1)]
+CLASSIC_BYTES_MAX = (1 << 15) - 1
+COMPACT_BYTES = 40_000
+SESSION_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    desk = Desk()
+    desk.topic("orders")
+    return desk
+
+
+@pytest.mark.parametrize("letter", ["g", "\x01"], ids=["plain", "longer when quoted"])
+@pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
+def test_long_text_is_answered(desk: Desk, key: ApiKey, version: int, letter: str) -> None:
+    text = letter * (COMPACT_BYTES if is_flexible(key, version) else CLASSIC_BYTES_MAX)
+    ask(desk, key, version, _filled(load_request_schema(key, version), text))
+
+
+def test_members_with_long_names_are_described_in_every_version(desk: Desk) -> None:
+    client_id = "c" * CLASSIC_BYTES_MAX
+    for long in ({}, {"protocol_type": "t" * COMPACT_BYTES}, {"group_instance_id": "i" * COMPACT_BYTES}):
+        join = load_request_schema(ApiKey.JOIN_GROUP, 9)
+        filled = _filled(join, "g")
+        values = {field.name: getattr(filled, field.name) for field in fields(join)} | {"member_id": ""} | long
+        ask(desk, ApiKey.JOIN_GROUP, 5 if not long else 9, join(**values) if long else None, client_id)
+    for version in range(6):
+        ask(desk, ApiKey.DESCRIBE_GROUPS, version, _filled(load_request_schema(ApiKey.DESCRIBE_GROUPS, version), "g"))
+
+
+def ask(desk: Desk, key: ApiKey, version: int, entity: Any, client_id: str = "c") -> None:
+    """Send a request and see it answered, at once or in time; an exception would be one of the handler's."""
+    if entity is None:
+        entity = _filled(load_request_schema(key, version), "g", member_id="")
+    body = io.BytesIO()
+    entity_writer(type(entity))(body, entity)
+    name = client_id.encode()
+    tags = b"\0" if is_flexible(key, version) else b""
+    header = struct.pack(">hhih", key, version, 1, len(name)) + name + tags
+    client = desk.connect()
+    frame = header + body.getvalue()
+    client.connection.data_received(struct.pack(">i", len(frame)) + frame)
+    desk.settle()
+    desk.pass_ms(SESSION_MS)
+    assert client.transport.taken or client.is_closed
+
+
+def _filled(entity_type: Any, text: str, **given: Any) -> Any:
+    """A request whose texts are all that one; every array has the same element twice."""
+    return entity_type(**{field.name: given.get(field.name, _value(field.type, text)) for field in fields(entity_type)})
+
+
+def _value(type_: Any, text: str) -> Any:
+    if get_origin(type_) not in (None, tuple):
+        type_ = next(each for each in get_args(type_) if each is not type(None))
+    if get_origin(type_) is tuple:
+        return (_value(get_args(type_)[0], text),) * 2
+    if is_dataclass(type_):
+        return _filled(type_, text)
+    kind = str(type_)
+    if type_ is str or "Name" in kind or "GroupId" in kind or "TransactionalId" in kind:
+        return text
+    for name, value in (("bool", True), ("bytes", b"x"), ("Records", b""), ("UUID", UUID(int=7)), ("Timedelta", None)):
+        if name in kind:
+            return timedelta(milliseconds=SESSION_MS) if value is None else value
+    if type_ is ErrorCode:
+        return ErrorCode.none
+    return 0.0 if type_ is float or "f64" in kind else 1
