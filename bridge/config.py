@@ -377,6 +377,7 @@ def _convert(key: str, value: str | int, field_type: Any) -> Any:
 
 def _check_together(options: Options) -> None:
     """Check what one field cannot say alone."""
+    _check_advertised(options.server.advertise)
     store, groups, topics = options.store, options.groups, options.topics
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
@@ -390,6 +391,13 @@ def _check_together(options: Options) -> None:
     ):
         if low > high:
             raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def _check_advertised(host: str) -> None:
+    """Find the port or URL that Kafka's `advertised.listeners` would want: clients would only say "cannot resolve"."""
+    # An IPv6 address has two colons at least.
+    if host.count(":") == 1 or any(sign in host for sign in "/[], \t"):
+        raise ConfigError(f"server.advertise: expected a host name or address, without a port, got {host!r}")
 
 
 def _one_line(error: msgspec.ValidationError) -> str:

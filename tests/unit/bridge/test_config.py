@@ -54,6 +54,11 @@ def test_bad_file_is_one_line_that_names_the_setting(tmp_path: Path, toml: str, 
         ("store.flush", "no", "store.flush: expected one of sync, async, got 'no'"),
         ("topics.auto_create", "perhaps", "topics.auto_create: expected `bool`, got 'perhaps'"),
         ("no.such", "1", "no.such: no such setting; `duolog settings` lists them"),
+        (
+            "server.advertise",
+            "broker:9092",
+            "server.advertise: expected a host name or address, without a port, got 'broker:9092'",
+        ),
         ("kafka", "1", "kafka: no such setting; `duolog settings` lists them"),
     ],
 )
