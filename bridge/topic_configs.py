@@ -15,6 +15,7 @@ from bridge.config import Options
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+VALUE_CHARACTERS_MAX = 4096  # Of one config: it is kept, and older versions of DescribeConfigs spell 32 KiB.
 
 
 class InvalidConfig(Exception):
@@ -152,8 +153,9 @@ def check(configs: Mapping[str, str]) -> None:
         row = TABLE.get(name)
         if row is None:
             raise InvalidConfig(f"unknown topic config {name}")
-        if not row.check(value):
-            raise InvalidConfig(f"invalid value {value!r} for topic config {name} ({row.type.name.lower()})")
+        if len(value) > VALUE_CHARACTERS_MAX or not row.check(value):
+            shown = value[:VALUE_CHARACTERS_MAX]
+            raise InvalidConfig(f"invalid value {shown!r} for topic config {name} ({row.type.name.lower()})")
 
 
 def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> str:

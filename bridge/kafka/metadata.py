@@ -64,7 +64,7 @@ def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) 
     """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
-    names = None if everything else tuple((topic.name, getattr(topic, "topic_id", None)) for topic in asked)
+    names = None if everything else tuple(map(_name_and_id, asked))
     if names is not None:
         _create_missing(broker, request, [name for name, topic_id in names if topic_id is None])
     question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
@@ -74,6 +74,12 @@ def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) 
         broker.kafka_metadata.put(question, body)
     frame = encode_frame(request.api_key, request.version, request.correlation_id, body)
     return Answer(frame, broker.ledger.barrier())
+
+
+def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
+    """What names a topic. With an id its name means nothing, and is not kept with the answer, which lacks it too."""
+    topic_id = getattr(asked, "topic_id", None)
+    return asked.name if topic_id is None else None, topic_id
 
 
 def _create_missing(broker: "Broker", request: Request, names: Iterable[str | None]) -> None:
