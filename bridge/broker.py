@@ -38,6 +38,7 @@ from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
@@ -105,6 +106,7 @@ class Broker:
         )
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
         self.rocketmq_locks = Locks()
+        self.rocketmq_expected = Expected()
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)
 
@@ -264,7 +266,7 @@ class Broker:
         """Write what this turn appended, before its answers leave; set the next alarm."""
         if self.store.written != self.store.next_position:
             self.store.write()
-            self._flusher.wake()
+        self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
         self.ticker.arm()
 
     def _post(self, callback: Callable[[], object]) -> None:

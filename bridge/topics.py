@@ -307,15 +307,18 @@ class Topics:
 
         A retry or dead-letter topic is always created, with one queue. TopicConfigManager.java.
         """
-        if not names.is_rocketmq_topic(name) or self._is_reserved(name):
-            return None
-        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):
             return self.create(name, 1, {}, now_ms)[0]
         pattern = self._by_rocketmq_name.get(template)
-        if not self._options.auto_create or pattern is None or not pattern.perm & PERM_INHERIT:
+        if pattern is None or not pattern.perm & PERM_INHERIT or not self.may_auto_create_for_rocketmq(name):
             return None
         queue_count = min(wished_queues if wished_queues > 0 else self._options.queues, pattern.queue_count)
         return self.create(name, queue_count, {}, now_ms, perm=pattern.perm & ~PERM_INHERIT)[0]
+
+    def may_auto_create_for_rocketmq(self, name: str) -> bool:
+        """Say whether a topic of this name may be made from a template."""
+        may = self._options.auto_create and names.is_rocketmq_topic(name)
+        return may and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not self._is_reserved(name)
 
     def _is_reserved(self, name: str) -> bool:
         spelled = names.rocketmq_name(name)

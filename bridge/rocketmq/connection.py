@@ -21,6 +21,7 @@ from bridge.reading import Later
 from bridge.rocketmq import TABLE
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
+from bridge.rocketmq.expected import Asked
 from bridge.server import Connection
 from protocol.rocketmq import remoting
 from protocol.rocketmq.codes import ResponseCode
@@ -48,11 +49,11 @@ class RocketMQConnection(Connection):
 
     wire = "rocketmq"
 
-    __slots__ = ("_next_opaque", "held", "is_consumer", "is_member", "packed_peer")
+    __slots__ = ("_next_opaque", "asked", "held", "is_member", "packed_peer")
 
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
-        self.is_consumer = False  # As its questions to the name server tell.
+        self.asked = Asked()  # Of the name server.
         self.is_member = False  # It sent a heartbeat; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
         self.packed_peer = NO_HOST  # As the born host of its messages.

@@ -13,7 +13,7 @@ broker the decoding of the body, which costs it less than a message here.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.families import Family
@@ -32,10 +32,12 @@ from protocol.rocketmq.bodies import (
 )
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import ConsumerGroupRequest, UnregisterRequest
-from protocol.rocketmq.names import retry_topic
+from protocol.rocketmq.names import AUTO_CREATE_TOPIC, retry_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from protocol.rocketmq.tags import parse_expression
 from store.errors import StoreError
+
+NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -66,7 +68,16 @@ def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
     if broker.topics.by_rocketmq_name(retry) is None:
         with suppress(TopicError, StoreError):
             broker.topics.auto_create_for_rocketmq(retry, "", 1, now_ms)
+    for subscription in data.subscription_data_set:
+        _make_expected(broker, subscription.topic, now_ms)
     return True
+
+
+def _make_expected(broker: "Broker", name: str, now_ms: int) -> None:
+    """Make a topic whose consumers came first, as Kafka's consumers have theirs made."""
+    if broker.topics.by_rocketmq_name(name) is None and broker.rocketmq_expected.has(name, broker.clock.mono_ms()):
+        with suppress(TopicError, StoreError):
+            broker.topics.auto_create_for_rocketmq(name, AUTO_CREATE_TOPIC, NO_WISH, now_ms)
 
 
 def unregister_client(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:

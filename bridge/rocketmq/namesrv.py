@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Final
 from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
-from bridge.topics import Topic, TopicError
+from bridge.topics import AUTO_CREATED_QUEUES_MAX
 from protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.flags import PERM_READ_WRITE
 from protocol.rocketmq.headers import ClusterRequest, KeyValueRequest, TopicRequest
-from protocol.rocketmq.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from protocol.rocketmq.names import AUTO_CREATE_TOPIC
 from protocol.rocketmq.remoting import RemotingCommand
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
 MASTER_ID: Final = 0  # Producers look for this one.
-NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 
 # -- Routes
@@ -31,36 +30,30 @@ NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     name = TopicRequest.parse(command.ext).topic
-    connection.is_consumer |= name.startswith(RETRY_PREFIX)
-    topic = broker.topics.by_rocketmq_name(name) or _create_for_consumer(broker, connection, name)
-    # Producers ask for the template when they find no route, and then send with its name: which makes the topic.
-    if topic is None or (name == AUTO_CREATE_TOPIC and not broker.options.topics.auto_create):
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name[:300]}")
-    data = TopicRouteData(queue_datas=[_queues_of(broker, topic)], broker_datas=[broker_data(broker)])
+    topic = broker.topics.by_rocketmq_name(name)
+    options = broker.options
+    if topic is not None and (name != AUTO_CREATE_TOPIC or options.topics.auto_create):
+        # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
+        queue_count, perm = topic.queue_count, topic.perm
+    elif topic is None and _is_expected(broker, connection, name):
+        queue_count, perm = min(options.topics.queues, AUTO_CREATED_QUEUES_MAX), PERM_READ_WRITE
+    else:
+        remark = f"No topic route info in name server for the topic: {name[:300]}"
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+    queues = QueueData(
+        broker_name=options.rocketmq.broker, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
+    )
+    data = TopicRouteData(queue_datas=[queues], broker_datas=[broker_data(broker)])
     return answer(command, body=data, promise=broker.ledger.barrier())
 
 
-def _create_for_consumer(broker: "Broker", connection: "RocketMQConnection", name: str) -> Topic | None:
-    """Make the topic that a consumer waits for, as Kafka's consumers have theirs made.
-
-    A consumer that finds no route asks again after 30 s, and nothing that a broker may say makes it ask sooner: so one
-    that comes before its topic would see the first messages that late. Who asks for a retry topic is a consumer, and
-    asks for all its topics twice within moments of its start. A producer finds no route and then names its wishes in
-    the first send, so nothing is made for it here.
-    """
-    if not connection.is_consumer or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        return None
-    try:
-        return broker.topics.auto_create_for_rocketmq(name, AUTO_CREATE_TOPIC, NO_WISH, broker.clock.now_ms())
-    except (TopicError, StoreError):
-        return None
-
-
-def _queues_of(broker: "Broker", topic: Topic) -> QueueData:
-    count = topic.queue_count
-    return QueueData(
-        broker_name=broker.options.rocketmq.broker, read_queue_nums=count, write_queue_nums=count, perm=topic.perm
-    )
+def _is_expected(broker: "Broker", connection: "RocketMQConnection", name: str) -> bool:
+    """Say whether the topic will be made when this client needs it, see `expected.py`."""
+    mono_ms = broker.clock.mono_ms()
+    if not broker.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
+        return False
+    broker.rocketmq_expected.add(name, mono_ms)
+    return True
 
 
 def broker_data(broker: "Broker") -> BrokerData:

@@ -87,10 +87,14 @@ def _wanted_codes(broker: "Broker", request: PullRequest) -> frozenset[int]:
     subscription = group.subscriptions.get(request.topic) if group is not None else None
     if subscription is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
-    if subscription.sub_version < request.sub_version:
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     _check_type(subscription.expression_type)
-    return codes_of(subscription.sub_string)
+    codes = codes_of(subscription.sub_string)
+    # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
+    # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
+    # would wait a second, after every rebalance.
+    if codes and subscription.sub_version < request.sub_version:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return codes
 
 
 def _check_type(expression_type: str | None) -> None:

@@ -39,7 +39,7 @@ _UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = SendRequest.parse(command.ext)
     topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
-    queue_id = _queue_id(topic, request)
+    queue_id = _queue_id(broker, topic, request)
     raw = request.properties.encode()
     if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
         messages = _batched(broker, connection, request, command, raw)
@@ -76,13 +76,15 @@ def _create(broker: "Broker", request: SendRequest) -> Topic:
     return topic
 
 
-def _queue_id(topic: Topic, request: SendRequest) -> int:
+def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
     if not topic.perm & flags.PERM_WRITE:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
     queue_id = request.queue_id
     if queue_id < 0:
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
+        if broker.rocketmq_expected.has(request.topic, broker.clock.mono_ms()):
+            return queue_id % topic.queue_count  # Its route was given out before the topic was made.
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
             f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",

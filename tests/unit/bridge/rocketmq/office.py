@@ -23,6 +23,7 @@ from bridge.publish import Publisher
 from bridge.purgatory import Purgatory
 from bridge.reading import QueueReader
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
@@ -72,6 +73,7 @@ class Office:
         self.rocketmq_members: Members[RocketMQConnection] = Members(groups_max=100, subscriptions_max=10)
         self.rocketmq_groups = GroupConfigs(self.ledger, 100)
         self.rocketmq_locks = Locks()
+        self.rocketmq_expected = Expected()
         self.kafka_groups = KafkaGroups()
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory()
@@ -202,9 +204,15 @@ class Client:
         return self.ask(RequestCode.PULL_MESSAGE, **{**request, **fields})
 
     def beat(
-        self, *groups: str, client_id: str = "client", topics: Iterable[str] = ("orders",), **fields: object
+        self,
+        *groups: str,
+        client_id: str = "client",
+        topics: Iterable[str] = ("orders",),
+        version: int = 1,
+        expression: str = "*",
+        **fields: object,
     ) -> Any:
-        subscriptions = [SubscriptionData(topic=topic, sub_version=1) for topic in topics]
+        subscriptions = [SubscriptionData(topic=topic, sub_version=version, sub_string=expression) for topic in topics]
         consumers = [ConsumerData(group_name=name, subscription_data_set=subscriptions, **fields) for name in groups]
         data = HeartbeatData(
             client_id=client_id, consumer_data_set=consumers, producer_data_set=[ProducerData(group_name="shop")]

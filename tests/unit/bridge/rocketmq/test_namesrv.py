@@ -37,9 +37,10 @@ def test_route_waits_until_the_topic_is_durable(office: Office, client: Client) 
     assert client.last_answer().code == 0
 
 
-def test_no_route_for_what_is_not_there(office: Office, client: Client) -> None:
-    assert client.ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
-    assert office.topics.by_rocketmq_name("orders") is None
+@pytest.mark.parametrize("name", ["orders", "%RETRY%billing", "a.b", "SCHEDULE_TOPIC_XXXX", ""])
+def test_no_route_for_what_is_not_there(office: Office, client: Client, name: str) -> None:
+    assert client.ask(ROUTE, topic=name).code == ResponseCode.TOPIC_NOT_EXIST
+    assert office.topics.by_rocketmq_name(name) is None
 
 
 def test_template_has_a_route_where_topics_are_made_so(client: Client) -> None:
@@ -48,14 +49,63 @@ def test_template_has_a_route_where_topics_are_made_so(client: Client) -> None:
     assert strict.connect().ask(ROUTE, topic="TBW102").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_topic_that_a_consumer_waits_for_is_made(office: Office, client: Client) -> None:
-    for topic in ("orders", "%RETRY%billing"):
-        assert client.ask(ROUTE, topic=topic).code == ResponseCode.TOPIC_NOT_EXIST
-    assert read(client.ask(ROUTE, topic="orders"))["queueDatas"][0]["readQueueNums"] == 4
-    assert client.ask(ROUTE, topic="%RETRY%billing").code == ResponseCode.TOPIC_NOT_EXIST
-    assert client.ask(ROUTE, topic="a.b").code == ResponseCode.TOPIC_NOT_EXIST
-    strict = Office(options=Options(topics=TopicsOptions(auto_create=False))).connect()
-    assert {strict.ask(ROUTE, topic=name).code for name in ("%RETRY%billing", "orders")} == {17}
+# -- Topics that clients wait for
+
+
+def expect(client: Client, name: str = "orders") -> int:
+    client.ask(ROUTE, topic=name)
+    answer = client.ask(ROUTE, topic=name)
+    assert answer is not None
+    return answer.code
+
+
+def test_who_asks_twice_gets_a_route_and_its_heartbeat_makes_the_topic(office: Office, client: Client) -> None:
+    assert expect(client) == 0
+    assert office.topics.by_rocketmq_name("orders") is None
+    client.beat("billing", topics=["orders", "others"])
+    topic = office.topics.by_rocketmq_name("orders")
+    assert topic is not None
+    assert topic.queue_count == read(client.ask(ROUTE, topic="orders"))["queueDatas"][0]["readQueueNums"] == 4
+    assert office.topics.by_rocketmq_name("others") is None
+
+
+@pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing", "a.b", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX"])
+def test_names_that_nobody_can_wait_for(client: Client, name: str) -> None:
+    assert expect(client, name) == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_nobody_waits_where_topics_are_not_made() -> None:
+    strict = Office(options=Options(topics=TopicsOptions(auto_create=False)))
+    assert expect(strict.connect()) == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_polls_and_other_clients_are_no_second_question(office: Office, client: Client) -> None:
+    client.ask(ROUTE, topic="orders")
+    assert office.connect().ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
+    office.pass_ms(30_000)
+    assert client.ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_producer_with_such_a_route_has_its_wish_all_the_same(office: Office, client: Client) -> None:
+    expect(client)
+    assert client.send("orders", queueId=3, defaultTopicQueueNums=2).ext["queueId"] == "1"
+    topic = office.topics.by_rocketmq_name("orders")
+    assert topic is not None
+    assert topic.queue_count == 2
+    office.pass_ms(60_000)
+    assert client.send("orders", queueId=3).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_topic_that_is_deleted_is_not_made_again(office: Office, client: Client) -> None:
+    office.topic()
+    client.beat("billing", topics=["orders"])
+    client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
+    client.ask(ROUTE, topic="orders")
+    client.beat("billing", topics=["orders"])
+    assert office.topics.by_rocketmq_name("orders") is None
+
+
+# -- The rest
 
 
 def test_cluster(client: Client) -> None:

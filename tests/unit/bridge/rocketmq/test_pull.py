@@ -158,9 +158,12 @@ def test_refusals(office: Office, client: Client, fields: dict[str, object], cod
 
 def test_without_its_own_subscription_a_pull_uses_the_heartbeats(office: Office, client: Client) -> None:
     office.publish(office.topic(), b"a")
-    client.beat("billing")
-    assert client.pull(0, sysFlag=0, subVersion=1).code == FOUND
+    client.beat("billing", expression="b")
+    assert client.pull(0, sysFlag=0, subVersion=1).code == AGAIN
     assert client.pull(0, sysFlag=0, subVersion=2).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    client.beat("billing", version=2)
+    assert client.pull(0, sysFlag=0, subVersion=2).code == FOUND
+    assert client.pull(0, sysFlag=0, subVersion=3).code == FOUND  # an older one that wants all
     assert client.pull(0, sysFlag=0, topic="TBW102").code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
