@@ -13,7 +13,9 @@ What is bounded, and what happens at the bound (`limits.*`, and `kafka.*` or `ro
 - open connections: further ones are closed as soon as they are accepted;
 - one frame, and unanswered requests of a connection: ProtocolError; not read from until half of them are answered;
 - unfinished frames over all connections: the connection with the largest is closed;
-- unsent answers of a connection, and over all: those who have some are not read from until they took them;
+- unsent answers of a connection, and over all: those who have some are not read from until they took them; at twice
+  the sum the one that has taken nothing for longest is closed;
+- one turn of a connection, in requests and in time: it goes on when the others had theirs;
 - silence (no first request, no traffic, unsent answers that nobody takes): closed by `Server.sweep`.
 """
 
@@ -45,7 +47,9 @@ SLICE_BYTES = (
 CHARGED_BYTES_MIN = 1024  # Waiting answers from here on count towards the limits in bytes.
 JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
 BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 1024 (NettyServerConfig).
-FRAMES_AT_ONCE = 256  # Of one connection, before its answers are written: 256 KiB may hold thousands of requests.
+FRAMES_AT_ONCE = 256  # Of one connection, before the others have their turn: 256 KiB may hold thousands of requests,
+TURN_MS = 5  # and some of them take long.
+READY_BYTES_MAX = 1 << 20  # Answers are written at once beyond it, so that what a socket does not take is counted.
 SWEEP_INTERVAL_MS = 250
 SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
 
@@ -93,6 +97,7 @@ class Connection(asyncio.Protocol):
         "_partial_bytes",
         "_progress_mono_ms",
         "_ready",
+        "_ready_bytes",
         "_sent_bytes_seen",
         "_transport",
         "_unsent_bytes",
@@ -123,6 +128,7 @@ class Connection(asyncio.Protocol):
         self._held: list[memoryview] = []  # Frames that came before reading stopped; not yet received.
         self._holding = False  # Not reading. Invariant: `_held` is empty otherwise.
         self._ready: list[Buffer] = []  # Leaves at the end of this turn.
+        self._ready_bytes = 0
         self._choked = False  # The transport has bytes that the socket did not take.
         self._unsent_bytes = 0  # Those bytes, when last looked at.
         self._charged_bytes = 0  # Finished answers that wait behind an unfinished one.
@@ -144,13 +150,16 @@ class Connection(asyncio.Protocol):
         else:
             self.log.when(promise, partial(self._released, answer))
 
-    def leave(self, buffers: Iterable[Buffer]) -> None:
+    def leave(self, buffers: Sequence[Buffer]) -> None:
         """Write these bytes at the end of the loop's turn; nothing holds them back any more."""
         if self.closed:
             return
         if not self._ready:
             self.server.answering(self)
         self._ready += buffers
+        self._ready_bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if self._ready_bytes > READY_BYTES_MAX:
+            self.flush()
 
     def _released(self, answer: Answer, error: StoreError | None) -> None:
         if error is None:
@@ -160,14 +169,13 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Hand all that is ready to the transport, in one call."""
-        pieces, self._ready = self._ready, []
+        pieces, size = self._ready, self._ready_bytes
+        self._ready, self._ready_bytes = [], 0
         if self.closed or not pieces:
             return
         if len(pieces) == 1:
-            size = len(pieces[0])
             self._transport.write(pieces[0])
         else:
-            size = sum(map(len, pieces))
             if size <= JOIN_BYTES_MAX:
                 self._transport.write(b"".join(pieces))
             else:
@@ -180,9 +188,12 @@ class Connection(asyncio.Protocol):
 
     def charge(self, size: int) -> None:
         """Count (or, below zero, give back) bytes of finished answers that cannot leave yet."""
+        if self.closed:
+            return
+        if not self.pending_bytes:
+            self._progress_mono_ms = self.server.mono_ms
         self._charged_bytes += size
-        self.server.answer_bytes += size
-        self._hold_if_over()
+        self._count_answers(size)
 
     # -- Back-pressure
 
@@ -200,18 +211,30 @@ class Connection(asyncio.Protocol):
         self.go_on_soon()
 
     def _measure_unsent(self) -> None:
+        if self.closed:
+            return
         unsent_bytes = self._transport.get_write_buffer_size() if self._choked else 0
-        self.server.answer_bytes += unsent_bytes - self._unsent_bytes
-        self._unsent_bytes = unsent_bytes
-        self._hold_if_over()
+        more_bytes, self._unsent_bytes = unsent_bytes - self._unsent_bytes, unsent_bytes
+        self._count_answers(more_bytes)
 
-    def _hold_if_over(self) -> None:
-        pending_bytes = self._unsent_bytes + self._charged_bytes
-        limits = self.server.limits
-        if pending_bytes > limits.unsent_bytes_max or (
-            pending_bytes and self.server.answer_bytes > limits.answer_bytes_max
-        ):
+    def _count_answers(self, more_bytes: int) -> None:
+        server, pending_bytes = self.server, self.pending_bytes
+        server.answer_bytes += more_bytes
+        limits = server.limits
+        if pending_bytes > limits.unsent_bytes_max or (pending_bytes and server.answer_bytes > limits.answer_bytes_max):
             self.hold()
+            if server.answer_bytes > 2 * limits.answer_bytes_max:
+                server.relieve_answers()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of answers that are finished and not sent."""
+        return self._unsent_bytes + self._charged_bytes
+
+    @property
+    def progress_mono_ms(self) -> int:
+        """Since when it has taken none of them, as fine as sweeps are."""
+        return self._progress_mono_ms
 
     def hold(self) -> None:
         """Read no further request until `go_on_soon` finds room again."""
@@ -262,21 +285,25 @@ class Connection(asyncio.Protocol):
             self._take(frames)
 
     def _take(self, frames: list[memoryview]) -> None:
-        """Receive frames until one of them makes us hold; write now and then, lest answers to tiny ones pile up."""
+        """Receive frames until one of them makes us hold, or others have waited for long enough."""
         taken = 0
         try:
-            while taken < len(frames) and not self._holding:
-                taken += self._receive(frames[taken : taken + FRAMES_AT_ONCE])
-                if taken < len(frames):
-                    self.flush()
+            taken = self._receive(frames)
         except ProtocolError as error:
             self.close(str(error))
-        self._held += frames[taken:]
+        if taken < len(frames):
+            self._held += frames[taken:]
+            if not self._holding:
+                self.hold()
+                self.server.loop.call_soon(self._go_on)
 
     def _receive(self, frames: list[memoryview]) -> int:
+        """Give how many were received."""
+        mono_ms = self.server.clock.mono_ms
+        until_mono_ms = mono_ms() + TURN_MS
         for count, frame in enumerate(frames, 1):
             self.received(frame)
-            if self._holding:
+            if self._holding or count == FRAMES_AT_ONCE or mono_ms() > until_mono_ms:
                 return count
         return len(frames)
 
@@ -323,6 +350,8 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, also when `close` still waits for answers to leave."""
         self.closed = True
+        self.server.answer_bytes -= self.pending_bytes
+        self._unsent_bytes = self._charged_bytes = 0
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -330,7 +359,8 @@ class Connection(asyncio.Protocol):
         self._holding = True
         self._held.clear()
         self._ready.clear()
-        self.server.forget(self, self._unsent_bytes + self._charged_bytes, self._partial_bytes)
+        self._ready_bytes = 0
+        self.server.forget(self, self.pending_bytes, self._partial_bytes)
         self._unsent_bytes = self._charged_bytes = self._partial_bytes = 0
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
@@ -507,7 +537,7 @@ class Server:
         self.sent_bytes = 0
         self.answer_bytes = 0  # Unsent and charged, over all connections.
         self.request_bytes = 0  # Of unfinished frames, over all connections.
-        self._clock = clock
+        self.clock = clock
         self._end_turn = end_turn
         self._is_touched = False
         self._answering: list[Connection] = []
@@ -557,7 +587,7 @@ class Server:
             return False
         self.accepted_count += 1
         self.connections.add(connection)
-        self.mono_ms = self._clock.mono_ms()
+        self.mono_ms = self.clock.mono_ms()
         self.touch()  # The first connection arms the sweeps.
         return True
 
@@ -575,6 +605,21 @@ class Server:
             limit = self.limits.request_bytes_max
             largest.close(
                 f"{largest.partial_bytes} bytes of a request, above limits.request_bytes_max={limit} over all"
+            )
+
+    def relieve_answers(self) -> None:
+        """Close the connection that has unsent answers and took none of them for longest."""
+        slowest = min(
+            (c for c in self.connections if c.pending_bytes and not c.closed),
+            key=lambda c: (c.progress_mono_ms, -c.pending_bytes),
+            default=None,
+        )
+        if slowest is not None:
+            self.closed_overdue_count += 1
+            limit = self.limits.answer_bytes_max
+            slowest.close(
+                f"took none of {slowest.pending_bytes} unsent bytes, above limits.answer_bytes_max={limit} over all",
+                abort=True,
             )
 
     def next_deadline_ms(self) -> int | None:

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from bridge.answers import Answer
 from bridge.config import LimitsOptions
-from bridge.server import SLICE_BYTES, Bounds, Connection, OrderedOutbox, OutboxSlot, Server, joined
+from bridge.server import (
+    FRAMES_AT_ONCE,
+    SLICE_BYTES,
+    TURN_MS,
+    Bounds,
+    Connection,
+    OrderedOutbox,
+    OutboxSlot,
+    Server,
+    joined,
+)
 from protocol.errors import ProtocolError
 from store.entry import Promise
 from store.errors import StoreError, WritingEnded
@@ -252,6 +262,57 @@ def test_above_the_limit_of_all_only_those_with_unsent_answers_wait() -> None:
     quick.data_received(frames(b"!x"))
     bench.loop.turn()
     assert (quick_transport.taken, quick_transport.is_paused) == (b"!x", False)
+
+
+def test_large_answers_are_counted_before_the_turn_ends() -> None:
+    bench = Bench()
+    connection, transport = bench.connect()
+    transport.room = 0
+    connection.data_received(frames(*[b"!" * 600_000] * 9))
+    assert (transport.is_paused, bench.server.answer_bytes) == (True, 1_200_000)
+
+
+def test_far_above_the_limit_of_all_who_takes_nothing_for_longest_is_closed() -> None:
+    bench = Bench(answer_bytes_max=1 << 20)
+    peers = []
+    for _ in range(5):
+        connection, transport = bench.connect()
+        transport.room = 0
+        connection.data_received(frames(b"!" * 500_000))
+        bench.loop.turn()
+        bench.sweep_after(1000)
+        peers.append(connection)
+    assert [peer.closed for peer in peers] == [True, False, False, False, False]
+    assert bench.server.answer_bytes == 2_000_000
+
+
+# -- Fairness
+
+
+def test_many_requests_of_one_connection_wait_for_the_turn_of_others() -> None:
+    bench = Bench()
+    busy, busy_transport = bench.connect()
+    other, other_transport = bench.connect()
+    busy.data_received(frames(*[b"!b"] * (FRAMES_AT_ONCE + 1)))
+    assert busy_transport.is_paused
+    other.data_received(frames(b"!o"))
+    bench.loop.turn()
+    assert (len(busy_transport.taken), other_transport.taken) == (2 * (FRAMES_AT_ONCE + 1), b"!o")
+    assert not busy_transport.is_paused
+
+
+def test_slow_requests_wait_for_the_turn_of_others() -> None:
+    class Slow(Parrot):
+        def received(self, frame: memoryview) -> None:
+            bench.clock.pass_ms(TURN_MS - 1)
+            super().received(frame)
+
+    bench = Bench()
+    connection, transport = bench.connect(Slow)
+    connection.data_received(frames(*[b"?"] * 3))
+    assert (len(connection.slots), transport.is_paused) == (2, True)
+    bench.loop.turn()
+    assert (len(connection.slots), transport.is_paused) == (3, False)
 
 
 # -- Limits
