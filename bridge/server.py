@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._ready: list[Buffer] = []  # Leaves at the end of this turn.
         self._ready_bytes = 0
         self._choked = False  # The transport has bytes that the socket did not take.
-        self._unsent_bytes = 0  # Those bytes, when last looked at.
+        self._unsent_bytes = 0  # Handed over since then: a buffer is kept whole until its last byte is taken.
         self._charged_bytes = 0  # Finished answers that wait behind an unfinished one.
         self._handed_bytes = 0  # To the transport, ever.
         self._sent_bytes_seen = 0
@@ -183,8 +183,9 @@ class Connection(asyncio.Protocol):
         self._handed_bytes += size
         self.server.sent_bytes += size
         self.active_mono_ms = self.server.mono_ms
-        if self._choked:
-            self._measure_unsent()
+        if self._choked and not self.closed:
+            self._unsent_bytes += size
+            self._count_answers(size)
 
     def charge(self, size: int) -> None:
         """Count (or, below zero, give back) bytes of finished answers that cannot leave yet."""
@@ -201,21 +202,15 @@ class Connection(asyncio.Protocol):
         """The socket did not take everything; the transport's high-water mark is 0."""
         self._choked = True
         self._progress_mono_ms = self.server.mono_ms
-        self._measure_unsent()
 
     def resume_writing(self) -> None:
         """The socket took everything."""
         self._choked = False
         self.active_mono_ms = self.server.mono_ms
-        self._measure_unsent()
-        self.go_on_soon()
-
-    def _measure_unsent(self) -> None:
-        if self.closed:
-            return
-        unsent_bytes = self._transport.get_write_buffer_size() if self._choked else 0
-        more_bytes, self._unsent_bytes = unsent_bytes - self._unsent_bytes, unsent_bytes
-        self._count_answers(more_bytes)
+        if not self.closed:
+            unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
+            self._count_answers(-unsent_bytes)
+            self.go_on_soon()
 
     def _count_answers(self, more_bytes: int) -> None:
         server, pending_bytes = self.server, self.pending_bytes
