@@ -73,6 +73,7 @@ class _Column(NamedTuple):
 
 
 _BASE_OFFSET = _Column(0, Struct(">Q"))
+_POSITION = _Column(8, Struct(">Q"))
 _LATEST_MS = _Column(24, Struct(">q"))
 _STORED_MS = _Column(32, Struct(">q"))
 _BYTES_BEFORE = _Column(48, Struct(">Q"))
@@ -253,6 +254,10 @@ class QueueIndex:
             return number
         above = self._find(_BASE_OFFSET, offset + 1, block)
         return None if above is None else max(self.first_row, above - 1)
+
+    def find_position(self, position: int, *, block: bool = False) -> int | None:
+        """Return the number of the first row whose entry lies at or above this position; `end_row` if there is none."""
+        return self._find(_POSITION, position, block)
 
     def find_latest(self, timestamp_ms: int, *, block: bool = False) -> int | None:
         """Return the number of the first row with `latest_ms` at or above this time; `end_row` if there is none."""

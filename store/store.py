@@ -22,7 +22,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from store.checkpoints import Checkpoints, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
@@ -58,6 +58,13 @@ class FindRow(Protocol):
     """Finds the number of a row; None: it would block."""
 
     def __call__(self, *, block: bool) -> int | None: ...
+
+
+class Address(NamedTuple):
+    """Where a record is: what its position in the log leads to."""
+
+    queue: Queue
+    offset: int
 
 
 class Store:
@@ -447,6 +454,17 @@ class Store:
 
         return ColdRead(self.readers, self._frames, queue, start_offset, find_rows)
 
+    def find_address(self, position: int, done: Callable[[Address | Failure | None], None]) -> None:
+        """Find the record of this address (position of its entry + its index in it), if it may be read.
+
+        A look at every queue that has entries near by: a reader thread's work, for people who ask for one message.
+        """
+        queues: list[Queue] = []
+        if self._log.segments.start <= position < self.written:
+            keys = self._log.segments.find(position).last_offsets
+            queues = [queue for queue in map(self._queues.find, keys) if queue is not None]
+        self.readers.submit(partial(_find_address, queues, position), done)
+
     # -- Retention
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
@@ -610,6 +628,19 @@ def _undo(chunk: Chunk, placed: list[tuple[Entry, int, int]], slots: list[Slot],
         if type(entry) is Frame:
             entry.queue.end_offset = slot.base_offset
     chunk.writable[chunk.used : chunk.used + unit_size] = bytes(unit_size)
+
+
+def _find_address(queues: list[Queue], position: int) -> Address | None:
+    for queue in queues:
+        index = queue.index
+        above = index.find_position(position + 1, block=True)
+        if above is None or above <= index.first_row:
+            continue
+        for base_offset, start, _, count, *_ in index.rows(above - 1, block=True) or []:
+            offset = base_offset + position - start
+            if offset < base_offset + count and queue.start_offset <= offset < queue.visible_end:
+                return Address(queue, offset)
+    return None
 
 
 def _rows_found(queue: Queue, find: FindRow, start_offset: int, until: int, *, block: bool) -> list[Row] | None:

@@ -10,6 +10,7 @@ from bridge.rocketmq import admin, membership, namesrv, offsets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.send import send_message
+from bridge.rocketmq.view import view_message
 from protocol.rocketmq.codes import RequestCode as Code
 
 
@@ -25,6 +26,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.SEND_BATCH_MESSAGE: send_message,
     Code.PULL_MESSAGE: pull_message,
     Code.LITE_PULL_MESSAGE: pull_message,
+    Code.VIEW_MESSAGE_BY_ID: view_message,
     # -- Offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,

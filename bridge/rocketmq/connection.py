@@ -127,7 +127,10 @@ class RocketMQConnection(Connection):
 
         def done(cold: T | StoreError) -> None:
             self.answered()
-            given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
+            try:
+                given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
+            except ANSWERABLE as error:
+                given = self.refusal(asked, error)
             if not asked.flag & FLAG_ONEWAY:
                 self.send(given)
 

@@ -1,0 +1,54 @@
+"""Messages by their ids, whichever protocol wrote them."""
+
+import pytest
+
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import Record
+from protocol.rocketmq import message
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+
+VIEW = RequestCode.VIEW_MESSAGE_BY_ID
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture
+def client(office: Office) -> Client:
+    return office.connect()
+
+
+def test_every_message_is_found_by_its_id(office: Office, client: Client) -> None:
+    topic, other = office.topic(), office.topic("other")
+    office.publish(topic, b"a", b"b")
+    records = [Record(n, 1, None, b"k%d" % n, ()) for n in range(200)]  # more than their bytes, so that they are padded
+    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    office.publisher.kafka(other, 1, batch, office.clock.now_ms())
+    office.publish(topic, b"c")
+    for name, queue_id, offset, count in (("orders", 0, 0, 3), ("other", 1, 0, 200)):
+        pulled = client.pull(offset, topic=name, queueId=queue_id, maxMsgNums=1000)
+        found = message.decode_all(bytes(pulled.body))
+        assert len(found) == count
+        for each in found:
+            answer = client.ask(VIEW, offset=each.physical_offset)
+            assert message.decode_all(bytes(answer.body)) == [each]
+
+
+def test_what_may_not_be_read_is_not_found(office: Office, client: Client) -> None:
+    topic = office.topic()
+    sent = [int(client.send(body=b"%d" % n).ext["msgId"][16:], 16) for n in range(2)]
+    office.is_stalled = True
+    client.send(body=b"not durable")
+    unseen = office.store.next_position - 8
+    office.store.trim(topic.queues[0], 1, office.clock.now_ms())
+    for position in (sent[0], sent[1] + 8, -1, 0, unseen, 1 << 62):
+        answer = client.ask(VIEW, offset=position)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {position}",
+        )
+    assert bodies(client.ask(VIEW, offset=sent[1])) == [b"1"]
+    assert client.connection.unanswered == 1  # the send
