@@ -284,7 +284,12 @@ class LimitsOptions(_Section, frozen=True):
             ge=MIB,
         ),
     ] = 128 * MIB
-    held_requests_max: Annotated[int, _setting("long polls waiting; further ones are answered at once", ge=1)] = 500_000
+    held_requests_max: Annotated[
+        int,
+        _setting(
+            "long polls waiting, each counted for every queue that it watches; further ones are answered at once", ge=1
+        ),
+    ] = 500_000
 
 
 class ConvertOptions(_Section, frozen=True):

@@ -4,7 +4,8 @@
                                       ├── its time is up: expired
                                       └── its connection has gone: released
 
-It ends exactly once, by one of these, and nothing of it stays behind. Nobody looks at a held request unless something
+It ends exactly once, by one of these, and nothing of it stays behind. What it costs grows with the queues that it
+watches, so these are counted against the limit. Nobody looks at a held request unless something
 happened to a queue that it watches. The idea and the name are Kafka's (DelayedOperationPurgatory.scala). Times are
 monotonic milliseconds.
 
@@ -48,6 +49,7 @@ class Purgatory:
 
     def __init__(self, held_max: int = HELD_MAX) -> None:
         self._held_max = held_max
+        self._watch_count = 0  # Invariant: the sum over held requests of the queues that each watches, one at least.
         self._wheel: Wheel[Held] = Wheel()
         self._due: deque[Held] = deque()  # out of the wheel, and not told yet
         self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
@@ -56,10 +58,12 @@ class Purgatory:
         return len(self._wheel) + len(self._due)
 
     def hold(self, waiting: Waiting, keys: Iterable[int], deadline_ms: int) -> Held | None:
-        """Let it wait; None if `held_max` requests do already: then it is to be answered at once."""
-        if len(self) >= self._held_max:
-            return None
+        """Let it wait; None if `held_max` queues are watched already: then it is to be answered at once."""
         held = Held(waiting, tuple(dict.fromkeys(keys)))
+        watch_count = self._watch_count + max(1, len(held.keys))
+        if watch_count > self._held_max:
+            return None
+        self._watch_count = watch_count
         held.timer = self._wheel.add(deadline_ms, held)
         for key in held.keys:
             self._watchers.setdefault(key, {})[held] = None
@@ -99,6 +103,7 @@ class Purgatory:
 
     def _forget(self, held: Held) -> None:
         held.timer = None
+        self._watch_count -= max(1, len(held.keys))
         for key in held.keys:
             watchers = self._watchers[key]
             del watchers[held]

@@ -8,7 +8,8 @@ One Fetch on its way:
      └── else park in the purgatory, watched by queue ── new records may be enough, or the time is up ──> read again
 
 Budget: the request's max_bytes, `kafka.fetch_bytes_max` and what the broker has room for in unsent answers; whole
-batches only, and one batch always, however large: a client that got nothing of it would ask for ever.
+batches only, and one batch always, however large: a client that got nothing of it would ask for ever. Who wants more
+than the budget (min_bytes) is content with it, as in Kafka. What waits keeps no records meanwhile.
 Aborted transactions are none, and the last stable offset is the high watermark.
 """
 
@@ -50,6 +51,7 @@ class _Fetch:
     __slots__ = (
         "_asked", "_broker", "_budget_bytes", "_cold", "_connection", "_deadline_ms", "_fetched", "_found_bytes",
         "_has_error", "_held", "_is_last", "_queues", "_request", "_seen", "_slot",
+        "_wanted_bytes",
     )  # fmt: skip
 
     def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
@@ -81,6 +83,7 @@ class _Fetch:
         self._budget_bytes = min(
             asked.max_bytes, broker.options.kafka.fetch_bytes_max, broker.server.answer_room_bytes()
         )
+        self._wanted_bytes = min(asked.min_bytes, max(1, self._budget_bytes))
 
     def _read(self) -> bool:
         """Read on to the last partition; false if a reader thread has to bring something first."""
@@ -142,7 +145,7 @@ class _Fetch:
     # -- Answering or waiting
 
     def _is_enough(self) -> bool:
-        return self._is_last or self._has_error or self._found_bytes >= self._asked.min_bytes or not self._queues
+        return self._is_last or self._has_error or self._found_bytes >= self._wanted_bytes or not self._queues
 
     def _answer(self) -> Answer:
         request = self._request
@@ -167,10 +170,17 @@ class _Fetch:
         if self._deadline_ms is None:
             self._deadline_ms = self._broker.clock.mono_ms() + self._asked.max_wait_ms
             self._connection.on_close.append(self._connection_closed)
-        self._seen = self._growth()
-        self._held = self._broker.purgatory.hold(self, (queue.key for queue in self._queues), self._deadline_ms)
+        self._wait_for_more()
+        keys = {queue.key for queue in self._queues}
+        # Whoever names a partition twice would have us read it twice whenever something comes: it does not wait.
+        if len(keys) == len(self._queues):
+            self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms)
         if self._held is None:
             self.expire()
+
+    def _wait_for_more(self) -> None:
+        self._seen = self._growth()
+        self._fetched = []  # It is read anew, and records that nobody gets yet would stay in memory.
 
     def _growth(self) -> tuple[int, int]:
         """What moves when there may be more to read than before: bytes of the queues, and the topics themselves."""
@@ -178,9 +188,9 @@ class _Fetch:
 
     def try_complete(self) -> bool:
         """Read again, unless the queues have not grown by what was missing."""
-        if self._asked.min_bytes > 1:
+        if self._wanted_bytes > 1:
             (seen_bytes, seen_version), (size_bytes, version) = self._seen, self._growth()
-            missing_bytes = self._asked.min_bytes - self._found_bytes
+            missing_bytes = self._wanted_bytes - self._found_bytes
             if size_bytes - seen_bytes < missing_bytes and version == seen_version:
                 return False
         self._begin()
@@ -189,7 +199,7 @@ class _Fetch:
         if self._is_enough():
             self._end()
             return True
-        self._seen = self._growth()
+        self._wait_for_more()
         return False
 
     def expire(self) -> None:

@@ -168,6 +168,20 @@ def test_less_than_min_bytes_comes_when_the_time_is_up(desk: Desk, client: Clien
     assert [values_of(partition) for partition in answered(client, number)] == [[b"a", b"b"]]
 
 
+def test_who_wants_more_than_the_budget_does_not_wait_for_it(desk: Desk, client: Client) -> None:
+    desk.write(desk.topic(), b"a" * 1000)
+    found = fetch(client, 12, 0, wait_ms=500, min_bytes=2**31 - 1, max_bytes=1000)
+    assert found and values_of(found[0]) == [b"a" * 1000]
+
+
+def test_partition_named_twice_is_not_waited_for(desk: Desk, client: Client) -> None:
+    desk.topic()
+    asked = request(0, wait_ms=500)
+    asked["topics"][0]["partitions"] *= 2
+    assert len(client.ask(ApiKey.FETCH, 12, **asked).responses[0].partitions) == 2
+    assert len(desk.purgatory) == 0
+
+
 def test_records_are_not_seen_before_the_log_keeps_them(desk: Desk, client: Client) -> None:
     topic = desk.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
