@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
 from tests.kit.peers import Peers
 from tests.wire.clients import remoting, topics
 from tests.wire.clients.everyone import READERS, WRITERS, Family, Reach, Role
@@ -154,7 +155,7 @@ def write_all(role: Role[Writer], reach: Reach) -> Written:
         for message in lot.messages:
             next_positions.append((message.queue, ends[message.queue]))
             ends[message.queue] += 1
-        _await_ends(reach, role.family, names[role.family], ends)
+        _await_ends(reach, role.family, names, ends)
         ended_ms = int(time.time() * 1000)
         positions = [said or position for said, position in zip(told, next_positions, strict=True)]
         complaint = f"{role.name}: {lot.way} {lot.codec}: told {told}, but next were {next_positions}"
@@ -176,21 +177,18 @@ def create(broker: Broker | Peers, family: Family, names: dict[Family, str]) -> 
     topics.create_topic(broker.kafka, names["kafka"], QUEUES, TOPIC_CONFIG)
 
 
-def _await_ends(reach: Reach, family: Family, topic: str, ends: Counter[int]) -> None:
+def _await_ends(reach: Reach, family: Family, names: dict[Family, str], ends: Counter[int]) -> None:
     """Wait until all is stored, also what nobody waited for."""
-    until = time.monotonic() + STORED_WITHIN_S
+
+    def stored() -> dict[int, int]:
+        if family == "kafka" or isinstance(reach.broker, Broker):
+            return topics.end_offsets(reach.broker.kafka, names["kafka"])
+        agent = reach.agents.rocketmq("5.5")
+        told = agent.call("offsets", namesrv=reach.broker.namesrv, topic=names["rocketmq"])
+        return {int(queue): offset for queue, offset in told.items()}
+
     expected = {queue: ends[queue] for queue in range(QUEUES)}
-    while True:
-        if family == "kafka":
-            actual = topics.end_offsets(reach.broker.kafka, topic)
-        else:
-            agent = reach.agents.rocketmq("5.5")
-            told = agent.call("offsets", namesrv=reach.broker.namesrv, topic=topic)
-            actual = {int(queue): offset for queue, offset in told.items()}
-        if actual == expected:
-            return
-        assert time.monotonic() < until, f"{topic} ends at {actual}, but {expected} was written"
-        time.sleep(0.05)
+    eventually(f"{names['kafka']} ends at {expected}", stored, lambda actual: actual == expected, STORED_WITHIN_S)
 
 
 # -- Reading it

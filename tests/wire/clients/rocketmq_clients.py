@@ -42,11 +42,13 @@ class RocketmqReader:
         self._namesrv, self._agent, self._kind = namesrv, agent, kind
 
     def read(self, topics: Mapping[str, int], within_s: float) -> list[Seen]:
-        seen = self._agent.call(
-            f"read_{self._kind}",
-            within_s=within_s + 10,
-            namesrv=self._namesrv,
-            topics=dict(topics),
-            timeout_ms=int(within_s * 1000),
-        )
+        # A lite consumer of 4.9 has 20 threads and every queue's long poll holds one: it gets one topic, not all.
+        shares = [{topic: count} for topic, count in topics.items()] if self._kind == "lite" else [dict(topics)]
+        calls = [
+            self._agent.start(
+                f"read_{self._kind}", namesrv=self._namesrv, topics=share, timeout_ms=int(within_s * 1000)
+            )
+            for share in shares
+        ]
+        seen = [each for call in calls for each in call.wait(within_s + 10)]
         return [seen_by_rocketmq_json(each) for each in seen]

@@ -340,7 +340,6 @@ final class RocketmqAgent {
         consumer.setInstanceName(unique("lite"));
         consumer.setNamesrvAddr(args.get("namesrv").getAsString());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setPullThreadNums(100); // Each long poll holds a thread, so there must be more of them than queues.
         for (String topic : missing.counts.keySet()) {
             consumer.subscribe(topic, "*");
         }
