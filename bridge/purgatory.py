@@ -36,11 +36,12 @@ class Waiting(Protocol):
 class Held:
     """What `hold` gives: one request in the purgatory, to release it by."""
 
-    __slots__ = ("keys", "timer", "waiting")
+    __slots__ = ("cost", "keys", "timer", "waiting")
 
-    def __init__(self, waiting: Waiting, keys: tuple[int, ...]) -> None:
+    def __init__(self, waiting: Waiting, keys: tuple[int, ...], cost: int) -> None:
         self.waiting = waiting
         self.keys = keys
+        self.cost = cost  # What it counts against the limit.
         self.timer: Timer[Held] | None = None  # None: not held any more.
 
 
@@ -49,7 +50,7 @@ class Purgatory:
 
     def __init__(self, held_max: int = HELD_MAX) -> None:
         self._held_max = held_max
-        self._watch_count = 0  # Invariant: the sum over held requests of the queues that each watches, one at least.
+        self._cost = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
         self._due: deque[Held] = deque()  # out of the wheel, and not told yet
         self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
@@ -57,13 +58,17 @@ class Purgatory:
     def __len__(self) -> int:
         return len(self._wheel) + len(self._due)
 
-    def hold(self, waiting: Waiting, keys: Iterable[int], deadline_ms: int) -> Held | None:
-        """Let it wait; None if `held_max` queues are watched already: then it is to be answered at once."""
-        held = Held(waiting, tuple(dict.fromkeys(keys)))
-        watch_count = self._watch_count + max(1, len(held.keys))
-        if watch_count > self._held_max:
+    def hold(self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, *, extra_cost: int = 0) -> Held | None:
+        """Let it wait; None if that exceeds `held_max` queues watched: then it is to be answered at once.
+
+        `extra_cost`: what it keeps besides, in units of what watching a queue takes, some 500 bytes.
+        """
+        unique = tuple(dict.fromkeys(keys))
+        cost = max(1, len(unique)) + extra_cost
+        if self._cost + cost > self._held_max:
             return None
-        self._watch_count = watch_count
+        self._cost += cost
+        held = Held(waiting, unique, cost)
         held.timer = self._wheel.add(deadline_ms, held)
         for key in held.keys:
             self._watchers.setdefault(key, {})[held] = None
@@ -103,7 +108,7 @@ class Purgatory:
 
     def _forget(self, held: Held) -> None:
         held.timer = None
-        self._watch_count -= max(1, len(held.keys))
+        self._cost -= held.cost
         for key in held.keys:
             watchers = self._watchers[key]
             del watchers[held]

@@ -77,7 +77,9 @@ class RocketMQConnection(Connection):
         if command.flag & FLAG_RESPONSE:
             return  # Nothing that we send waits for an answer.
         given = self._handle(command)
-        if given is not None and not command.flag & FLAG_ONEWAY:
+        if given is None:
+            command.ext, command.body = {}, b""  # Who answers later needs neither, and they may be 16 MiB.
+        elif not command.flag & FLAG_ONEWAY:
             self.send(given)
 
     def _handle(self, command: RemotingCommand) -> Answer | None:

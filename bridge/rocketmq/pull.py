@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # client asks for; clients ask for 32 and take more.
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 256 << 10
+CACHED_CHARACTERS_MAX: Final = 256  # Of an expression whose hashes are kept for the next pull.
+CODES_AT_COST_OF_QUEUE: Final = 8
 SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
 
 _TAG: Final = "TAG"
@@ -48,6 +50,7 @@ def pull_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
     codes = _wanted_codes(broker, request)
+    request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(broker, topic, request)
     return _Pull(broker, connection, command, request, topic, codes).start()
@@ -110,9 +113,13 @@ def _not_subscribed(broker: "Broker", request: PullRequest) -> str:
     return "the consumer's subscription not exist"
 
 
-@lru_cache(4096)
 def codes_of(expression: str) -> frozenset[int]:
     """Give the hashes of the tags that an expression names; raises IllegalExpression."""
+    return _codes_of(expression) if len(expression) <= CACHED_CHARACTERS_MAX else _codes_of.__wrapped__(expression)
+
+
+@lru_cache(4096)
+def _codes_of(expression: str) -> frozenset[int]:
     return tags.codes_of(tags.parse_expression(expression))
 
 
@@ -182,7 +189,9 @@ class _Pull:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
         deadline_mono_ms = broker.clock.mono_ms() + max(wait_ms, 0)
-        held = self._held = broker.purgatory.hold(self, (self._queue.key,), deadline_mono_ms)
+        held = self._held = broker.purgatory.hold(
+            self, (self._queue.key,), deadline_mono_ms, extra_cost=len(self._codes) // CODES_AT_COST_OF_QUEUE
+        )
         if held is None:
             return False
         self._connection.held.add(held)

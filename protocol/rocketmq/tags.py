@@ -13,6 +13,9 @@ ALL: Final = "*"
 NO_TAG: Final = 0
 """The code of a message without a tag; no subscription to a tag matches it."""
 
+EXPRESSION_CHARACTERS_MAX: Final = 4096
+"""Apache RocketMQ has no limit but the frame's; hashing that takes seconds, and a held pull keeps the hashes."""
+
 # Producers use few tags over and over. What exceeds the limits is computed each time or makes room for itself.
 _CACHED_TAGS_MAX: Final = 4096
 _CACHED_TAG_CHARACTERS_MAX: Final = 64
@@ -39,6 +42,10 @@ def parse_expression(expression: str | None) -> frozenset[str]:
     """Give the tags that a subscription names; none of them means all messages. Raises IllegalExpression."""
     if not expression or expression == ALL:
         return frozenset()
+    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise IllegalExpression(
+            f"subscription of {len(expression)} characters; {EXPRESSION_CHARACTERS_MAX} are allowed"
+        )
     tags = [tag for tag in expression.split("||") if tag]
     if not tags:
         raise IllegalExpression(f"subscription {expression[:80]!r} names no tag")
