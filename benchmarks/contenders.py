@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.kit.broker import Broker
 PEERS = Path(__file__).parent / "peers"
 PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
 START_WITHIN_S = 180
+WAKE_WITHIN_S = 60
 KAFKA_PORT = 29392
 NAMESRV_PORT, ROCKETMQ_PORT = 29376, 29311
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -51,6 +53,12 @@ class Contender(Protocol):
 
     def end(self) -> None:
         """Kill it and remove its data."""
+
+    def rest(self) -> None:
+        """Take no CPU while another one is measured, for seconds, not minutes."""
+
+    def wake(self) -> None:
+        """Go on, and return when it answers."""
 
     @property
     def pid(self) -> int: ...
@@ -82,6 +90,11 @@ class Duolog:
     def end(self) -> None:
         self._broker.delete()
 
+    def rest(self) -> None:
+        """Nothing to do: idle it takes none."""
+
+    wake = rest
+
     @property
     def pid(self) -> int:
         return self._broker.pid
@@ -110,6 +123,12 @@ class _Peer:
     def end(self) -> None:
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
+
+    def rest(self) -> None:
+        """Nothing to do by default."""
+
+    def wake(self) -> None:
+        """Nothing to do by default."""
 
     @property
     def pid(self) -> int:
@@ -145,6 +164,21 @@ class RocketMQ(_Peer):
         ports = {"ROCKETMQ_NAMESRV_PORT": str(NAMESRV_PORT), "ROCKETMQ_BROKER_PORT": str(ROCKETMQ_PORT)}
         super().__init__(folder, ROCKETMQ_SYNC if flush == "sync" else [], ports)
         self.namesrv = f"127.0.0.1:{NAMESRV_PORT}"
+
+    # Idle it takes a seventh of a core, so it is stopped while another one is measured. Kafka takes a fiftieth, and its
+    # controller would take a stopped one for dead after nine seconds: so that goes on.
+
+    def rest(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+        until = time.monotonic() + WAKE_WITHIN_S  # After two minutes its name server has forgotten it for a while.
+        command = [str(PEERS / "ready"), "rocketmq", "127.0.0.1", str(NAMESRV_PORT)]
+        while subprocess.run(command, check=False).returncode:
+            if time.monotonic() > until:
+                raise RuntimeError(f"the broker did not come back within {WAKE_WITHIN_S} s")
+            time.sleep(0.5)
 
 
 # -- What can be asked of any of them

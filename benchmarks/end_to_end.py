@@ -457,13 +457,19 @@ def _run_row(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
 
 def _run_round(row: Row, grounds: list[Ground], prepared: list[Any], outcome: Outcome) -> None:
     for ground, what in zip(grounds, prepared, strict=True):
-        for each in grounds:
-            settle(each.broker)
+        broker, others = ground.broker, [each.broker for each in grounds if each is not ground]
         try:
-            outcome.note(ground.broker.name, row.run(ground, what))
+            for other in others:
+                settle(other)
+                other.rest()
+            settle(broker)
+            outcome.note(broker.name, row.run(ground, what))
         except Exception as error:
-            error.add_note(f"against {ground.broker.name}")
+            error.add_note(f"against {broker.name}")
             raise
+        finally:
+            for other in others:
+                other.wake()
 
 
 # -- Topics
