@@ -11,7 +11,8 @@
 A name server is asked over the same connection: its codes mean nothing else to a broker, so each port serves both.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -28,6 +29,7 @@ from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.message import NO_HOST
 from protocol.rocketmq.message_id import pack_host
 from protocol.rocketmq.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from store.entry import Buffer, Promise
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
 
 T = TypeVar("T")
+
+Waiting = deque[tuple[Promise, Sequence[Buffer]]]
 
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -49,7 +53,7 @@ class RocketMQConnection(Connection):
 
     wire = "rocketmq"
 
-    __slots__ = ("_next_opaque", "asked", "held", "is_member", "packed_peer")
+    __slots__ = ("_durable", "_next_opaque", "_written", "asked", "held", "is_member", "packed_peer")
 
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
@@ -57,6 +61,8 @@ class RocketMQConnection(Connection):
         self.is_member = False  # It sent a heartbeat; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
         self.packed_peer = NO_HOST  # As the born host of its messages.
+        self._durable: Waiting = deque()  # Answers that wait for the next fsync,
+        self._written: Waiting = deque()  # and for the next write.
         self._next_opaque = 0  # Of our own requests; the client numbers its requests by itself.
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
@@ -68,6 +74,8 @@ class RocketMQConnection(Connection):
         for held in self.held:
             self.broker.purgatory.release(held)
         self.held.clear()
+        self._durable.clear()
+        self._written.clear()
         super().connection_lost(error)
 
     # -- Requests
@@ -105,17 +113,31 @@ class RocketMQConnection(Connection):
     # -- Answers
 
     def send(self, answer: Answer) -> None:
-        """Let the answer go as soon as its promise is kept, whatever else is unanswered."""
+        """Let the answer go as soon as its promise is kept, whatever else is unanswered.
+
+        The log keeps promises of one kind in the order in which it gave them, so only the first is waited for.
+        """
         promise = answer.promise
         if promise is None or self.log.kept(promise):
             self.leave(answer.buffers)
-        else:
-            self.unanswered += 1
-            self.log.when(promise, partial(self._released, answer))
+            return
+        waiting = self._durable if promise.durable else self._written
+        waiting.append((promise, answer.buffers))
+        self.unanswered += 1
+        if len(waiting) == 1:
+            self.log.when(promise, partial(self._kept, waiting))
 
-    def _released(self, answer: Answer, error: StoreError | None) -> None:
-        self.answered()
-        super()._released(answer, error)
+    def _kept(self, waiting: Waiting, error: StoreError | None) -> None:
+        if error is not None:
+            self.close(f"the log cannot keep what an answer promises: {error}")
+            return
+        kept, leave = self.log.kept, self.leave
+        while waiting and kept(waiting[0][0]):
+            leave(waiting.popleft()[1])
+            self.unanswered -= 1
+        self.go_on_soon()
+        if waiting:
+            self.log.when(waiting[0][0], partial(self._kept, waiting))
 
     def answered(self) -> None:
         """Take one request out of `unanswered`."""

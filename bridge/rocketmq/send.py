@@ -33,7 +33,6 @@ BATCH_MESSAGES_MAX: Final = 1 << 15  # Apache RocketMQ knows no number, only the
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
 _NO_WAIT: Final = b"WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
-_UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 
 
 def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -42,17 +41,18 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     queue_id = _queue_id(broker, topic, request)
     raw = request.properties.encode()
     if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-        messages = _batched(broker, connection, request, command, raw)
+        messages, unique_key = _batched(broker, connection, request, command, raw)
     else:
         assert isinstance(command.body, memoryview), "decoded from a frame"
-        messages = [_message(connection, request, request.flag, command.body, raw)]
+        own, unique_key = _with_unique_key(raw)
+        messages = [_message(connection, request, request.flag, command.body, own)]
     slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
     ext = {
         "msgId": ",".join([message_id(store_host, slot.position) for slot in slots]),
         "queueId": str(queue_id),
         "queueOffset": str(slots[0].base_offset),
-        "transactionId": properties.get(messages[0].properties, properties.UNIQ_KEY) or "",
+        "transactionId": unique_key,
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
@@ -97,21 +97,26 @@ def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
 
 def _batched(
     broker: "Broker", connection: "RocketMQConnection", request: SendRequest, command: RemotingCommand, raw: bytes
-) -> list[Message]:
-    """Give the messages of a batch; of the properties of the whole only WAIT counts, and no wish may stand there."""
+) -> tuple[list[Message], str]:
+    """Give the messages of a batch and the first one's key.
+
+    Of the properties of the whole only WAIT counts, and no wish may stand there.
+    """
     body, bytes_max = command.body, broker.options.rocketmq.body_bytes_max
     assert isinstance(body, memoryview), "decoded from a frame"
     if len(body) > bytes_max:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(body)} bytes; {bytes_max} are allowed")
     if request.topic.startswith(RETRY_PREFIX) or _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried, delayed or sent in a transaction")
-    parts = batch.decode(body, BATCH_MESSAGES_MAX)
-    return [_message(connection, request, flag, own_body, own) for flag, own_body, own in parts]
+    messages, keys = [], []
+    for flag, own_body, own in batch.decode(body, BATCH_MESSAGES_MAX):
+        kept, unique_key = _with_unique_key(own)
+        messages.append(_message(connection, request, flag, own_body, kept))
+        keys.append(unique_key)
+    return messages, keys[0]
 
 
 def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
-    if _UNIQ_KEY not in raw or not properties.get(raw, properties.UNIQ_KEY):
-        raw = properties.join(raw, b"UNIQ_KEY\x01%b\x02" % _unique_key())
     return Message(
         topic="",  # The door writes topic, queue and store host.
         body=body,
@@ -124,10 +129,14 @@ def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, 
     )
 
 
-_process_digits = os.urandom(8).hex().upper().encode()
+_process_digits = os.urandom(8).hex().upper()
 _numbers = itertools.count()
 
 
-def _unique_key() -> bytes:
-    """Make an id for a message whose sender gave it none: 32 digits, as clients make them."""
-    return _process_digits + b"%016X" % next(_numbers)
+def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
+    """Give properties with an id of the message, made here if its sender gave it none: 32 digits, as clients do."""
+    unique_key = properties.get(raw, properties.UNIQ_KEY)
+    if unique_key is None:
+        unique_key = f"{_process_digits}{next(_numbers):016X}"
+        raw = properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode())
+    return raw, unique_key

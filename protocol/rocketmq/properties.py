@@ -9,6 +9,7 @@ Source: `MessageDecoder.java#string2messageProperties`, `MessageConst.java`.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -66,15 +67,13 @@ def encode(properties: Mapping[str, str]) -> str:
 
 def get(raw: bytes, name: str) -> str | None:
     """Give the value of one property without reading the others; None if it is not there."""
-    key = name.encode()
-    if key not in raw:
-        return None
+    key, behind_another = _patterns(name)
     # A value cannot contain 0x02: what stands behind one, up to 0x01, is a name.
-    at = raw.rfind(b"\x02%b\x01" % key)
+    at = raw.rfind(behind_another)
     if at >= 0:
-        start = at + len(key) + 2
-    elif raw.startswith(key + b"\x01"):
-        start = len(key) + 1
+        start = at + len(behind_another)
+    elif raw.startswith(key):
+        start = len(key)
     else:
         return None
     end = raw.find(b"\x02", start)
@@ -82,6 +81,13 @@ def get(raw: bytes, name: str) -> str | None:
     if not value:
         return parse(raw).get(name)  # A pair without value does not count, so an earlier one of this name does.
     return _as_text(value)
+
+
+@lru_cache(64)
+def _patterns(name: str) -> tuple[bytes, bytes]:
+    """Give what a pair of that name begins with, first of all and behind another pair."""
+    key = name.encode() + b"\x01"
+    return key, b"\x02" + key
 
 
 def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
