@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
+GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
+
 _NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
 _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
 
@@ -125,6 +127,9 @@ def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueu
 
 
 def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    if len(command.body) > GROUP_CONFIG_BYTES_MAX:
+        remark = f"group config of {len(command.body)} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     config = read_body(command, SubscriptionGroupConfig)
     check_group(config.group_name)
     return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))

@@ -15,6 +15,9 @@ from protocol.rocketmq.fastjson import MessageQueue
 
 LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
 LOCKS_MAX = 200_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
+NAME_CHARACTERS_MAX = (
+    255  # Of what is kept; no group, topic or broker has a longer name, so such a queue is not locked.
+)
 
 
 class Locks:
@@ -57,6 +60,8 @@ class Locks:
                 del self._tables[group]
 
     def _lock(self, group: str, client_id: str, queue: MessageQueue, mono_ms: int) -> bool:
+        if max(map(len, (group, client_id, queue.topic, queue.broker_name))) > NAME_CHARACTERS_MAX:
+            return False
         table = self._tables.setdefault(group, {})
         held = table.get(queue)
         if held is None:

@@ -19,6 +19,10 @@ from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionDa
 CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients beat every 30 s.
 SCAN_INTERVAL_MS = 10_000
 
+MEMBERSHIPS_MAX = 200_000  # Of channels in groups, all together.
+SUBSCRIBED_BYTES_MAX = 64 << 20  # Of what all groups subscribe to, estimated; a plain subscription takes half a KiB.
+NAME_CHARACTERS_MAX = 255  # Of a client id, and of a producer group; those of consumers are legal names.
+
 BROADCASTING = "BROADCASTING"
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
 
@@ -26,7 +30,7 @@ Channel = TypeVar("Channel", bound=Hashable)
 
 
 class TooManyMembers(Exception):
-    """`rocketmq.groups_max` or `rocketmq.subscriptions_max` is reached; the message says which."""
+    """`rocketmq.groups_max`, `rocketmq.subscriptions_max` or a limit of this module; the message says which."""
 
 
 class Client(NamedTuple):
@@ -40,11 +44,12 @@ class Client(NamedTuple):
 class ConsumerGroup(Generic[Channel]):
     """The live members of one group, and what they asked for last."""
 
-    __slots__ = ("channels", "consume_from_where", "consume_type", "message_model", "subscriptions")
+    __slots__ = ("channels", "consume_from_where", "consume_type", "message_model", "subscribed_bytes", "subscriptions")
 
     def __init__(self) -> None:
         self.channels: dict[Channel, Client] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}  # by topic
+        self.subscribed_bytes = 0  # What they take, estimated.
         self.consume_type = self.message_model = self.consume_from_where = ""
 
     def client_ids(self) -> list[str]:
@@ -53,9 +58,9 @@ class ConsumerGroup(Generic[Channel]):
 
     def update(self, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
         """Take over what a heartbeat says; True if the subscriptions changed."""
-        self.consume_type = data.consume_type
-        self.message_model = data.message_model
-        self.consume_from_where = data.consume_from_where
+        self.consume_type = data.consume_type[:NAME_CHARACTERS_MAX]
+        self.message_model = data.message_model[:NAME_CHARACTERS_MAX]
+        self.consume_from_where = data.consume_from_where[:NAME_CHARACTERS_MAX]
         if keep_subscriptions:
             return False
         told = {subscription.topic: subscription for subscription in data.subscription_data_set}
@@ -66,18 +71,30 @@ class ConsumerGroup(Generic[Channel]):
                 told[topic] = known
             elif known is None or known.sub_string != subscription.sub_string:
                 changed = True
-        self.subscriptions = told
+        if changed or told != self.subscriptions:
+            self.subscriptions = told
+            self.subscribed_bytes = _size_of(told.values())
         return changed
 
 
 class Members(Generic[Channel]):
     """All groups of RocketMQ clients. `has_members` answers for `bridge.families`."""
 
-    def __init__(self, *, groups_max: int, subscriptions_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        groups_max: int,
+        subscriptions_max: int,
+        memberships_max: int = MEMBERSHIPS_MAX,
+        subscribed_bytes_max: int = SUBSCRIBED_BYTES_MAX,
+    ) -> None:
         self._groups_max, self._subscriptions_max = groups_max, subscriptions_max
+        self._memberships_max, self._subscribed_bytes_max = memberships_max, subscribed_bytes_max
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
         self.producers: dict[str, dict[Channel, Client]] = {}
         self._beats: dict[Channel, int] = {}  # The last heartbeat of each channel.
+        self._membership_count = 0  # Invariant: the sum over all groups of their channels.
+        self._subscribed_bytes = 0  # Invariant: the sum over consumer groups.
         self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
         self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
         self._next_scan_mono_ms: int | None = None
@@ -118,7 +135,9 @@ class Members(Generic[Channel]):
             self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS
         consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
         for producer in data.producer_data_set:
-            producing.add(producer.group_name)
+            if producer.group_name not in producing:
+                producing.add(producer.group_name)
+                self._membership_count += 1
             self.producers.setdefault(producer.group_name, {})[channel] = client
         changed = []
         for consumer in data.consumer_data_set:
@@ -174,6 +193,19 @@ class Members(Generic[Channel]):
                     f"group {consumer.group_name} subscribes to {len(consumer.subscription_data_set)} topics;"
                     f" rocketmq.subscriptions_max={self._subscriptions_max}"
                 )
+        self._check_sums(data)
+
+    def _check_sums(self, data: HeartbeatData) -> None:
+        """Count the heartbeat as if all of it were new: whoever is near the bound is refused a little early."""
+        names = [data.client_id, *(producer.group_name for producer in data.producer_data_set)]
+        if max(map(len, names)) > NAME_CHARACTERS_MAX:
+            raise TooManyMembers(f"a name of {max(map(len, names))} characters; {NAME_CHARACTERS_MAX} are allowed")
+        count = self._membership_count + len(data.consumer_data_set) + len(data.producer_data_set)
+        if count > self._memberships_max:
+            raise TooManyMembers(f"{count} members of groups; {self._memberships_max} are allowed")
+        size = self._subscribed_bytes + sum(_size_of(each.subscription_data_set) for each in data.consumer_data_set)
+        if size > self._subscribed_bytes_max:
+            raise TooManyMembers(f"subscriptions of {size} bytes; {self._subscribed_bytes_max} are allowed")
 
     def _consume(self, channel: Channel, client: Client, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
         group = self.consumers.get(data.group_name)
@@ -181,18 +213,38 @@ class Members(Generic[Channel]):
             group = self.consumers[data.group_name] = ConsumerGroup()
             self._kafka_spelling[group_of_rocketmq(data.group_name)] = data.group_name
         is_new = channel not in group.channels
+        self._membership_count += is_new
         group.channels[channel] = client
-        return group.update(data, keep_subscriptions=keep_subscriptions) or is_new
+        self._subscribed_bytes -= group.subscribed_bytes
+        changed = group.update(data, keep_subscriptions=keep_subscriptions)
+        self._subscribed_bytes += group.subscribed_bytes
+        return changed or is_new
 
     def _stop_consuming(self, channel: Channel, name: str) -> None:
         group = self.consumers[name]
         del group.channels[channel]
+        self._membership_count -= 1
         if not group.channels:
+            self._subscribed_bytes -= group.subscribed_bytes
             del self.consumers[name]
             del self._kafka_spelling[group_of_rocketmq(name)]
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
         channels = self.producers[name]
         del channels[channel]
+        self._membership_count -= 1
         if not channels:
             del self.producers[name]
+
+
+def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
+    """Estimate what these take in memory."""
+    return sum(
+        512
+        + len(each.topic)
+        + len(each.sub_string)
+        + len(each.expression_type)
+        + sum(64 + len(tag) for tag in each.tags_set)
+        + 40 * len(each.code_set)
+        for each in subscriptions
+    )

@@ -19,7 +19,7 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import Refused
-from bridge.rocketmq.members import BROADCASTING, CHANNEL_MS, Client
+from bridge.rocketmq.members import BROADCASTING, CHANNEL_MS, NAME_CHARACTERS_MAX, Client
 from bridge.topics import TopicError
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.bodies import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     data = read_body(command, HeartbeatData)
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
-    client = Client(data.client_id, command.language, command.version)
+    client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version)
     changed = broker.rocketmq_members.heartbeat(connection, client, data, broker.clock.mono_ms())
     if not connection.is_member:
         connection.is_member = True

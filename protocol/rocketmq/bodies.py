@@ -2,6 +2,7 @@
 
 `fastjson.read(body, HeartbeatData)` reads one, `fastjson.write(value)` writes it. Unknown fields are ignored, absent
 ones have the default that Java gives them. Enums are their names, as text: what a client invents is kept as it is.
+Numbers are 64 bits wide, as nothing wider could be written back.
 Source: `org.apache.rocketmq.remoting.protocol.body`, `.heartbeat`, `.route`, `.admin`; `TopicConfig.java`,
 `SubscriptionGroupConfig.java`.
 """
@@ -10,6 +11,7 @@ import msgspec
 
 from protocol.rocketmq.fastjson import MessageQueue, QueueTable
 from protocol.rocketmq.flags import PERM_READ_WRITE
+from protocol.rocketmq.headers import Int64
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True):
@@ -19,9 +21,9 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
 class DataVersion(Body):
     """Of a table that name servers compare: it must change with the table."""
 
-    state_version: int = 0
-    timestamp: int = 0
-    counter: int = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
+    counter: Int64 = 0
 
 
 # -- Members of groups
@@ -33,8 +35,8 @@ class SubscriptionData(Body):
     topic: str
     sub_string: str = "*"
     tags_set: list[str] = []
-    code_set: list[int] = []
-    sub_version: int = 0
+    code_set: list[Int64] = []
+    sub_version: Int64 = 0
     expression_type: str = "TAG"
     class_filter_mode: bool = False
 
@@ -60,7 +62,7 @@ class HeartbeatData(Body):
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = []
     consumer_data_set: list[ConsumerData] = []
-    heartbeat_fingerprint: int = 0
+    heartbeat_fingerprint: Int64 = 0
     without_sub: bool = False
 
 
@@ -85,7 +87,7 @@ class Connection(Body):
     client_id: str
     client_addr: str
     language: str
-    version: int
+    version: Int64
 
 
 class ConsumerConnection(Body):
@@ -134,10 +136,10 @@ class AssignmentRequest(Body):
 
 class QueueData(Body):
     broker_name: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int = PERM_READ_WRITE
-    topic_sys_flag: int = 0
+    read_queue_nums: Int64
+    write_queue_nums: Int64
+    perm: Int64 = PERM_READ_WRITE
+    topic_sys_flag: Int64 = 0
 
 
 class BrokerData(Body):
@@ -189,11 +191,11 @@ class KVTable(Body):
 
 class TopicConfig(Body):
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ_WRITE
+    read_queue_nums: Int64 = 16
+    write_queue_nums: Int64 = 16
+    perm: Int64 = PERM_READ_WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int64 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 
@@ -209,8 +211,8 @@ class GroupRetryPolicy(Body):
     """CUSTOMIZED (a list of delays) or EXPONENTIAL; the parameters of either, where they are not the default ones."""
 
     type: str = "CUSTOMIZED"
-    customized_retry_policy: dict[str, list[int]] | None = None
-    exponential_retry_policy: dict[str, int] | None = None
+    customized_retry_policy: dict[str, list[Int64]] | None = None
+    exponential_retry_policy: dict[str, Int64] | None = None
 
 
 class SubscriptionGroupConfig(Body):
@@ -219,14 +221,14 @@ class SubscriptionGroupConfig(Body):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Int64 = 1
+    retry_max_times: Int64 = 16
     group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int64 = 0
+    consume_timeout_minute: Int64 = 15
     attributes: dict[str, str] = {}
 
 
@@ -235,16 +237,16 @@ class SubscriptionGroupTable(Body):
 
     subscription_group_table: dict[str, SubscriptionGroupConfig]
     data_version: DataVersion
-    forbidden_table: dict[str, dict[str, int]] = {}
+    forbidden_table: dict[str, dict[str, Int64]] = {}
 
 
 # -- Offsets
 
 
 class TopicOffset(Body):
-    min_offset: int
-    max_offset: int
-    last_update_timestamp: int
+    min_offset: Int64
+    max_offset: Int64
+    last_update_timestamp: Int64
 
 
 class TopicStatsTable(Body):
@@ -255,10 +257,10 @@ class TopicStatsTable(Body):
 
 
 class OffsetWrapper(Body):
-    broker_offset: int
-    consumer_offset: int
-    pull_offset: int
-    last_timestamp: int
+    broker_offset: Int64
+    consumer_offset: Int64
+    pull_offset: Int64
+    last_timestamp: Int64
 
 
 class ConsumeStats(Body):
@@ -271,11 +273,11 @@ class ConsumeStats(Body):
 class ResetOffsetBody(Body):
     """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET."""
 
-    offset_table: QueueTable[int]
+    offset_table: QueueTable[Int64]
 
 
 class ConsumerStatus(Body):
     """GET_CONSUMER_STATUS_FROM_CLIENT: by queue; INVOKE_BROKER_TO_GET_CONSUMER_STATUS: by client id and queue."""
 
-    message_queue_table: QueueTable[int] = msgspec.field(default_factory=lambda: QueueTable({}))
-    consumer_table: dict[str, QueueTable[int]] = {}
+    message_queue_table: QueueTable[Int64] = msgspec.field(default_factory=lambda: QueueTable({}))
+    consumer_table: dict[str, QueueTable[Int64]] = {}

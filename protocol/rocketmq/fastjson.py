@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar, get_args
 import msgspec
 
 from protocol.errors import ProtocolError
+from protocol.rocketmq.headers import Int64
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel", order=True):
 
     topic: str
     broker_name: str
-    queue_id: int
+    queue_id: Int64
 
 
 class QueueTable(Generic[V]):

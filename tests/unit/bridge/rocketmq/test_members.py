@@ -1,5 +1,6 @@
 """The table of members: compared, over any history of heartbeats and departures, with the plainest model of it."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ def beat(*groups: str, producers: tuple[str, ...] = (), **topics: tuple[int, str
     )
 
 
-def new(groups_max: int = 100, subscriptions_max: int = 2) -> Members[Any]:
-    return Members(groups_max=groups_max, subscriptions_max=subscriptions_max)
+def new(groups_max: int = 100, subscriptions_max: int = 2, **limits: int) -> Members[Any]:
+    return Members(groups_max=groups_max, subscriptions_max=subscriptions_max, **limits)
 
 
 # -- Who is in which group
@@ -61,6 +62,41 @@ def test_groups_have_whom_the_history_says(history: list[tuple[str, int, Any]]) 
         assert {group for group in GROUPS if members.has_members(group)} == {group for group in GROUPS if model[group]}
     for channel in CHANNELS:
         members.closed(channel)
+    assert not members.consumers
+    assert not members.producers
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
+    """Whatever came and went, there is as much room as in the beginning."""
+    members = new(memberships_max=4, subscribed_bytes_max=2000)
+    for what, channel, groups in history:
+        if what == "beat":
+            with suppress(TooManyMembers):
+                members.heartbeat(channel, CLIENT, beat(*groups, producers=("p",), t=(1, "x" * len(groups))), 0)
+        elif what == "leave":
+            members.unregister(channel, consumer_group=groups, producer_group="p")
+        else:
+            members.closed(channel)
+    for channel in CHANNELS:
+        members.closed(channel)
+    members.heartbeat(1, CLIENT, beat("a", "b", "c", producers=("p",), t=(1, "x" * 150)), 0)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        beat("a", "b", "c"),
+        beat("a", producers=("p", "q")),
+        beat("a", t=(1, "x" * 2000)),
+        beat("a", producers=("p" * 256,)),
+        HeartbeatData(client_id="c" * 256),
+    ],
+)
+def test_what_exceeds_a_bound_is_refused_whole(told: HeartbeatData) -> None:
+    members = new(memberships_max=2, subscribed_bytes_max=2000)
+    with pytest.raises(TooManyMembers, match="are allowed"):
+        members.heartbeat(1, CLIENT, told, 0)
     assert not members.consumers
     assert not members.producers
 
