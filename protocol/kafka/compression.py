@@ -46,6 +46,7 @@ _LZ4_END = bytes(4)
 # A first guess of the room that an inflated batch needs; room grows by the same factor until it is enough.
 _ROOM_BYTES_MIN = 64 << 10
 _ROOM_FACTOR = 8
+_NO_ROOM = "failed to write whole buffer"  # What cramjam says of all three; a corrupt stream is not tried again.
 
 
 def inflate(codec: int, data: Buffer, limit_bytes: int) -> bytes:
@@ -96,17 +97,14 @@ def _deflate_lz4(data: Buffer) -> bytes:
 
 
 def _inflate_stream(inflate_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
-    """Inflate into a buffer of fixed size, larger ones while it is too small: never into one that grows by itself.
-
-    The codecs do not tell "no room" from "corrupt" in one way, so a corrupt stream is tried as often.
-    """
+    """Inflate into a buffer of fixed size, larger ones while it is too small: never into one that grows by itself."""
     room = min(max(len(data) * _ROOM_FACTOR, _ROOM_BYTES_MIN), limit_bytes)
     while True:
         inflated = bytearray(room)
         try:
             size = inflate_into(data, inflated)
-        except cramjam.DecompressionError:
-            if room == limit_bytes:
+        except cramjam.DecompressionError as error:
+            if room == limit_bytes or _NO_ROOM not in str(error):
                 raise
             room = min(room * _ROOM_FACTOR, limit_bytes)
         else:
