@@ -51,7 +51,7 @@ class KafkaLoad:
         """Stop sending, and wait until all is answered."""
         self._stopping.set()
         self._thread.join()
-        left = self._producer.flush(FLUSH_WITHIN_S)
+        left = 0 if self.errors else self._producer.flush(FLUSH_WITHIN_S)
         assert not self.errors, f"{self.prefix} failed: {Counter(self.errors).most_common(3)}"
         assert not left, f"{self.prefix}: {left} sends were not answered in {FLUSH_WITHIN_S} s"
         assert len(self.acknowledged) == self.sent
@@ -64,6 +64,9 @@ class KafkaLoad:
                 self.sent += 1
             except BufferError:
                 self._stopping.wait(0.05)  # Its queue is full while the broker is away.
+            except confluent_kafka.KafkaException as error:  # Fatal: the producer will never send again.
+                self.errors.append(str(error))
+                return
             self._producer.poll(0)
 
     def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
