@@ -4,7 +4,7 @@
     unknown code                      REQUEST_CODE_NOT_SUPPORTED
     too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`
     handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
-    handler gives None                somebody answers later (`reply`): a held pull
+    handler gives None                somebody answers later: a held pull, a read that waits for the disk
     handler raises what is ANSWERABLE its code and text
     one-way request                   never answered
 

@@ -112,8 +112,12 @@ class Office:
 
     def _sync(self) -> None:
         while task := self.store.sync_wanted(background=True):
-            task.run()
-            self.store.synced(task, None)
+            try:
+                task.run()
+            except OSError as error:
+                self.store.synced(task, error)
+            else:
+                self.store.synced(task, None)
 
     def pass_ms(self, ms: int) -> None:
         self.clock.pass_ms(ms)

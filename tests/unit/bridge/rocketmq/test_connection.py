@@ -1,5 +1,6 @@
 """The connection and its table: every code is answered once, in the asker's form, whatever stands in the request."""
 
+import errno
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from bridge.rocketmq import TABLE
 from protocol.rocketmq import headers, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
+from tests.kit.disk import FailingDisk
 from tests.unit.bridge.rocketmq.office import Office
 
 # Features that are not there: a client that asks for them must hear so.
@@ -112,3 +114,22 @@ def test_answers_leave_when_their_own_promise_is_kept() -> None:
     assert client.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0).ext == {"offset": "0"}
     mine.settle()
     assert client.answer_to(1).code == 0
+
+
+def test_all_answers_of_one_fsync_leave_and_those_of_a_failed_one_never() -> None:
+    disk = FailingDisk("sync", 1, errno.EIO, failures=0)
+    mine = Office(disk)
+    mine.topic()
+    mine.settle()
+    for fails in (False, True):
+        client = mine.connect()
+        mine.is_stalled = True
+        for _ in range(3):
+            assert client.send() is None
+        assert client.connection.unanswered == 3
+        if fails:
+            disk._failures_left = None
+        mine.settle()
+        answers = [client.answer_to(opaque) for opaque in (1, 2, 3)]
+        assert [answer is None for answer in answers] == [fails] * 3
+        assert client.connection.closed is fails
