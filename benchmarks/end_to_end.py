@@ -1,12 +1,16 @@
 """Stock clients against Duolog and against an Apache broker, in the same run.
 
-    for each family of peers: start Duolog and the peer
-        for each row: prepare both, one round unmeasured, then rounds  D P  D P  D P ...; medians, ratio of each round
-    then the rows that no peer has: across the protocols
+    for each row
+        start Duolog and the row's peer on empty directories
+        prepare both; one round unmeasured; then rounds  D P  D P  D P ...
+        show the medians, and the median ratio of the rounds
 
 A row is one line of `ROWS`: who is the peer, what is prepared once, what runs in each round, and the goals of the
 figures that a round gives. The broker's CPU per message is the user and system time of its process during the round,
 divided by the round's messages: on two cores the clients are often the brake, so that figure decides.
+
+Each row has brokers of its own, so it gives the same whether it runs alone or after the others: brokers on a JVM get
+faster for minutes, three times in places, and what an earlier row left behind costs all of them.
 """
 
 from __future__ import annotations
@@ -89,7 +93,6 @@ class Row:
     prepare: Callable[[Ground], Any]
     run: Callable[[Ground, Any], Figures]
     rounds: int | None = None  # None: as many as the scale says; 1: too long to repeat, and nothing to warm up
-    fresh: bool = False  # Wants brokers of its own, on empty directories.
 
 
 @dataclass
@@ -289,7 +292,7 @@ def starting(name: str, title: str, family: str, bytes_before: int, bound_s: flo
         thread.join()
         return {"seconds": stored - start}
 
-    return Row(name, title, family, {"seconds": below(bound_s)}, nothing, run, rounds=1, fresh=True)
+    return Row(name, title, family, {"seconds": below(bound_s)}, nothing, run, rounds=1)
 
 
 def first_produce(broker: Contender, topic: str) -> float:
@@ -338,7 +341,7 @@ def memory(name: str, title: str, family: str) -> Row:
         return {"idle MB": idle, "MB after the messages": anonymous_mb(ground.broker)}
 
     goals = {"idle MB": below(100), "MB after the messages": below(250)}
-    return Row(name, title, family, goals, nothing, run, rounds=1, fresh=True)
+    return Row(name, title, family, goals, nothing, run, rounds=1)
 
 
 # -- The rows
@@ -400,49 +403,39 @@ ROWS: Sequence[Row] = (
 
 
 def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Run the rows, peer by peer, and give each outcome once it is there. A row that fails does not end the run."""
-    chosen = list(rows)
+    """Run the rows and give each outcome once it is there. A row that fails does not end the run."""
     with tempfile.TemporaryDirectory(prefix="duolog-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         loads = Loads(folder)
         try:
-            for peer in (K, R, NOBODY):
-                group = [row for row in chosen if row.peer == peer]
-                yield from _run_group([row for row in group if not row.fresh], peer, folder, loads, scale, flush, say)
-                for row in group:
-                    if row.fresh:
-                        yield from _run_group([row], peer, folder, loads, scale, flush, say)
+            for row in rows:
+                say(row.name)
+                outcome = Outcome(row)
+                try:
+                    _run_row(outcome, folder, loads, scale, flush)
+                except Exception as error:  # noqa: BLE001  # Shown in the table, beside the rows that ran.
+                    outcome.error = " ".join([type(error).__name__, *getattr(error, "__notes__", ()), str(error)])
+                    say(f"{row.name}: {outcome.error}")
+                yield outcome
         finally:
             loads.close()
 
 
-def _run_group(
-    rows: list[Row], peer: str, folder: Path, loads: Loads, scale: Scale, flush: str, say: Callable[[str], None]
-) -> Iterator[Outcome]:
-    if not rows:
-        return
+def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: str) -> None:
+    row = outcome.row
     brokers: list[Contender] = [Duolog(folder, flush)]
-    if peer:
-        brokers.append(PEERS[peer](folder, flush))
+    if row.peer:
+        brokers.append(PEERS[row.peer](folder, flush))
     try:
         for broker in brokers:
-            say(f"starting {broker.name}")
             broker.start()
-        for row in rows:
-            say(row.name)
-            outcome = Outcome(row)
-            try:
-                _run_row(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
-            except Exception as error:  # noqa: BLE001  # Shown in the table, beside the rows that ran.
-                outcome.error = " ".join([type(error).__name__, *getattr(error, "__notes__", ()), str(error)])
-                say(f"{row.name}: {outcome.error}")
-            yield outcome
+        _run_rounds(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
     finally:
         for broker in brokers:
             broker.end()
 
 
-def _run_row(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
+def _run_rounds(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
     row = outcome.row
     prepared = [row.prepare(ground) for ground in grounds]
     rounds = row.rounds or scale.rounds
@@ -450,9 +443,6 @@ def _run_row(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
         _run_round(row, grounds, prepared, Outcome(row))  # JVMs on both ends compile what the row needs.
     for _ in range(rounds):
         _run_round(row, grounds, prepared, outcome)
-    for ground, what in zip(grounds, prepared, strict=True):
-        if isinstance(what, Filled):
-            delete_topic(ground.broker, what.topic)
 
 
 def _run_round(row: Row, grounds: list[Ground], prepared: list[Any], outcome: Outcome) -> None:

@@ -7,8 +7,8 @@
 
 Which of RocketMQ's properties ask for what: MessageConst.java. Kafka records ask for a delay by headers named as
 RocketMQ's properties TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC. A batch is opened only if these bytes occur in
-it: one search, 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for it;
-the topic config `delay.headers` turns the search off).
+it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for
+it; the topic config `delay.headers` turns the search off).
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,8 @@ RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must n
 
 TIMER_NAMES: Final = (properties.TIMER_DELIVER_MS, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC)
 _TIMER_PREFIX: Final = b"TIMER_DEL"
+_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
+_BYTES_AN_UNDERSCORE: Final = 512  # With more of them than one in so many bytes, a search for the whole is faster.
 _ROCKETMQ_MARKS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
 _NO_LEVEL: Final = "0"
 
@@ -125,9 +127,9 @@ class Publisher:
 
     def _mentions_timer(self, batch: Buffer, header: BatchHeader) -> bool:
         if not header.codec:
-            return _TIMER_PREFIX in bytes(batch)
+            return _has_timer_name(bytes(batch))
         try:
-            return _TIMER_PREFIX in inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
+            return _has_timer_name(inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max))
         except ProtocolError as error:
             raise InvalidBatch(Reason.INVALID, str(error)) from error
 
@@ -177,6 +179,22 @@ class Publisher:
             if mark in raw:
                 _check_wishes(raw)
                 return
+
+
+def _has_timer_name(data: bytes) -> bool:
+    """Tell whether the prefix of the timers' names occurs.
+
+    A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
+    while they are few, as they mostly are; where there are many, what is left is searched as a whole.
+    """
+    at = data.find(b"_", _UNDERSCORE_AT)
+    for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
+        if at < 0:
+            return False
+        if data.startswith(_TIMER_PREFIX, at - _UNDERSCORE_AT):
+            return True
+        at = data.find(b"_", at + 1)
+    return at >= 0 and data.find(_TIMER_PREFIX, at - _UNDERSCORE_AT) >= 0
 
 
 def _check_wishes(raw: bytes) -> None:

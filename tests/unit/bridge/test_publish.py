@@ -112,6 +112,15 @@ def test_same_words_elsewhere_ask_for_nothing(codec: Codec) -> None:
     assert door.kafka(door.topic(), sent).base_offset == 0
 
 
+@pytest.mark.parametrize("value", [b"_", b"a_b" * 40, b"_" * 3000, b"TIMER_DE_" * 200, b"x" * 3000 + b"TIMER_DE"])
+def test_delay_header_is_found_behind_any_number_of_underscores(value: bytes) -> None:
+    door = Door()
+    for name in ("TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        with pytest.raises(NotSupported):
+            door.kafka(door.topic(name), batch([value] * 5, headers=[(name, b"5000")]))
+    assert door.kafka(door.topic("none"), batch([value] * 5)).base_offset == 0
+
+
 def test_topic_may_turn_the_look_for_delays_off() -> None:
     door = Door()
     sent = batch([b"a"], headers=[("TIMER_DELAY_MS", b"5000")])
