@@ -7,8 +7,8 @@
 
 Which of RocketMQ's properties ask for what: MessageConst.java. Kafka records ask for a delay by headers named as
 RocketMQ's properties TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC. A batch is opened only if these bytes occur in
-it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for
-it; the topic config `delay.headers` turns the search off).
+it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated
+for it; the topic config `delay.headers` turns the search off).
 """
 
 from collections.abc import Sequence
