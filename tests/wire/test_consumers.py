@@ -30,7 +30,6 @@ from tests.wire.clients.members import KafkaMember, PushMember
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 
-BROKER_SETTINGS = {"groups.initial_rebalance_delay_ms": 0}
 QUEUES = 4
 _numbers = itertools.count(int(time.time()))
 
