@@ -29,6 +29,7 @@ from protocol.rocketmq.message import NO_HOST, Message
 from store.entry import Appended, Buffer, Frame, Promise, Slot, Stamp, State
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
+RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
 
 TIMER_NAMES: Final = (properties.TIMER_DELIVER_MS, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC)
 _TIMER_PREFIX: Final = b"TIMER_DEL"
@@ -69,6 +70,9 @@ class Publisher:
         self.store_host = NO_HOST
         self._log, self._producers, self._metrics = log, producers, metrics
         self._inflate_bytes_max = options.convert.inflate_bytes_max
+        self.opened_bytes = (
+            0  # Inflated and walked through, ever; what does not inflate counts as the most that it may.
+        )
         self._stamps: dict[tuple[int, bool], Stamp] = {}
         self._body_bytes_max = options.rocketmq.body_bytes_max
 
@@ -114,6 +118,7 @@ class Publisher:
         """Open the batch where that may matter; raises for a record that its topic does not take."""
         if not topic.settings.compact and not self._mentions_timer(batch, header):
             return
+        self.opened_bytes += header.record_count * RECORD_COST_BYTES
         try:
             for record in record_batch.records(batch, self._inflate_bytes_max):
                 if topic.settings.compact and record.key is None:
@@ -129,8 +134,11 @@ class Publisher:
         if not header.codec:
             return _has_timer_name(bytes(batch))
         try:
-            return _has_timer_name(inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max))
+            inflated = inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
+            self.opened_bytes += len(inflated)
+            return _has_timer_name(inflated)
         except ProtocolError as error:
+            self.opened_bytes += self._inflate_bytes_max
             raise InvalidBatch(Reason.INVALID, str(error)) from error
 
     def _kafka_stamp(self, leader_epoch: int, log_append_time: bool) -> Stamp:

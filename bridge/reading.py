@@ -121,6 +121,8 @@ class QueueReader:
             buffers.append(batch)
             max_bytes -= len(batch)
             at += taken
+            if at < end and len(batch) < CONVERTED_BATCH_BYTES_MAX // 2 and not _begins_anew(topic, stored, at):
+                break  # At a fault, which was dear to find: the next read goes on behind it.
         self._metrics.frames_out["kafka"] += at
         self._metrics.bytes_out["kafka"] += sum(map(len, buffers))
         return buffers
@@ -193,7 +195,16 @@ class QueueReader:
                     buffers.append(entry.frame)
                 offset = entry.next_offset
             else:
-                converted, offset = self._converted(queue, topic, entry, offset, max_count - len(buffers), room, codes)
+                try:
+                    found = self._converted(queue, topic, entry, offset, max_count - len(buffers), room, codes)
+                except ProtocolError as error:
+                    logger.warning(
+                        "batch passed over from=%d to=%d queue=%s reason=%r",
+                        offset, entry.next_offset, queue, str(error),
+                    )  # fmt: skip
+                    offset = entry.next_offset
+                    break  # It was dear to find: the next read goes on behind it.
+                converted, offset = found
                 buffers += converted
                 room -= sum(map(len, converted))
                 if offset < entry.next_offset:
@@ -214,13 +225,11 @@ class QueueReader:
         max_bytes: int,
         codes: Collection[int],
     ) -> tuple[list[bytes], int]:
-        """Convert records of a batch from `offset` on: (what fits and is wanted, the offset to go on from)."""
-        end = entry.next_offset
-        try:
-            records, next_offset = self._opened.read(entry, offset, max_count, max_bytes)
-        except ProtocolError as error:
-            logger.warning("batch passed over from=%d to=%d queue=%s reason=%r", offset, end, queue, str(error))
-            return [], end
+        """Convert records of a batch from `offset` on: (what fits and is wanted, the offset to go on from).
+
+        Raises ProtocolError if the next record is faulty.
+        """
+        records, next_offset = self._opened.read(entry, offset, max_count, max_bytes)
         if codes:
             records = [record for record in records if tags.hash_code(convert.tag_of(record) or "") in codes]
         place = Place(
@@ -274,6 +283,11 @@ class QueueReader:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
         found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
+
+
+def _begins_anew(topic: Topic, stored: list[Stored], at: int) -> bool:
+    """Say whether a batch had to end before this entry: all records of one have the same time then."""
+    return topic.settings.log_append_time and stored[at].stored_ms != stored[at - 1].stored_ms
 
 
 def _then(found: list[Stored] | ColdRead, go_on: "Callable[[list[Stored]], U | Later[U]]") -> "U | Later[U]":

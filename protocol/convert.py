@@ -104,14 +104,16 @@ def kafka_batch(
 ) -> tuple[Buffer, int]:
     """Build one uncompressed batch of consecutive records: (the batch, how many records it has).
 
-    At least one; as many as fit into `bytes_max` once inflated. With `log_append_time` all have the store time of the
-    first, and the batch ends before a record of another. The same records always give the same bytes.
+    At least one; as many as fit into `bytes_max` once inflated. A body that does not inflate is given as it is and ends
+    the batch, since it may have cost `inflate_bytes_max` to find out. With `log_append_time` all have the store time of
+    the first, and the batch ends before a record of another. The same records always give the same bytes.
     """
     builder = BatchBuilder()
     append = builder.append_encoded
     store_ms = None
     for index, record in enumerate(records):
         sys_flag, born_ms, stored_ms, body, raw = _open_record(record)
+        is_faulty = False
         if store_ms is None:
             store_ms = stored_ms
         elif log_append_time and stored_ms != store_ms:
@@ -122,12 +124,15 @@ def kafka_batch(
             try:
                 value = inflate_body(body, sys_flag, inflate_bytes_max)
             except ProtocolError:
+                is_faulty = True
                 headers = _one_more(headers, ROCKETMQ_SYS_FLAG, str(sys_flag).encode())
         if is_null and not value:
             value = None
         if index and builder.size + len(value or b"") + len(key or b"") + len(headers) > bytes_max:
             break
         append(index, stored_ms if log_append_time else born_ms, key, value, headers)
+        if is_faulty:
+            break
     batch = builder.finish(base_offset, leader_epoch)
     if log_append_time and store_ms is not None:
         stamp_log_append_time(batch, 0, store_ms)

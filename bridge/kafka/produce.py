@@ -4,6 +4,9 @@ Each partition of a request is judged and appended on its own, at once, in order
 log keeps all of them. On one node acks=1 and acks=-1 are the same: the topic's `flush.mode` decides what "kept" means.
 The request's timeout is ignored: there is no replica to wait for.
 
+What the batches of one request may inflate to is bounded, since it shares the loop with all other clients: beyond
+`convert.inflate_bytes_max` in sum the rest is refused, with an error on which clients send it again.
+
     acks=0      no answer at all; after an error the connection is closed, which is how the client learns (KafkaApis)
     repeated    a batch of an idempotent producer that lies in the log already: success, with its offset
 """
@@ -33,9 +36,15 @@ def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -
     allows_zstd = request.version >= _ZSTD_FROM
     results: list[PartitionProduced] = []
     end, durable = 0, False
+    opened_until = broker.publisher.opened_bytes + broker.options.convert.inflate_bytes_max
     for partition in asked.partitions:
         if acks not in _ACKS:
             results.append(_refused(partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
+            continue
+        if broker.publisher.opened_bytes >= opened_until:
+            results.append(
+                _refused(partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
+            )
             continue
         result, promise = _append(broker, partition, now_ms, allows_zstd)
         results.append(result)

@@ -8,7 +8,7 @@ import pytest
 from bridge.config import ConvertOptions
 from bridge.reading import Later
 from protocol.kafka import record_batch
-from protocol.kafka.compression import Codec
+from protocol.kafka.compression import Codec, deflate
 from protocol.kafka.record_batch import BatchBuilder
 from protocol.rocketmq import flags, properties, tags
 from protocol.rocketmq import message as rocketmq_message
@@ -217,8 +217,18 @@ def test_batch_that_does_not_inflate_is_passed_over() -> None:
     topic = door.topic(delay_headers="false")
     door.kafka(topic, batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
     door.rocketmq(topic, message(b"after"))
-    found, next_offset = read_rocketmq(door, topic, 0)
+    assert read_rocketmq(door, topic, 0) == ([], 1)  # It cost enough for one read.
+    found, next_offset = read_rocketmq(door, topic, 1)
     assert ([at.body for at in found], next_offset) == ([b"after"], 2)
+
+
+def test_bodies_that_do_not_inflate_are_read_one_at_a_time() -> None:
+    door = Door(convert=ConvertOptions(inflate_bytes_max=1 << 20))
+    topic = door.topic()
+    for _ in range(3):
+        body = deflate(Codec.ZSTD, b"0" * (2 << 20))
+        door.rocketmq(topic, message(body, sys_flag=flags.COMPRESSED | flags.COMPRESSION_ZSTD))
+    assert [len(read_kafka(door, topic, offset)) for offset in range(3)] == [1, 1, 1]
 
 
 def test_frame_that_is_no_message_reaches_kafka_as_it_is() -> None:

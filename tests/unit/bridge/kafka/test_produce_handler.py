@@ -112,6 +112,16 @@ def test_partitions_of_a_request_fail_alone(client: Client) -> None:
     ]
 
 
+def test_request_whose_batches_inflate_to_too_much_gets_the_rest_back(desk: Desk, client: Client) -> None:
+    zeros = desk.options.convert.inflate_bytes_max // 2 + 1
+    part = {"index": 0, "records": batch([bytes(zeros)], codec=Codec.ZSTD)}
+    asked = {"acks": 1, "topic_data": [{"name": "orders", "partition_data": [part] * 4}]}
+    answer = client.ask(ApiKey.PRODUCE, 9, **asked)
+    errors = [each.error_code for each in answer.responses[0].partition_responses]
+    assert errors == [OK, OK, ErrorCode.kafka_storage_error, ErrorCode.kafka_storage_error]
+    assert produce(client, 9, BATCH).error_code == OK
+
+
 def test_acks_0_has_no_answer_and_an_error_closes(desk: Desk, client: Client) -> None:
     client.send(ApiKey.PRODUCE, 9, is_answered=False, **request(BATCH, acks=0))
     assert produce(client, 9, BATCH).base_offset == 2
