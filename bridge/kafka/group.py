@@ -211,7 +211,7 @@ class Group(Generic[Ticket]):
             return ErrorCode.inconsistent_group_protocol
         if not join.member_id:
             return self._join_as_new(join, ticket, now_ms)
-        if join.member_id in self.pending:
+        if join.member_id in self.pending and join.instance_id is None:  # Static members never get an id in advance.
             self._add(join, join.member_id, ticket, now_ms)
             return ErrorCode.none
         error = self._check_identity(join.member_id, join.instance_id)
