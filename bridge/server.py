@@ -94,6 +94,7 @@ class Connection(asyncio.Protocol):
         "_heard",
         "_held",
         "_holding",
+        "_made_mono_ms",
         "_partial_bytes",
         "_progress_mono_ms",
         "_ready",
@@ -124,6 +125,7 @@ class Connection(asyncio.Protocol):
         self.active_mono_ms = 0  # Of the last byte either way, as fine as sweeps are.
         self._frames = FrameReader(self.bounds.frame_bytes_max)
         self._heard = False  # One whole frame came.
+        self._made_mono_ms = 0
         self._partial_bytes = 0
         self._held: list[memoryview] = []  # Frames that came before reading stopped; not yet received.
         self._holding = False  # Not reading. Invariant: `_held` is empty otherwise.
@@ -324,7 +326,7 @@ class Connection(asyncio.Protocol):
             return
         self.closed = False
         self.peer = tuple(transport.get_extra_info("peername", ("", 0))[:2])
-        self.active_mono_ms = self.server.mono_ms
+        self.active_mono_ms = self._made_mono_ms = self.server.mono_ms
         transport.set_write_buffer_limits(high=0)
 
     def close(self, reason: str, *, abort: bool = False) -> None:
@@ -371,10 +373,9 @@ class Connection(asyncio.Protocol):
             elif mono_ms - self._progress_mono_ms > limits.unread_ms:
                 return f"took none of {self._unsent_bytes} unsent bytes for limits.unread_ms={limits.unread_ms}"
             return ""
-        silent_ms = mono_ms - self.active_mono_ms
-        if not self._heard and silent_ms > limits.first_request_ms:
+        if not self._heard and mono_ms - self._made_mono_ms > limits.first_request_ms:
             return f"no whole request within limits.first_request_ms={limits.first_request_ms}"
-        if silent_ms > self.bounds.idle_ms:
+        if mono_ms - self.active_mono_ms > self.bounds.idle_ms:
             return f"silent for {self.wire}.idle_ms={self.bounds.idle_ms}"
         return ""
 

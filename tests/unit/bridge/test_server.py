@@ -364,6 +364,16 @@ def test_silence_is_ended_before_the_first_request_and_after_the_last() -> None:
     assert speaker.closed
 
 
+def test_byte_now_and_then_is_no_request() -> None:
+    bench = Bench(first_request_ms=10_000)
+    slow, _ = bench.connect()
+    for _ in range(3):
+        slow.data_received(b"\0")
+        bench.loop.turn()
+        bench.sweep_after(4_000)
+    assert slow.closed
+
+
 def test_closing_tells_who_asked_to_know_once() -> None:
     bench = Bench()
     connection, _ = bench.connect()
