@@ -13,7 +13,7 @@ run: setup
 
 setup-test: $(VENV)/.test
 test: setup-test
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest
 unit: setup-test
 	$(BIN)/python -m pytest -q tests/unit
 soak: setup-test
