@@ -212,6 +212,9 @@ class Store:
         log = self._log
         if log.next_position - log.written > self.options.tail_bytes:
             self._write_early()
+        if len(entries) == 1 and type(frame := entries[0]) is Frame:
+            slot = self._append_frame(frame, now_ms)
+            return new_tuple(Appended, ([slot], new_tuple(Promise, (log.next_position, frame.queue.durable))))
         slots = self._append_unit(entries, now_ms)
         promise = new_tuple(Promise, (log.next_position, self._is_durable(entries)))
         return new_tuple(Appended, (slots, promise))
@@ -248,6 +251,35 @@ class Store:
         self._stored_ms = stored_ms
         self._index(placed, slots)
         return slots
+
+    def _append_frame(self, frame: Frame, now_ms: int) -> Slot:
+        """Do the same for the unit that nearly all are: one frame. Without lists it takes a quarter less."""
+        stored_ms = self._stored_ms
+        if now_ms > stored_ms:
+            stored_ms = now_ms
+        log, queue, count = self._log, frame.queue, frame.count
+        size, occupied = sizes_of(frame)
+        unit_size = UNIT_HEADER_SIZE + occupied
+        chunk = log.begin(unit_size)
+        at = chunk.used + UNIT_HEADER_SIZE
+        position, base_offset = chunk.start + at, queue.end_offset
+        slot = new_tuple(Slot, (position, base_offset, stored_ms))
+        try:
+            put_frame(chunk, at, frame, size, slot)
+        except BaseException:
+            chunk.writable[at : at + occupied] = bytes(occupied)
+            raise
+        log.commit(chunk, unit_size, stored_ms, 1)
+        self._stored_ms = stored_ms
+        queue.end_offset = base_offset + count
+        log.segments.active.last_offsets[queue.key] = base_offset + count - 1
+        index = queue.index
+        if index.append(base_offset, position, size, count, frame.timestamp_ms, stored_ms, frame.tags, frame.form):
+            self._full_indexes[index] = None
+        if not queue.is_touched:
+            queue.is_touched = True
+            self._touched.append(queue)
+        return slot
 
     def _index(self, placed: list[tuple[Entry, int, int]], slots: list[Slot]) -> None:
         """Add the rows of a unit that was appended, and note whom it touched."""

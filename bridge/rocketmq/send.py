@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.publish import TIMER_NAMES
-from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
-from protocol.rocketmq import batch, flags, properties
+from protocol.rocketmq import batch, flags, properties, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
 from protocol.rocketmq.message import Message
@@ -48,16 +47,10 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         messages = [_message(connection, request, request.flag, command.body, own)]
     slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
-    ext = {
-        "msgId": ",".join([message_id(store_host, slot.position) for slot in slots]),
-        "queueId": str(queue_id),
-        "queueOffset": str(slots[0].base_offset),
-        "transactionId": unique_key,
-        "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "true",
-    }
+    ids = ",".join([message_id(store_host, slot.position) for slot in slots])
     waits = _NO_WAIT not in raw or properties.get(raw, properties.WAIT) != "false"
-    return answer(command, ext=ext, promise=promise if waits else None)
+    buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key)
+    return Answer(buffers, promise if waits else None)
 
 
 # -- Where it goes

@@ -73,17 +73,14 @@ def encode(message: Message) -> bytearray:
 
 def encode_pieces(message: Message) -> tuple[bytes, Buffer, bytes]:
     """Write one record as what stands before the body, the body untouched, and what stands behind it."""
-    topic, body, properties = message.topic.encode(), message.body, message.properties
-    if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX or len(body) > BODY_BYTES_MAX:
+    body, properties = message.body, message.properties
+    magic, topic = _topics.get(message.topic) or _encode_topic(message.topic)
+    if len(properties) > PROPERTIES_BYTES_MAX or len(body) > BODY_BYTES_MAX:
         raise ProtocolError(
-            f"message too large: topic {len(topic)}, properties {len(properties)}, body {len(body)} bytes; allowed are "
-            f"{TOPIC_BYTES_MAX}, {PROPERTIES_BYTES_MAX}, {BODY_BYTES_MAX}"
+            f"message too large: properties {len(properties)}, body {len(body)} bytes; allowed are "
+            f"{PROPERTIES_BYTES_MAX}, {BODY_BYTES_MAX}"
         )
-    if len(topic) <= TOPIC_BYTES_MAX_V1:
-        magic, topic_length = MAGIC_V1, _TOPIC_LENGTH_V1[len(topic)]
-    else:
-        magic, topic_length = MAGIC_V2, _U16.pack(len(topic))
-    tail = b"".join((topic_length, topic, _U16.pack(len(properties)), properties))
+    tail = topic + _U16.pack(len(properties)) + properties
     born_host, store_host = message.born_host, message.store_host
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     if len(born_host) == 20:
@@ -112,6 +109,25 @@ def encode_pieces(message: Message) -> tuple[bytes, Buffer, bytes]:
         body,
         tail,
     )
+
+
+# Magic, and the topic with its length, by name: the same few topics come over and over.
+_topics: dict[str, tuple[int, bytes]] = {}
+_TOPICS_CACHED_MAX: Final = 4096  # Then the cache starts anew.
+
+
+def _encode_topic(name: str) -> tuple[int, bytes]:
+    topic = name.encode()
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise ProtocolError(f"message too large: topic of {len(topic)} bytes; allowed are {TOPIC_BYTES_MAX}")
+    if len(topic) <= TOPIC_BYTES_MAX_V1:
+        encoded = MAGIC_V1, _TOPIC_LENGTH_V1[len(topic)] + topic
+    else:
+        encoded = MAGIC_V2, _U16.pack(len(topic)) + topic
+    if len(_topics) >= _TOPICS_CACHED_MAX:
+        _topics.clear()
+    _topics[name] = encoded
+    return encoded
 
 
 def stamp(buffer: bytearray | memoryview, at: int, queue_offset: int, physical_offset: int, store_ms: int) -> None:

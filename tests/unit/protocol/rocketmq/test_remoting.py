@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.rocketmq.remoting import LANGUAGES, Buffer, RemotingCommand, decode, encode, request, response
+from protocol.rocketmq.remoting import (
+    LANGUAGES,
+    Buffer,
+    RemotingCommand,
+    decode,
+    encode,
+    encode_stored,
+    request,
+    response,
+)
 
 SEND = {
     "producerGroup": "pg",
@@ -151,6 +160,23 @@ commands = st.builds(
 @given(commands)
 def test_round_trip(command: RemotingCommand) -> None:
     assert read(written(command)) == command
+
+
+@given(int32s, st.booleans(), st.integers(0, 65535), st.integers(0, (1 << 63) - 1), texts)
+def test_short_way_of_the_answer_to_a_send_gives_what_the_long_one_does(
+    opaque: int, json: bool, queue_id: int, queue_offset: int, key: str
+) -> None:
+    asked = request(310, opaque, json=json)
+    ext = {
+        "msgId": "7F00000100002A9F0000000000000400",
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "transactionId": key,
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    frame = b"".join(encode_stored(asked, ext["msgId"], queue_id, queue_offset, key))
+    assert read(frame) == read(written(response(asked, ext=ext)))
 
 
 def test_body_goes_out_as_the_buffers_it_came_in() -> None:
