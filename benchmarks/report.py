@@ -39,7 +39,7 @@ def rows_table(outcomes: Sequence[Outcome], title: str) -> Table:
         row = outcome.row
         if outcome.error:
             table.add_row(row.title, Text(outcome.error.splitlines()[0][:200], style="red"), "", "", "", "", "")
-        for number, (figure, goal) in enumerate(row.goals.items()):
+        for number, (figure, goal) in enumerate(outcome.goals.items()):
             cells = [_number(outcome.median(who, figure)) for who in (OURS, row.peer)]
             ratio = outcome.ratio(figure)
             label = "" if number or outcome.error else row.title
@@ -68,7 +68,7 @@ def as_values(measured: Sequence[Measured], outcomes: Sequence[Outcome]) -> dict
                         "goal": str(goal),
                         "is_met": _is_met(outcome, figure, goal),
                     }
-                    for figure, goal in outcome.row.goals.items()
+                    for figure, goal in outcome.goals.items()
                 },
             }
             for outcome in outcomes
