@@ -22,7 +22,7 @@ from bridge.config import Options
 from bridge.metrics import Metrics
 from bridge.topics import Topic
 from protocol import convert
-from protocol.convert import Place
+from protocol.convert import Batched, Place
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Record
@@ -115,25 +115,27 @@ class QueueReader:
             end = at + 1
             while end < count and stored[end].form == forms.ROCKETMQ:
                 end += 1
-            batch, taken = self._batch_of(queue, topic, stored[at:end], min(max_bytes, CONVERTED_BATCH_BYTES_MAX))
+            batch, taken, met_fault = self._batch_of(
+                queue, topic, stored[at:end], min(max_bytes, CONVERTED_BATCH_BYTES_MAX)
+            )
             if len(batch) > max_bytes and buffers:
                 break  # Inflated it is larger than it was in the log.
             buffers.append(batch)
             max_bytes -= len(batch)
             at += taken
-            if at < end and len(batch) < CONVERTED_BATCH_BYTES_MAX // 2 and not _begins_anew(topic, stored, at):
-                break  # At a fault, which was dear to find: the next read goes on behind it.
+            if met_fault:
+                break  # It was dear to find: the next read goes on behind it.
         self._metrics.frames_out["kafka"] += at
         self._metrics.bytes_out["kafka"] += sum(map(len, buffers))
         return buffers
 
-    def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> tuple[Buffer, int]:
-        """Make a batch of the first records of a run: (the batch, how many)."""
+    def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> Batched:
+        """Make a batch of the first records of a run."""
         offset = run[0].base_offset
         epoch, ends_at = topic.epoch_at(queue.queue_id, offset)
         frames = [entry.frame for entry in run if ends_at is None or entry.base_offset < ends_at]
         try:
-            batch, taken = convert.kafka_batch(
+            made = convert.kafka_batch(
                 frames,
                 offset,
                 epoch,
@@ -147,9 +149,9 @@ class QueueReader:
             logger.warning("no message offset=%d queue=%s reason=%r", offset, queue, str(error))
             builder = BatchBuilder()
             builder.append(0, run[0].stored_ms, None, bytes(run[0].frame))
-            return builder.finish(offset, epoch), 1
-        self._metrics.converted_records["kafka"] += taken
-        return batch, taken
+            return Batched(builder.finish(offset, epoch), 1, met_fault=True)
+        self._metrics.converted_records["kafka"] += made.record_count
+        return made
 
     # -- For RocketMQ
 
@@ -283,11 +285,6 @@ class QueueReader:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
         found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
-
-
-def _begins_anew(topic: Topic, stored: list[Stored], at: int) -> bool:
-    """Say whether a batch had to end before this entry: all records of one have the same time then."""
-    return topic.settings.log_append_time and stored[at].stored_ms != stored[at - 1].stored_ms
 
 
 def _then(found: list[Stored] | ColdRead, go_on: "Callable[[list[Stored]], U | Later[U]]") -> "U | Later[U]":

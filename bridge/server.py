@@ -357,6 +357,7 @@ class Connection(asyncio.Protocol):
         self._held.clear()
         self._ready.clear()
         self._ready_bytes = 0
+        self._frames = FrameReader(0)  # The collector may come for the connection much later than its bytes may stay.
         self.server.forget(self, self.pending_bytes, self._partial_bytes)
         self._unsent_bytes = self._charged_bytes = self._partial_bytes = 0
         callbacks, self.on_close = self.on_close, []
@@ -483,6 +484,10 @@ class OrderedOutbox:
         connection.unanswered = unanswered = len(queue)
         if unanswered <= connection.bounds.unanswered_max // 2:
             connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
+
+    def drop(self) -> None:
+        """Forget all answers: the connection has gone."""
+        self._queue.clear()
 
     def _charge(self, answer: Answer, sign: int = 1) -> None:
         """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""

@@ -93,6 +93,14 @@ _NO_HEADERS: Final = b"\0"
 # -- RocketMQ's records as a Kafka batch
 
 
+class Batched(NamedTuple):
+    """A batch made of the first `record_count` records; `met_fault`: it ends because the body of the last does not inflate."""
+
+    batch: Buffer
+    record_count: int
+    met_fault: bool
+
+
 def kafka_batch(
     records: Sequence[memoryview],
     base_offset: int,
@@ -101,8 +109,8 @@ def kafka_batch(
     bytes_max: int,
     inflate_bytes_max: int,
     log_append_time: bool = False,
-) -> tuple[Buffer, int]:
-    """Build one uncompressed batch of consecutive records: (the batch, how many records it has).
+) -> Batched:
+    """Build one uncompressed batch of consecutive records.
 
     At least one; as many as fit into `bytes_max` once inflated. A body that does not inflate is given as it is and ends
     the batch, since it may have cost `inflate_bytes_max` to find out. With `log_append_time` all have the store time of
@@ -111,9 +119,9 @@ def kafka_batch(
     builder = BatchBuilder()
     append = builder.append_encoded
     store_ms = None
+    met_fault = False
     for index, record in enumerate(records):
         sys_flag, born_ms, stored_ms, body, raw = _open_record(record)
-        is_faulty = False
         if store_ms is None:
             store_ms = stored_ms
         elif log_append_time and stored_ms != store_ms:
@@ -124,19 +132,19 @@ def kafka_batch(
             try:
                 value = inflate_body(body, sys_flag, inflate_bytes_max)
             except ProtocolError:
-                is_faulty = True
+                met_fault = True
                 headers = _one_more(headers, ROCKETMQ_SYS_FLAG, str(sys_flag).encode())
         if is_null and not value:
             value = None
         if index and builder.size + len(value or b"") + len(key or b"") + len(headers) > bytes_max:
             break
         append(index, stored_ms if log_append_time else born_ms, key, value, headers)
-        if is_faulty:
+        if met_fault:
             break
     batch = builder.finish(base_offset, leader_epoch)
     if log_append_time and store_ms is not None:
         stamp_log_append_time(batch, 0, store_ms)
-    return batch, builder.count
+    return Batched(batch, builder.count, met_fault)
 
 
 # What conversion needs of the part before the body, by sysFlag bits 4 and 5: flags, born, stored, size of the body.

@@ -36,6 +36,10 @@ class KafkaConnection(Connection):
         super().__init__(broker)
         self.outbox = OrderedOutbox(self)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self.outbox.drop()
+
     def received(self, frame: memoryview) -> None:
         header = decode_header(frame)
         key, version, correlation_id, client_id, body_at = header

@@ -26,7 +26,7 @@ def record(body: bytes = b"body", raw: bytes = b"", **fields: object) -> memoryv
 
 
 def to_kafka(*records: memoryview, **options: object) -> list[Record]:
-    batch, count = convert.kafka_batch(records, 100, 7, **{**LIMITS, **options})
+    batch, count, _ = convert.kafka_batch(records, 100, 7, **{**LIMITS, **options})
     assert count == len(records)
     header = record_batch.read_header(batch)
     assert (header.record_count, header.crc) == (count, crc32c(bytes(batch[21:])))
@@ -109,7 +109,7 @@ def test_body_that_does_not_inflate_comes_as_it_lies_there(body: bytes) -> None:
 
 def test_run_is_split_by_its_size_once_inflated() -> None:
     records = [record(zlib.compress(b"0" * 3000), sys_flag=flags.COMPRESSED)] * 10
-    batch, count = convert.kafka_batch(records, 0, 0, bytes_max=10_000, inflate_bytes_max=1 << 20)
+    batch, count, _ = convert.kafka_batch(records, 0, 0, bytes_max=10_000, inflate_bytes_max=1 << 20)
     assert count == 3
     assert len(batch) <= 10_000
     assert convert.kafka_batch(records, 0, 0, bytes_max=1, inflate_bytes_max=1 << 20)[1] == 1
@@ -117,7 +117,7 @@ def test_run_is_split_by_its_size_once_inflated() -> None:
 
 def test_run_is_split_where_log_append_time_changes() -> None:
     later = memoryview(bytes(message.encode(Message("orders", b"b", store_ms=STORED + 1))))
-    batch, count = convert.kafka_batch([record(), record(), later], 0, 0, log_append_time=True, **LIMITS)
+    batch, count, _ = convert.kafka_batch([record(), record(), later], 0, 0, log_append_time=True, **LIMITS)
     assert count == 2
     assert record_batch.read_header(batch).is_log_append_time
     assert {found.timestamp_ms for found in record_batch.records(batch, 1 << 20)} == {STORED}
