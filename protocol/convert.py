@@ -94,7 +94,7 @@ _NO_HEADERS: Final = b"\0"
 
 
 class Batched(NamedTuple):
-    """A batch made of the first `record_count` records; `met_fault`: it ends because the body of the last does not inflate."""
+    """A batch of the first `record_count` records; `met_fault`: it ends there, as the last one does not inflate."""
 
     batch: Buffer
     record_count: int
