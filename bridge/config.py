@@ -139,6 +139,9 @@ class TopicsOptions(_Section, frozen=True):
         ),
     ] = 4
     queues_max: Annotated[int, _setting("queues that one topic may have", ge=1, le=65535)] = 1024
+    queues_in_all_max: Annotated[
+        int, _setting("queues of all topics together, half a KiB of memory each; making more is refused", ge=1)
+    ] = 200_000
     topics_max: Annotated[int, _setting("topics that may exist; creating more is refused", ge=1)] = 20_000
     message_bytes_max: Annotated[
         int,

@@ -70,7 +70,7 @@ class InvalidQueueCount(TopicError):
 
 
 class TooManyTopics(TopicError):
-    """`topics.topics_max` is reached."""
+    """`topics.topics_max` or `topics.queues_in_all_max` is reached."""
 
 
 class TopicStore(Protocol):
@@ -168,6 +168,7 @@ class Topics:
         self._ledger, self._options = ledger, options
         self._system = {topic.name: topic for topic in system}
         self._next_number = 1
+        self._queue_count = 0  # Invariant: the sum over all topics.
         self._by_number: dict[int, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._by_kafka_name: dict[str, Topic] = {}
@@ -261,7 +262,7 @@ class Topics:
             raise TopicExists(f"topic {name} exists" + (f" as {taken.name}" if taken.name != name else ""))
         if len(self._by_number) >= self._options.topics_max:
             raise TooManyTopics(f"{len(self._by_number)} topics; topics.topics_max is {self._options.topics_max}")
-        self._check_queue_count(name, queue_count)
+        self._check_queue_count(name, queue_count, queue_count)
         topic_configs.check(configs)
 
     def delete(self, topic: Topic, now_ms: int) -> Promise:
@@ -277,7 +278,7 @@ class Topics:
         """Let the topic have `queue_count` queues in all. Queues are never taken away: their records would be lost."""
         if queue_count <= topic.queue_count:
             raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
-        self._check_queue_count(topic.name, queue_count)
+        self._check_queue_count(topic.name, queue_count, queue_count - topic.queue_count)
         return self._ledger.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
@@ -289,10 +290,14 @@ class Topics:
         """Set what RocketMQ clients may do with the topic (`protocol.rocketmq.flags`, PERM_*)."""
         return self._ledger.commit([TopicChanged(topic.number, perm=perm)], now_ms).promise
 
-    def _check_queue_count(self, name: str, queue_count: int) -> None:
+    def _check_queue_count(self, name: str, queue_count: int, more: int) -> None:
         most = self._options.queues_max
         if not 1 <= queue_count <= most:
             raise InvalidQueueCount(f"topic {name} cannot have {queue_count} queues; 1 to {most} are allowed")
+        if self._queue_count + more > self._options.queues_in_all_max:
+            raise TooManyTopics(
+                f"{self._queue_count} queues; topics.queues_in_all_max is {self._options.queues_in_all_max}"
+            )
 
     # -- Creating on first use
 
@@ -344,6 +349,7 @@ class Topics:
             is_listed=system is None,
             may_produce=system.may_produce if system else not self._is_reserved(record.name),
         )
+        self._queue_count += topic.queue_count
         self._by_number[topic.number] = self._by_id[topic.id] = topic
         self._by_kafka_name[topic.kafka_name] = self._by_rocketmq_name[topic.rocketmq_name] = topic
         self._next_number = max(self._next_number, topic.number + 1)
@@ -355,7 +361,9 @@ class Topics:
         if topic is None:
             return
         if record.queue_count is not None:
-            topic.queue_count = max(topic.queue_count, record.queue_count)
+            more = max(0, record.queue_count - topic.queue_count)
+            topic.queue_count += more
+            self._queue_count += more
         if record.configs is not None:
             topic.configs = record.configs
             topic.settings = topic_configs.settings(record.configs, self.config_defaults)
@@ -367,6 +375,7 @@ class Topics:
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         topic = self._by_number.pop(record.number, None)
         if topic is not None:
+            self._queue_count -= topic.queue_count
             del self._by_id[topic.id], self._by_kafka_name[topic.kafka_name]
             del self._by_rocketmq_name[topic.rocketmq_name]
             self.version += 1

@@ -214,3 +214,16 @@ def test_epoch_history_is_bounded() -> None:
     assert len(topic.epochs[0]) == EPOCHS_MAX
     assert topic.leader_epoch(0) == EPOCHS_MAX + 9
     assert topic.epoch_end(0, 3)[0] == -1
+
+
+def test_queues_of_all_topics_together_are_bounded() -> None:
+    own = sum(topic.queue_count for topic in opened(Options()).topics.all())
+    topics = opened(Options(topics=TopicsOptions(queues_in_all_max=own + 6))).topics
+    first, _ = topics.create("first", 4, {}, NOW)
+    with pytest.raises(TooManyTopics, match="queues_in_all_max"):
+        topics.create("second", 3, {}, NOW)
+    with pytest.raises(TooManyTopics, match="queues_in_all_max"):
+        topics.add_queues(first, 7, NOW)
+    topics.add_queues(first, 6, NOW)
+    topics.delete(first, NOW)
+    topics.create("second", 6, {}, NOW)
