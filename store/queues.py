@@ -16,8 +16,9 @@ class Queues:
         self._files = files
         self._durable = durable  # of a queue whose topic has not said otherwise
         self._by_key: dict[int, Queue] = {}
+        self._by_topic: dict[int, dict[int, Queue]] = {}  # the same queues, by topic and key
         self.index_files = IndexFiles(files)
-        self.dropped: list[Queue] = []  # their index files go once a checkpoint no longer names them
+        self.dropped: dict[Queue, None] = {}  # their index files go once a checkpoint no longer names them
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_key.values())
@@ -36,8 +37,12 @@ class Queues:
         queue = self._by_key.get(key)
         if queue is None:
             queue = self._new(key, 0)
-            self._by_key[key] = queue
+            self._put(queue)
         return queue
+
+    def _put(self, queue: Queue) -> None:
+        self._by_key[queue.key] = queue
+        self._by_topic.setdefault(queue.topic, {})[queue.key] = queue
 
     def _new(self, key: int, start_offset: int) -> Queue:
         topic, queue_id = Queue.split(key)
@@ -46,17 +51,21 @@ class Queues:
         )
 
     def drop_topic(self, topic: int) -> None:
-        for queue in [queue for queue in self if queue.topic == topic]:
+        for queue in list(self._by_topic.get(topic, {}).values()):
             self.drop(queue)
 
     def drop(self, queue: Queue) -> None:
         del self._by_key[queue.key]
-        self.dropped.append(queue)
+        queues = self._by_topic[queue.topic]
+        del queues[queue.key]
+        if not queues:
+            del self._by_topic[queue.topic]
+        self.dropped[queue] = None
 
     def clean_up(self, dropped: Iterable[Queue], starts: Iterable[tuple[QueueIndex, int]]) -> None:
         """Remove index files that no checkpoint needs any more: of dropped queues, and of rows below log starts."""
         for queue in dropped:
-            self.dropped.remove(queue)
+            del self.dropped[queue]
             queue.index.remove()
         for index, start_offset in starts:
             index.drop_before(start_offset)
@@ -65,7 +74,7 @@ class Queues:
         """Replace a queue by an empty one from `offset` on: what lay below went with dead segments."""
         fresh = self._new(queue.key, max(offset, queue.start_offset))
         queue.index.remove()
-        self._by_key[queue.key] = fresh
+        self._put(fresh)
         return fresh
 
     # -- Checkpoints and recovery
@@ -83,11 +92,12 @@ class Queues:
                 raise Corruption(f"the index of {topic}/{queue_id} ends at {index.end_offset}, not {row.end_offset}")
             queue = Queue(row.key, index, durable=self._durable)
             queue.start_offset, queue.end_offset = row.start_offset, row.end_offset
-            self._by_key[row.key] = queue
+            self._put(queue)
 
     def forget(self) -> None:
         """Drop the table and every index file: all of it will come from the log."""
         self._by_key.clear()
+        self._by_topic.clear()
         self.dropped.clear()
         self.index_files.close()
         self.index_files = IndexFiles(self._files)
