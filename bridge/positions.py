@@ -25,13 +25,14 @@ from bridge.records import (
 from store.entry import Promise, Slot
 
 POSITIONS_MAX = 1_000_000  # of all groups, some 200 bytes of memory each
+METADATA_CHARACTERS_MAX = 64 << 20  # attached to all of them
 POSITIONS_IN_RECORD = 1000
 COLLECT_MS = 1000
 ALIVE_MS = 24 * 3600 * 1000  # A group that lives without committing is noted so often, so that it does not expire.
 
 
 class TooManyPositions(Exception):
-    """`groups.count_max` groups or POSITIONS_MAX positions; expiry makes room."""
+    """`groups.count_max` groups, POSITIONS_MAX positions or METADATA_CHARACTERS_MAX; expiry makes room."""
 
 
 class MetadataTooLarge(Exception):
@@ -60,6 +61,7 @@ class Positions:
         self._ledger, self._knows_topic, self._options = ledger, knows_topic, options
         self._groups: dict[str, _Group] = {}
         self._count = 0
+        self._metadata_size = 0  # Invariant: the sum of the lengths over all positions.
         self._collected: dict[str, dict[int, CommittedPosition]] = {}
         self._due_mono_ms: int | None = None
         ledger.own(PositionsCommitted, self._replay_committed)
@@ -142,6 +144,9 @@ class Positions:
             raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {self._options.count_max}")
         if self._count + len(self._collected.get(group, ())) + len(positions) > POSITIONS_MAX:
             raise TooManyPositions(f"{self._count} positions of groups; {POSITIONS_MAX} are allowed")
+        metadata_size = self._metadata_size + sum(len(position.metadata) for position in positions)
+        if metadata_size > METADATA_CHARACTERS_MAX:
+            raise TooManyPositions(f"{metadata_size} characters of metadata; {METADATA_CHARACTERS_MAX} are allowed")
         longest = self._options.metadata_bytes_max
         for position in positions:
             if len(position.metadata) > longest:
@@ -183,6 +188,7 @@ class Positions:
         before = len(group.positions)
         for key, offset, leader_epoch, metadata in record.positions:
             if self._knows_topic(key >> 16):
+                self._metadata_size += len(metadata) - _metadata_size(group.positions.get(key))
                 group.positions[key] = Position(offset, leader_epoch, metadata, record.commit_ms)
         group.commit_ms = max(group.commit_ms, record.commit_ms)
         self._count += len(group.positions) - before
@@ -191,19 +197,22 @@ class Positions:
         group = self._groups.get(record.group)
         if group is not None:
             for key in record.keys:
-                if group.positions.pop(key, None):
+                position = group.positions.pop(key, None)
+                if position is not None:
                     self._count -= 1
+                    self._metadata_size -= len(position.metadata)
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         group = self._groups.pop(record.group, None)
         if group is not None:
             self._count -= len(group.positions)
+            self._metadata_size -= sum(map(_metadata_size, group.positions.values()))
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         for group in self._groups.values():
             gone = [key for key in group.positions if key >> 16 == record.number]
             for key in gone:
-                del group.positions[key]
+                self._metadata_size -= len(group.positions.pop(key).metadata)
             self._count -= len(gone)
 
     def _snapshot(self) -> Iterable[Record]:
@@ -215,3 +224,7 @@ class Positions:
             by_time.setdefault(group.commit_ms, [])
             for commit_ms, positions in sorted(by_time.items()):
                 yield PositionsCommitted(name, positions, commit_ms)
+
+
+def _metadata_size(position: Position | None) -> int:
+    return len(position.metadata) if position is not None else 0

@@ -134,3 +134,20 @@ def test_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.positions.POSITIONS_MAX", 3)
     with pytest.raises(TooManyPositions):
         positions.commit("a", [CommittedPosition(KEY + 1, 1), CommittedPosition(KEY + 2, 1)], NOW)
+
+
+def test_metadata_of_all_positions_is_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.positions.METADATA_CHARACTERS_MAX", 4)
+    positions = opened()[0].positions
+    for ending in (
+        lambda: positions.delete("a", [KEY], NOW),
+        lambda: positions.delete_group("a", NOW),
+        lambda: positions.commit("a", [CommittedPosition(KEY, 3)], NOW),
+    ):
+        positions.commit("a", [CommittedPosition(KEY, 1, 0, "12")], NOW)
+        positions.commit("a", [CommittedPosition(KEY, 2, 0, "12")], NOW)
+        with pytest.raises(TooManyPositions):
+            positions.commit("b", [CommittedPosition(KEY, 1, 0, "123")], NOW)
+        ending()
+        positions.commit("b", [CommittedPosition(KEY, 1, 0, "1234")], NOW)
+        positions.delete_group("b", NOW)
