@@ -210,6 +210,8 @@ class Broker:
         try:
             found = sorted(socket.getaddrinfo(self.advertised_host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
             return pack_host(str(found[0][4][0]), port)
+        except UnicodeError as error:
+            raise ConfigError(f"server.advertise: {self.advertised_host[:100]!r} is no name of a host") from error
         except OSError:
             return pack_host("127.0.0.1", port)
 

@@ -198,7 +198,13 @@ class GroupsOptions(_Section, frozen=True):
         _setting("positions of a group without members go after this time", kafka="offsets.retention.minutes", ge=1),
     ] = 7 * DAY_MS
     metadata_bytes_max: Annotated[
-        int, _setting("text that a Kafka client may attach to a position", kafka="offset.metadata.max.bytes", ge=0)
+        int,
+        _setting(
+            "text that a Kafka client may attach to a position, in characters",
+            kafka="offset.metadata.max.bytes",
+            ge=0,
+            le=8191,  # Four bytes each: older versions of OffsetFetch spell 32 KiB.
+        ),
     ] = 4096
 
 
