@@ -39,6 +39,11 @@ def keyed(times: int) -> list[Message]:
     return [Message(b"x", KEYS.index(key), key.encode()) for _ in range(times) for key in KEYS]
 
 
+def expect_recovered(app: FaustApp, count: int) -> None:
+    """Wait until the worker has its table back; what is sent while it recovers, Faust 0.15.3 may skip (Apache's too)."""
+    assert app.next_line(FIRST_LINE_WITHIN_S) == {"recovered": dict.fromkeys(KEYS, count) if count else {}}
+
+
 def expect_counts(app: FaustApp, first: int, last: int) -> None:
     counts: dict[str, list[int]] = {key: [] for key in KEYS}
     while sum(map(len, counts.values())) < len(KEYS) * (last - first + 1):
@@ -62,12 +67,14 @@ def test_table_is_recovered_from_its_changelog(broker: Broker | Peers, topic: st
     app_id = f"{topic}-app"
     sender = Confluent(broker.kafka)
     with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
+        expect_recovered(app, 0)
         sender.write(topic, keyed(5), way="batch", codec="none")
         expect_counts(app, 1, 5)
         await_committed(broker, app_id, topic, 15)
         app.stop()
     broker.restart()
     with FaustApp(app_id, broker.kafka, "count", topic, f"{topic}-out") as app:
+        expect_recovered(app, 5)
         sender.write(topic, keyed(3), way="batch", codec="none")
         expect_counts(app, 6, 8)
         await_committed(broker, app_id, topic, 24)
@@ -82,5 +89,6 @@ def test_table_is_recovered_from_its_changelog(broker: Broker | Peers, topic: st
 def test_agent_counts_what_rocketmq_sends(broker: Broker, agents: Agents, topic: str) -> None:
     sender = RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json")
     with FaustApp(f"{topic}-app", broker.kafka, "count", topic, f"{topic}-out") as app:
+        expect_recovered(app, 0)
         sender.write(topic, keyed(4), way="sync", codec="none")
         expect_counts(app, 1, 4)

@@ -2,8 +2,8 @@
 
     faust_app.py ID BOOTSTRAP read TOPIC...          prints every event
     faust_app.py ID BOOTSTRAP write TOPIC MESSAGES   sends what the file MESSAGES has, prints where each went, and ends
-    faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints each new count,
-                                                     and sends it to OUTPUT
+    faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints the table once it is
+                                                     recovered, then each new count, and sends it to OUTPUT
 
 State is in memory only, so that a restart recovers all of it from the changelog.
 """
@@ -100,6 +100,12 @@ def count(app: faust.App, name: str, output: str) -> None:
     words = app.topic(name, key_type=str, value_type=bytes, key_serializer="raw", value_serializer="raw")
     counts = app.topic(output, key_type=str, value_type=int)
     table = app.Table("seen", default=int)
+
+    @app.task
+    async def tell_recovered() -> None:
+        while not app.tables.recovery.completed.is_set():
+            await asyncio.sleep(0.05)
+        say(recovered=dict(table))
 
     @app.agent(words)
     async def each_key(stream: StreamT[bytes]) -> None:
