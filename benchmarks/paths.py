@@ -15,7 +15,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -150,6 +150,11 @@ class Stage:
 
         return lambda count: self._loop.run_until_complete(send(max(count, shared)))
 
+    def end_offset(self, topic: str) -> int:
+        found = self.broker.topics.by_kafka_name(topic)
+        assert found is not None
+        return found.queues[0].visible_end
+
     def expect(self, connection: Connection, request: bytes, least_bytes: int) -> int:
         """Send one request and give the size of its answer. A small one means an error, and wrong figures."""
         transport = self._transports[connection]
@@ -213,10 +218,12 @@ def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
             us = _idempotent_us(stage, connection)
             yield Measured(f"Kafka Produce, the same, idempotent, {SHARED} a turn", "request", us, budget_us)
     for batches in (1, FETCH_BATCHES):
-        request = fetch_request([("batches", 0)], batches * len(large))
-        stage.expect(connection, request, batches * len(large))
-        us = pace.us(stage.ask(connection, request))
-        yield Measured(f"Kafka Fetch, {batches} x 16 KiB", "response", us, 25)
+        end = stage.end_offset("batches")
+        for offset, where in ((0, "page cache"), (end - batches * BATCH_RECORDS, "tail")):
+            request = fetch_request("batches", offset, batches * len(large))
+            stage.expect(connection, request, batches * len(large))
+            us = pace.us(stage.ask(connection, request))
+            yield Measured(f"Kafka Fetch, {batches} x 16 KiB, {where}", "response", us, 25)
 
 
 def _idempotent_us(stage: Stage, connection: Connection) -> float:
@@ -244,10 +251,11 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     stage.expect(connection, request, 1)
     us = pace.us(stage.ask(connection, request)) / BATCH_RECORDS
     yield Measured(f"RocketMQ batch of {BATCH_RECORDS}, 128 B, 1 a turn", "message", us, 15)
-    request = pull_request("sends", 0, PULL_MESSAGES)
-    stage.expect(connection, request, PULL_MESSAGES * 128)
-    us = pace.us(stage.ask(connection, request))
-    yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, 128 B", "response", us, 20)
+    for offset, where in ((0, "page cache"), (stage.end_offset("sends") - PULL_MESSAGES, "tail")):
+        request = pull_request("sends", offset, PULL_MESSAGES)
+        stage.expect(connection, request, PULL_MESSAGES * 128)
+        us = pace.us(stage.ask(connection, request))
+        yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, 128 B to 1 KiB, {where}", "response", us, 20)
 
     # Across: batches of 16 KiB by Kafka, written above; messages of RocketMQ.
     request = pull_request("batches", 0, PULL_MESSAGES)
@@ -255,7 +263,7 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     us = pace.us(stage.ask(connection, request))
     yield Measured(f"RocketMQ PULL of {PULL_MESSAGES} Kafka records, 1 KiB", "record", us / PULL_MESSAGES, 6)
     kafka = stage.connect(KafkaConnection)
-    request = fetch_request([("sends", 0)], 256 * KIB)
+    request = fetch_request("sends", 0, 256 * KIB)
     size = stage.expect(kafka, request, 100 * KIB)
     us = pace.us(stage.ask(kafka, request))
     record_bytes = 128 + len(_properties(0)) + 12  # As a Kafka record; near enough.
@@ -285,13 +293,12 @@ def metadata_request(topic: str) -> bytes:
     return _kafka_frame(3, 4, struct.pack(">ih", 1, len(name)) + name + b"\1", flexible=False)
 
 
-def fetch_request(partitions: Sequence[tuple[str, int]], max_bytes: int) -> bytes:
-    """Version 11, every partition from offset 0."""
-    body = struct.pack(">iiiibii", -1, 0, 1, max_bytes, 0, 0, -1) + struct.pack(">i", len(partitions))
-    for topic, partition in partitions:
-        name = topic.encode()
-        body += struct.pack(">h", len(name)) + name + struct.pack(">iiiqqi", 1, partition, -1, 0, -1, max_bytes)
-    return _kafka_frame(1, 11, body + struct.pack(">ih", 0, 0), flexible=False)
+def fetch_request(topic: str, offset: int, max_bytes: int) -> bytes:
+    """Version 11, one partition."""
+    name = topic.encode()
+    head = struct.pack(">iiiibii", -1, 0, 1, max_bytes, 0, 0, -1)
+    asked = struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiiqqi", 1, 0, -1, offset, -1, max_bytes)
+    return _kafka_frame(1, 11, head + asked + struct.pack(">ih", 0, 0), flexible=False)
 
 
 def _kafka_frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
