@@ -40,7 +40,7 @@ def keyed(times: int) -> list[Message]:
 
 
 def expect_recovered(app: FaustApp, count: int) -> None:
-    """Wait until the worker has its table back; what is sent while it recovers, Faust 0.15.3 may skip (Apache's too)."""
+    """Wait until the worker has its table back; what is sent while it recovers, Faust 0.15.3 may skip."""
     assert app.next_line(FIRST_LINE_WITHIN_S) == {"recovered": dict.fromkeys(KEYS, count) if count else {}}
 
 

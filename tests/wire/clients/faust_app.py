@@ -2,8 +2,8 @@
 
     faust_app.py ID BOOTSTRAP read TOPIC...          prints every event
     faust_app.py ID BOOTSTRAP write TOPIC MESSAGES   sends what the file MESSAGES has, prints where each went, and ends
-    faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints the table once it is
-                                                     recovered, then each new count, and sends it to OUTPUT
+    faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints the table once it
+                                                     is recovered, then each new count; sends them to OUTPUT
 
 State is in memory only, so that a restart recovers all of it from the changelog.
 """
@@ -103,8 +103,7 @@ def count(app: faust.App, name: str, output: str) -> None:
 
     @app.task
     async def tell_recovered() -> None:
-        while not app.tables.recovery.completed.is_set():
-            await asyncio.sleep(0.05)
+        await app.tables.recovery.completed.wait()
         say(recovered=dict(table))
 
     @app.agent(words)
