@@ -16,7 +16,7 @@ from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
 from bridge.kafka.request import NO_THROTTLE, Request, later
 from bridge.reading import FoundTime, Later
-from bridge.server import OutboxSlot
+from bridge.server import TURN_MS, OutboxSlot
 from bridge.topics import Topic, UnknownTopic
 from protocol.kafka.api import ErrorCode
 from store.entry import Promise
@@ -69,16 +69,31 @@ class _ListOffsets:
     def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
         self._broker, self._connection, self._request = broker, connection, request
         self._asked = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
+        self._counts = Counter((name, part.partition_index) for name, part in self._asked)
         self._results: list[Listed] = [Listed()] * len(self._asked)
+        self._next = 0  # Of `_asked`, still to be looked up.
         self._reading_count = 0
         self._slot: OutboxSlot | None = None
 
     def start(self) -> Answer | OutboxSlot:
-        counts = Counter((name, part.partition_index) for name, part in self._asked)
+        reads = self._look_up_some()
+        if self._is_complete():
+            return self._answer()
+        slot = self._slot = self._connection.outbox.reserve()
+        self._start(reads)
+        return slot
+
+    def _look_up_some(self) -> list[tuple[Later[FoundTime | None], Any]]:
+        """Look up as many as a turn has time for, since each may open a batch; give those that need the disk."""
+        mono_ms = self._broker.clock.mono_ms
+        until_mono_ms = mono_ms() + TURN_MS
         reads = []
-        for number, (name, part) in enumerate(self._asked):
+        while self._next < len(self._asked) and mono_ms() <= until_mono_ms:
+            number = self._next
+            self._next += 1
+            name, part = self._asked[number]
             try:
-                if counts[name, part.partition_index] > 1:
+                if self._counts[name, part.partition_index] > 1:
                     raise InvalidRequest(f"partition {part.partition_index} of {name} is named more than once")
                 topic, queue = _partition(self._broker, name, part.partition_index)
                 found = self._look_up(topic, queue, part)
@@ -88,13 +103,27 @@ class _ListOffsets:
                 reads.append((found, partial(self._read, number, topic)))
             else:
                 self._results[number] = found
-        if not reads:
-            return self._answer()
-        self._reading_count = len(reads)
-        slot = self._slot = self._connection.outbox.reserve()
+        self._reading_count += len(reads)
+        return reads
+
+    def _start(self, reads: list[tuple[Later[FoundTime | None], Any]]) -> None:
         for read, done in reads:
             read.start(done)
-        return slot
+        if self._next < len(self._asked):
+            self._broker.server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._connection.closed:
+            self._start(self._look_up_some())
+            self._end_if_complete()
+
+    def _is_complete(self) -> bool:
+        return self._next == len(self._asked) and not self._reading_count
+
+    def _end_if_complete(self) -> None:
+        assert self._slot is not None, "only an answer that was waited for has a slot"
+        if self._is_complete() and not self._slot.is_filled:
+            self._connection.outbox.fill(self._slot, self._answer())
 
     def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
         error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
@@ -122,9 +151,7 @@ class _ListOffsets:
         else:
             self._results[number] = _listed(topic, self._asked[number][1].partition_index, found)
         self._reading_count -= 1
-        if not self._reading_count:
-            assert self._slot is not None, "only an answer that was waited for has a slot"
-            self._connection.outbox.fill(self._slot, self._answer())
+        self._end_if_complete()
 
     def _answer(self) -> Answer:
         types = self._request.types

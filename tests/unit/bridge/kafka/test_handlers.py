@@ -10,6 +10,7 @@ import pytest
 from bridge.kafka import TABLE
 from protocol.kafka.api import ApiKey, ErrorCode
 from protocol.kafka.record_batch import read_header
+from tests.kit.clock import ManualClock
 from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
 
 OK = ErrorCode.none
@@ -219,6 +220,24 @@ def test_list_offsets_waits_for_the_disk_without_holding_up_other_clients(desk: 
     found, empty = client.answer_to(number).topics[0].partitions
     assert (found.offset, found.timestamp) == (0, 1_000)
     assert (empty.offset, empty.timestamp, empty.error_code) == (-1, -1, OK)
+
+
+def test_list_offsets_of_many_partitions_gives_others_their_turn(desk: Desk, client: Client) -> None:
+    class TickingClock(ManualClock):
+        def mono_ms(self) -> int:
+            self.pass_ms(1)
+            return super().mono_ms()
+
+    desk.topic("orders", 30)
+    desk.clock = TickingClock()
+    asked = [{"partition_index": each, "timestamp": -1} for each in range(30)]
+    frame = frame_of(ApiKey.LIST_OFFSETS, 9, 1, topics=[{"name": "orders", "partitions": asked}])
+    client.connection.data_received(frame)
+    assert client.connection.unanswered == 1
+    assert [each.offset for each in list_offsets(desk.connect(), -1)] == [0]
+    desk.loop.turn()
+    assert client.connection.unanswered == 0
+    assert client.transport.taken
 
 
 def test_list_offsets_refuses_what_cannot_be(desk: Desk, client: Client) -> None:
