@@ -12,11 +12,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
 
 SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
+
+if not IN_CI:  # There hypothesis has a profile of its own, also without a deadline: a busy machine is no failure.
+    hypothesis.settings.register_profile("duolog", deadline=None)
+    hypothesis.settings.load_profile("duolog")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
