@@ -19,7 +19,7 @@ unit: setup-test
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: setup-test
 	$(BIN)/ruff format --check .

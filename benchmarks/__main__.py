@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,9 +43,14 @@ def main() -> int:
     if not asked.only or PATHS in asked.only:
         measured = paths.run(quick=asked.quick)
         console.print(report.paths_table(measured))
+    rows = _rows(asked.only)
+    lacking = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if rows and lacking:
+        console.print(f"left out, for want of {' and '.join(lacking)}: all rows end to end")
+        rows = []
     outcomes = []
     title = f"End to end, flush = {asked.flush}, median of {scale.rounds} interleaved rounds"
-    for outcome in end_to_end.run(_rows(asked.only), scale, asked.flush, _say):
+    for outcome in end_to_end.run(rows, scale, asked.flush, _say):
         outcomes.append(outcome)
         if asked.each:
             console.print(report.rows_table([outcome], ""))
