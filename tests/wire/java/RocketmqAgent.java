@@ -495,9 +495,10 @@ final class RocketmqAgent {
 
     // -- Load
 
-    /** Threads that send small messages without end; keeps what was acknowledged, for the test to look for. */
+    /** Threads that send small messages, "pause_ms" apart; keeps what was acknowledged, for the test to look for. */
     private static final class Load {
         private final DefaultMQProducer producer;
+        private final long pauseMs;
         private final List<Thread> threads = new ArrayList<>();
         private final List<Object> acknowledged = new ArrayList<>();
         private final Map<String, Integer> failures = new TreeMap<>();
@@ -510,6 +511,7 @@ final class RocketmqAgent {
             producer.setSendMsgTimeout(3_000);
             producer.setRetryAnotherBrokerWhenNotStoreOK(true);
             producer.start();
+            pauseMs = Agent.number(args, "pause_ms", 1);
             for (int i = 0; i < Agent.number(args, "threads", 2); i++) {
                 String prefix = name(args) + "-" + i + "-";
                 threads.add(new Thread(() -> run(args.get("topic").getAsString(), prefix)));
@@ -524,11 +526,12 @@ final class RocketmqAgent {
                     SendResult result = producer.send(new Message(topic, body.getBytes(StandardCharsets.UTF_8)));
                     stored(result);
                     note(body, result);
+                    pause(pauseMs);
                 } catch (Exception error) {
                     synchronized (acknowledged) {
                         failures.merge(error.getClass().getSimpleName(), 1, Integer::sum);
                     }
-                    pause();
+                    pause(10);
                 }
             }
         }
@@ -539,9 +542,9 @@ final class RocketmqAgent {
             }
         }
 
-        private static void pause() {
+        private static void pause(long ms) {
             try {
-                Thread.sleep(10);
+                Thread.sleep(ms);
             } catch (InterruptedException error) {
                 Thread.currentThread().interrupt();
             }
