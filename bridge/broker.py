@@ -7,7 +7,6 @@ Handlers receive the broker and use its named parts. It decides nothing itself.
 """
 
 import asyncio
-import base64
 import errno
 import gc
 import logging
@@ -16,43 +15,24 @@ import resource
 import signal
 import socket
 import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection
-from bridge.families import Families
+from bridge.core import Core
 from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
-from bridge.kafka.group_coordinator import GroupCoordinator
-from bridge.kafka.groups import Waiter, deliver
-from bridge.kafka.metadata import MetadataCache
+from bridge.kafka.groups import deliver
 from bridge.keeper import Keeper
-from bridge.ledger import Ledger
-from bridge.metrics import Metrics
-from bridge.positions import Positions
-from bridge.producers import Producers
-from bridge.publish import Publisher
-from bridge.purgatory import Purgatory
-from bridge.reading import QueueReader
-from bridge.records import ClusterNamed
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
-from bridge.rocketmq.expected import Expected
-from bridge.rocketmq.group_configs import GroupConfigs
-from bridge.rocketmq.locks import Locks
-from bridge.rocketmq.members import Members
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
-from bridge.topic_configs import broker_defaults
-from bridge.topics import Topics, system_topics
 from protocol.rocketmq.message_id import pack_host
-from store.entry import Appended, Frame, Promise, Slot, State
 from store.errors import StoreError
 from store.files import RealFiles
 from store.flusher import Flusher
 from store.options import StoreOptions
-from store.store import Store
 
 log = logging.getLogger("bridge")
 
@@ -68,53 +48,23 @@ WILDCARDS = ("", "0.0.0.0", "::")
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
-class Broker:
-    """The broker's parts, by the names that handlers use. One loop runs all of it."""
+class Broker(Core):
+    """A core with ports, threads and time. One loop runs all of it."""
 
     node_id = NODE_ID
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self.options = options
+        super().__init__(options)
         self.clock = clock
         self.loop = loop
-        self.metrics = Metrics()
         self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
         self.started_mono_ms = clock.mono_ms()
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
-        self._make_state()
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn)
         self.ticker = Ticker(loop, clock, self.server.touch)
 
-    def _make_state(self) -> None:
-        """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
-        options = self.options
-        self.ledger = Ledger()
-        self._cluster = _Cluster(self.ledger)
-        self.topics = Topics(
-            self.ledger,
-            options.topics,
-            system=system_topics(options.rocketmq.cluster, options.rocketmq.broker),
-            config_defaults=broker_defaults(options),
-        )
-        self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
-        self.producers = Producers(self.ledger, options.kafka)
-        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
-        self.kafka_metadata = MetadataCache()
-        self.rocketmq_members: Members[RocketMQConnection] = Members(
-            groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
-        )
-        self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
-        self.rocketmq_locks = Locks()
-        self.rocketmq_expected = Expected()
-        self.families = Families(self.kafka_groups, self.rocketmq_members)
-        self.purgatory = Purgatory(options.limits.held_requests_max)
-
     # -- What handlers ask of it
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster.id
 
     @property
     def advertised_host(self) -> str:
@@ -182,27 +132,17 @@ class Broker:
 
     def _open_store(self) -> None:
         """Recover, and make the parts that stand on the log; raises ConfigError or StartError."""
-        directory = self.options.store.directory
+        section, now_ms = self.options.store, self.clock.now_ms()
+        directory, host = section.directory, self._store_host()
         try:
-            self._recover(self.clock.now_ms())
+            files = RealFiles(directory)
+            self.open_log(files, _store_options(section), now_ms, store_host=host, touch=self.server.touch)
         except StoreError as error:
             raise StartError(f"store.directory: {directory}: {error}") from error
         except OSError as error:
             kind = ConfigError if error.errno in NO_DIRECTORY else StartError
             raise kind(f"store.directory: {directory}: {error.strerror or error}") from error
-        self.reader = QueueReader(self.store, self.metrics, self.options)
-        self.store.on_visible = self.purgatory.on_visible
-        self.publisher.store_host = self.reader.store_host = self._store_host()
         self._flusher = Flusher(self.store, self._post)
-
-    def _recover(self, now_ms: int) -> None:
-        section = self.options.store
-        self.store = Store.open(RealFiles(section.directory), _store_options(section), self.ledger, now_ms)
-        turn_log = TurnLog(self.store, self.server.touch)
-        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
-        self.ledger.attach(turn_log)
-        self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self._cluster.name_if_new(now_ms)
 
     def _store_host(self) -> bytes:
         """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
@@ -315,43 +255,6 @@ class Broker:
         self.store.write()
         self._flusher.wake()  # After `when`: it syncs only what somebody waits for.
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
-
-
-class TurnLog:
-    """The store's append, with a write at the end of the turn for what was appended in it."""
-
-    __slots__ = ("_append", "_touch", "promise")
-
-    def __init__(self, store: Store, touch: Callable[[], None]) -> None:
-        self._append = store.append
-        self._touch = touch
-        self.promise: Callable[[], Promise] = store.promise
-
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
-        self._touch()
-        return self._append(entries, now_ms)
-
-
-class _Cluster:
-    """The id that Kafka clients know this data directory by: 16 random bytes, base64, as Kafka's own (Uuid.java)."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.id = ""
-        self._ledger = ledger
-        ledger.own(ClusterNamed, self._replay)
-        ledger.on_snapshot(self._snapshot)
-
-    def name_if_new(self, now_ms: int) -> None:
-        if not self.id:
-            name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-            self._ledger.commit([ClusterNamed(name)], now_ms)
-
-    def _replay(self, record: ClusterNamed, slot: Slot) -> None:
-        self.id = record.cluster_id
-
-    def _snapshot(self) -> Iterable[ClusterNamed]:
-        if self.id:
-            yield ClusterNamed(self.id)
 
 
 # -- Options and limits

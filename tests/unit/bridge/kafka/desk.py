@@ -1,5 +1,5 @@
-"""A broker's Kafka side without sockets: real state on a store whose disk is in memory, a clock that is moved, and
-clients that speak frames, written and read by kio, independently of our own codecs for Produce and Fetch.
+"""A broker's Kafka side without sockets (`tests/kit/core.py`), and clients that speak frames, written and read by kio,
+independently of our own codecs for Produce and Fetch.
 
     desk = Desk()
     client = desk.connect()
@@ -18,43 +18,20 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from bridge.config import GroupsOptions, LimitsOptions, Options
+from bridge.config import GroupsOptions, Options
 from bridge.families import Families
 from bridge.kafka.connection import KafkaConnection
-from bridge.kafka.group_coordinator import GroupCoordinator
-from bridge.kafka.groups import Waiter, deliver
-from bridge.kafka.metadata import MetadataCache
-from bridge.ledger import Ledger
-from bridge.metrics import Metrics
-from bridge.positions import Positions
-from bridge.producers import Producers
-from bridge.publish import Publisher
-from bridge.purgatory import Purgatory
-from bridge.reading import QueueReader
-from bridge.server import Bounds, Server
-from bridge.topic_configs import broker_defaults
-from bridge.topics import Topic, Topics, system_topics
+from bridge.topics import Topic
 from protocol.framing import FrameReader
 from protocol.kafka.api import ApiKey, is_flexible
-from protocol.rocketmq.message import Message
 from store.options import StoreOptions
-from store.store import Store
 from store.workers import Failure
-from tests.kit.clock import ManualClock
-from tests.kit.disk import CrashDisk
-from tests.kit.sockets import ManualLoop, connect
+from tests.kit.core import ManualCore, Members
+from tests.kit.sockets import connect
 from tests.unit.bridge.batches import batch
 
 T = TypeVar("T")
-UNANSWERED_MAX = 8
 SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64 << 10)
-
-
-class RocketmqMembers(set[str]):
-    """The groups that have RocketMQ members."""
-
-    def has_members(self, group: str) -> bool:
-        return group in self
 
 
 class ReaderThreads:
@@ -71,90 +48,20 @@ class ReaderThreads:
             self.waiting.popleft()()
 
 
-class Desk:
-    """The parts of `bridge.broker.Broker` that Kafka's handlers use, by the same names."""
-
-    node_id = 0
-    cluster_id = "AAAAAAAAAAAAAAAAAAAAAA"
-    kafka_address = ("broker.example", 9092)
+class Desk(ManualCore):
+    """The broker's Kafka side. `groups` are settings of the group coordinator."""
 
     def __init__(self, **groups: int) -> None:
-        self.options = Options(groups=GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups)))
-        self.clock, self.loop, self.metrics = ManualClock(), ManualLoop(), Metrics()
-        self.listening = {"kafka": ("127.0.0.1", 9092)}
-        self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
-        self.ledger = Ledger()
-        self.topics = Topics(
-            self.ledger,
-            self.options.topics,
-            system=system_topics("DefaultCluster", "duolog"),
-            config_defaults=broker_defaults(self.options),
-        )
-        self.positions = Positions(self.ledger, self.topics.__contains__, self.options.groups)
-        self.producers = Producers(self.ledger, self.options.kafka)
-        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(self.options.groups)
-        self.kafka_metadata = MetadataCache()
-        self.rocketmq_members = RocketmqMembers()
-        self.families = Families(self.kafka_groups, self.rocketmq_members)
-        self.purgatory = Purgatory()
-        self.disk = CrashDisk()
-        self._open()
-
-    def _open(self) -> None:
-        now_ms = self.clock.now_ms()
-        self.store = Store.open(self.disk, SMALL_STORE, self.ledger, now_ms)
+        options = Options(groups=GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups)))
+        super().__init__(options, store=SMALL_STORE)
+        self.rocketmq_groups_with_members = Members()
+        self.families = Families(self.kafka_groups, self.rocketmq_groups_with_members)
         self.reader_threads = self.store.readers = ReaderThreads()
-        self.ledger.attach(self.store)
-        self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self.publisher = Publisher(self.store, self.producers, self.metrics, self.options)
-        self.reader = QueueReader(self.store, self.metrics, self.options)
-        self.store.on_visible = self.purgatory.on_visible
-        bounds = {"kafka": Bounds(frame_bytes_max=1 << 23, unanswered_max=UNANSWERED_MAX, idle_ms=600_000)}
-        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn)
-        self.settle()
-
-    # -- Time and the log
-
-    def _end_turn(self) -> None:
-        self.store.write()
-        if not self.is_stalled:
-            self._sync()
-
-    def settle(self) -> None:
-        """Write and sync all; answers that waited leave."""
-        self.store.write()
-        self._sync()
-        self.server.flush()
-        self.loop.turn()
-
-    def _sync(self) -> None:
-        while task := self.store.sync_wanted(background=True):
-            task.run()
-            self.store.synced(task, None)
-
-    def pass_ms(self, ms: int) -> None:
-        self.clock.pass_ms(ms)
-        self.purgatory.advance(self.clock.mono_ms())
-        deliver(self.kafka_groups.expire(self.clock.mono_ms()))
-        self.settle()
-
-    # -- What is there
-
-    def topic(self, name: str = "orders", partitions: int = 2, **configs: str) -> Topic:
-        spelled = {key.replace("_", "."): value for key, value in configs.items()}
-        found = self.topics.get(name) or self.topics.create(name, partitions, spelled, self.clock.now_ms())[0]
-        self.settle()
-        return found
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
         """Append one batch of a Kafka producer, and let it be seen."""
         at_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
         self.publisher.kafka(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
-        self.settle()
-
-    def write_rocketmq(self, topic: Topic, *bodies: bytes, partition: int = 0) -> None:
-        messages = [Message("", body, b"", born_ms=self.clock.now_ms()) for body in bodies]
-        self.publisher.rocketmq(topic, partition, messages, self.clock.now_ms())
         self.settle()
 
     def connect(self) -> "Client":

@@ -101,7 +101,7 @@ def test_session_of_an_earlier_broker_is_not_found(desk: Desk, client: Client) -
 
 def test_messages_of_rocketmq_come_as_batches(desk: Desk, client: Client) -> None:
     topic = desk.topic()
-    desk.write_rocketmq(topic, b"a", b"b")
+    desk.publish(topic, b"a", b"b")
     desk.write(topic, b"c")
     (partition,) = fetch(client, 12, 0)
     assert values_of(partition) == [b"a", b"b", b"c"]
@@ -111,7 +111,7 @@ def test_messages_of_rocketmq_come_as_batches(desk: Desk, client: Client) -> Non
 
 
 def test_budget_is_spent_in_the_order_of_the_request(desk: Desk, client: Client) -> None:
-    topic = desk.topic(partitions=3)
+    topic = desk.topic(queues=3)
     for partition in range(3):
         desk.write(topic, bytes(1000), partition=partition)
         desk.write(topic, bytes(1000), partition=partition)

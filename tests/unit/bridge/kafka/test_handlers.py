@@ -330,7 +330,7 @@ def test_unknown_group_is_dead_and_one_with_positions_empty(desk: Desk, client: 
 def test_group_that_is_active_in_rocketmq_takes_no_kafka_members(desk: Desk, client: Client) -> None:
     desk.topic()
     commit(client, 8, 5)
-    desk.rocketmq_members.add("g")
+    desk.rocketmq_groups_with_members.add("g")
     assert join(client, 9).error_code is ErrorCode.inconsistent_group_protocol
     assert commit(client, 8, 7) is ErrorCode.unknown_member_id
     assert fetch_positions(client, 7)[0].committed_offset == 5  # Looking is allowed.
@@ -338,7 +338,7 @@ def test_group_that_is_active_in_rocketmq_takes_no_kafka_members(desk: Desk, cli
     assert (described.group_state, described.protocol_type) == ("Stable", "rocketmq")
     (deleted,) = client.ask(ApiKey.DELETE_GROUPS, 2, groups_names=("g",)).results
     assert deleted.error_code is ErrorCode.non_empty_group
-    desk.rocketmq_members.clear()
+    desk.rocketmq_groups_with_members.clear()
     assert join(client, 3).error_code is OK
 
 
@@ -577,7 +577,7 @@ def test_old_style_alteration_replaces_the_whole_set(desk: Desk, client: Client)
 
 def test_what_rocketmq_wrote_is_where_kafka_looks_for_it(desk: Desk, client: Client) -> None:
     topic = desk.topic()
-    desk.write_rocketmq(topic, b"a", b"b")
+    desk.publish(topic, b"a", b"b")
     assert list_offsets(client, -1)[0].offset == 2
     (found,) = list_offsets(client, desk.clock.now_ms())
     assert (found.offset, found.timestamp) == (0, desk.clock.now_ms())

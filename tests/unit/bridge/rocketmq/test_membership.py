@@ -109,23 +109,23 @@ def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
 
 def test_group_that_is_active_in_kafka_takes_no_members(office: Office) -> None:
     office.topic()
-    office.kafka_groups.add("billing")
+    office.kafka_groups_with_members.add("billing")
     client = office.connect()
     assert client.beat("billing", "other").code == 0
     assert (client.members("billing"), client.members("other")) == (None, ["client"])
     answer = client.pull(0, sysFlag=0)
     assert (answer.code, "is active in Kafka" in answer.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
-    office.kafka_groups.clear()
+    office.kafka_groups_with_members.clear()
     client.beat("billing", "other")
     assert client.members("billing") == ["client"]
 
 
 def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
-    office.kafka_groups.add("billing")
+    office.kafka_groups_with_members.add("billing")
     client = office.connect()
     client.beat("billing", message_model="BROADCASTING")
     assert client.members("billing") == ["client"]
-    office.kafka_groups.clear()
+    office.kafka_groups_with_members.clear()
     assert office.families.active("billing") is None
 
 
@@ -165,5 +165,5 @@ def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
 
 
 def test_group_that_is_active_in_kafka_locks_nothing(office: Office) -> None:
-    office.kafka_groups.add("billing")
+    office.kafka_groups_with_members.add("billing")
     assert lock(office.connect(), "1", 0) == []

@@ -119,7 +119,7 @@ def test_new_group_counts_as_old_as_a_queue_that_lost_nothing(
 )
 def test_positions_that_are_refused(office: Office, client: Client, fields: dict[str, object], code: int) -> None:
     office.topic()
-    office.kafka_groups.add("of-kafka")
+    office.kafka_groups_with_members.add("of-kafka")
     request = {**POSITION, "commitOffset": 1, **fields}
     assert client.ask(UPDATE, **request).code == code
     assert client.ask(UPDATE, **request, oneway=True) is None

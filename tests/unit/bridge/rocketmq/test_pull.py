@@ -269,7 +269,7 @@ def test_position_comes_along_once(office: Office, client: Client) -> None:
 
 def test_position_of_a_group_that_is_active_in_kafka_is_dropped(office: Office, client: Client) -> None:
     topic = office.topic()
-    office.kafka_groups.add("billing")
+    office.kafka_groups_with_members.add("billing")
     client.pull(0, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2)
     office.pass_ms(2000)
     assert office.positions.fetch("billing", topic.key(0)) is None

@@ -8,7 +8,8 @@ from protocol.rocketmq.batch import Part
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import pack_host, parse_message_id
-from tests.unit.bridge.rocketmq.office import STORE_HOST, Client, Office
+from tests.kit.core import STORE_HOST
+from tests.unit.bridge.rocketmq.office import Client, Office
 
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",

@@ -1,0 +1,125 @@
+"""The core of a broker: the owners of its state, its log, and what stands on both. No socket, no thread, no clock.
+
+    Core(options)          the owners of state, registered with the ledger; all empty
+    core.open_log(...)     the log is recovered into them; then the door in, the way out, and the long polls work
+
+`Broker` adds ports, threads and time; tests add a disk in memory and a clock that is moved. What a handler asks of its
+broker by name is mostly here.
+"""
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from bridge.config import Options
+from bridge.families import Families
+from bridge.kafka.group_coordinator import GroupCoordinator
+from bridge.kafka.groups import Waiter
+from bridge.kafka.metadata import MetadataCache
+from bridge.ledger import Ledger
+from bridge.metrics import Metrics
+from bridge.positions import Positions
+from bridge.producers import Producers
+from bridge.publish import Publisher
+from bridge.purgatory import Purgatory
+from bridge.reading import QueueReader
+from bridge.records import ClusterNamed
+from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.expected import Expected
+from bridge.rocketmq.group_configs import GroupConfigs
+from bridge.rocketmq.locks import Locks
+from bridge.rocketmq.members import Members
+from bridge.topic_configs import broker_defaults
+from bridge.topics import Topics, system_topics
+from store.entry import Appended, Frame, Promise, Slot, State
+from store.files import Files
+from store.options import StoreOptions
+from store.store import Store
+
+
+class Core:
+    """State and log, by the names that handlers use."""
+
+    def __init__(self, options: Options) -> None:
+        """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
+        self.options = options
+        self.metrics = Metrics()
+        self.ledger = Ledger()
+        self._cluster = _Cluster(self.ledger)
+        self.topics = Topics(
+            self.ledger,
+            options.topics,
+            system=system_topics(options.rocketmq.cluster, options.rocketmq.broker),
+            config_defaults=broker_defaults(options),
+        )
+        self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
+        self.producers = Producers(self.ledger, options.kafka)
+        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
+        self.kafka_metadata = MetadataCache()
+        self.rocketmq_members: Members[RocketMQConnection] = Members(
+            groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
+        )
+        self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
+        self.rocketmq_locks = Locks()
+        self.rocketmq_expected = Expected()
+        self.families = Families(self.kafka_groups, self.rocketmq_members)
+        self.purgatory = Purgatory(options.limits.held_requests_max)
+
+    def open_log(
+        self, files: Files, options: StoreOptions, now_ms: int, *, store_host: bytes, touch: Callable[[], None]
+    ) -> None:
+        """Recover, and make what stands on the log; `touch` is called when something was appended.
+
+        `store_host` is the packed address of the RocketMQ port, as records and message ids carry it.
+        Raises StoreError and OSError.
+        """
+        self.store = Store.open(files, options, self.ledger, now_ms)
+        turn_log = TurnLog(self.store, touch)
+        self.ledger.attach(turn_log)
+        self.topics.attach(self.store, now_ms, clean=self.store.clean)
+        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
+        self.reader = QueueReader(self.store, self.metrics, self.options)
+        self.publisher.store_host = self.reader.store_host = store_host
+        self.store.on_visible = self.purgatory.on_visible
+        self._cluster.name_if_new(now_ms)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster.id
+
+
+class TurnLog:
+    """The store's append, with a write at the end of the turn for what was appended in it."""
+
+    __slots__ = ("_append", "_touch", "promise")
+
+    def __init__(self, store: Store, touch: Callable[[], None]) -> None:
+        self._append = store.append
+        self._touch = touch
+        self.promise: Callable[[], Promise] = store.promise
+
+    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+        self._touch()
+        return self._append(entries, now_ms)
+
+
+class _Cluster:
+    """The id that Kafka clients know this data directory by: 16 random bytes, base64, as Kafka's own (Uuid.java)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.id = ""
+        self._ledger = ledger
+        ledger.own(ClusterNamed, self._replay)
+        ledger.on_snapshot(self._snapshot)
+
+    def name_if_new(self, now_ms: int) -> None:
+        if not self.id:
+            name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            self._ledger.commit([ClusterNamed(name)], now_ms)
+
+    def _replay(self, record: ClusterNamed, slot: Slot) -> None:
+        self.id = record.cluster_id
+
+    def _snapshot(self) -> Iterable[ClusterNamed]:
+        if self.id:
+            yield ClusterNamed(self.id)

@@ -1,0 +1,106 @@
+"""A broker without sockets, threads or a clock of its own: its core on a disk in memory, driven by the test.
+
+What was appended in a turn is written at its end and synced at once, unless `is_stalled`: then answers that wait for
+the log stay away until `settle`. Connections are made by what stands on this: a desk of Kafka clients, an office of
+RocketMQ's, a door.
+"""
+
+from typing import Any, cast
+
+from bridge.config import LimitsOptions, Options
+from bridge.core import Core
+from bridge.kafka.groups import deliver
+from bridge.server import Bounds, Server
+from bridge.topics import Topic
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.message_id import pack_host
+from store.options import StoreOptions
+from tests.kit.clock import ManualClock
+from tests.kit.disk import CrashDisk
+from tests.kit.sockets import ManualLoop
+
+UNANSWERED_MAX = 8
+IDLE_MS = 600_000
+FRAME_BYTES_MAX = {"kafka": 1 << 23, "rocketmq": 1 << 20}
+STORE_HOST = pack_host("127.0.0.1", 10911)
+
+
+class Members(set[str]):
+    """The groups that have members of the other family."""
+
+    def has_members(self, group: str) -> bool:
+        return group in self
+
+
+class ManualCore(Core):
+    """The parts of `bridge.broker.Broker` that handlers use, by the same names."""
+
+    node_id = 0
+    kafka_address = ("broker.example", 9092)
+    rocketmq_address = ("127.0.0.1", 10911)
+
+    def __init__(
+        self, options: Options | None = None, disk: CrashDisk | None = None, store: StoreOptions | None = None
+    ) -> None:
+        super().__init__(options or Options())
+        self.disk = disk or CrashDisk()
+        self.clock, self.loop = ManualClock(), ManualLoop()
+        self.started_mono_ms = self.clock.mono_ms()
+        self.listening = {
+            "kafka": ("127.0.0.1", 9092), "rocketmq": self.rocketmq_address, "namesrv": ("127.0.0.1", 9876)
+        }  # fmt: skip
+        self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
+        bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
+        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn)
+        self.open_log(
+            self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
+        )
+        self.settle()
+
+    # -- Time and the log
+
+    def _end_turn(self) -> None:
+        self.store.write()
+        if not self.is_stalled:
+            self._sync()
+
+    def settle(self) -> None:
+        """Write and sync all; answers that waited leave."""
+        self.store.write()
+        self._sync()
+        self.server.flush()
+        self.loop.turn()
+
+    def _sync(self) -> None:
+        while task := self.store.sync_wanted(background=True):
+            try:
+                task.run()
+            except OSError as error:
+                self.store.synced(task, error)
+            else:
+                self.store.synced(task, None)
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.pass_ms(ms)
+        mono_ms = self.clock.mono_ms()
+        self.purgatory.advance(mono_ms)
+        deliver(self.kafka_groups.expire(mono_ms))
+        self.positions.advance(mono_ms, self.clock.now_ms())
+        self.settle()
+
+    # -- What is there
+
+    def topic(self, name: str = "orders", queues: int = 2, **configs: str) -> Topic:
+        """The topic, made if need be; configs with `_` for `.`."""
+        spelled = {key.replace("_", "."): value for key, value in configs.items()}
+        found = self.topics.get(name) or self.topics.create(name, queues, spelled, self.clock.now_ms())[0]
+        self._end_turn()
+        return found
+
+    def publish(self, topic: Topic, *bodies: bytes, tag: str = "", queue_id: int = 0) -> None:
+        """Append messages of a RocketMQ producer, one unit each, and let them be seen."""
+        raw = f"TAGS\x01{tag}\x02".encode() if tag else b""
+        for body in bodies:
+            one = Message("", body, raw, born_ms=self.clock.now_ms())
+            self.publisher.rocketmq(topic, queue_id, [one], self.clock.now_ms())
+        self.settle()
