@@ -4,6 +4,7 @@ Exit status: 0 done; 1 a state of affairs (port in use, no such topic); 2 a bad 
 it; 70 a bug of ours. Imports stand inside the commands, so that `serve` loads no table printer and `version` no broker.
 """
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -84,6 +85,8 @@ def serve(
     """Run the broker in the foreground; `duolog settings` lists what can be set."""
     from bridge.config import ConfigError, load, parse_override
 
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # Until the broker takes them: nothing is open yet.
     flags = {
         "store.directory": data,
         "server.host": host,

@@ -71,9 +71,8 @@ class Publisher:
         self.store_host = NO_HOST
         self._log, self._producers, self._metrics = log, producers, metrics
         self._inflate_bytes_max = options.convert.inflate_bytes_max
-        self.opened_bytes = (
-            0  # Inflated and walked through, ever; what does not inflate counts as the most that it may.
-        )
+        # Inflated and walked through, ever; what does not inflate counts as the most that it may.
+        self.opened_bytes = 0
         self._stamps: dict[tuple[int, bool], Stamp] = {}
         self._body_bytes_max = options.rocketmq.body_bytes_max
 

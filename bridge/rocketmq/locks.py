@@ -15,9 +15,8 @@ from protocol.rocketmq.fastjson import MessageQueue
 
 LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
 LOCKS_MAX = 200_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
-NAME_CHARACTERS_MAX = (
-    255  # Of what is kept; no group, topic or broker has a longer name, so such a queue is not locked.
-)
+# Of what is kept; no group, topic or broker has a longer name, so such a queue is not locked.
+NAME_CHARACTERS_MAX = 255
 
 
 class Locks:

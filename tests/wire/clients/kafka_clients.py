@@ -76,17 +76,7 @@ class KafkaPython:
                     raise missing.fail()
                 for records in consumer.poll(timeout_ms=100).values():
                     for each in records:
-                        missing.take(
-                            seen_by_kafka(
-                                each.topic,
-                                each.partition,
-                                each.offset,
-                                each.key,
-                                each.value,
-                                each.headers,
-                                each.timestamp,
-                            )
-                        )
+                        missing.take(_seen_by_record(each))
             return missing.seen
         finally:
             consumer.close()
@@ -150,17 +140,7 @@ class AioKafka:
                     raise missing.fail()
                 for records in (await consumer.getmany(timeout_ms=100)).values():
                     for each in records:
-                        missing.take(
-                            seen_by_kafka(
-                                each.topic,
-                                each.partition,
-                                each.offset,
-                                each.key,
-                                each.value,
-                                each.headers,
-                                each.timestamp,
-                            )
-                        )
+                        missing.take(_seen_by_record(each))
         return missing.seen
 
 
@@ -234,6 +214,19 @@ class Confluent:
             return missing.seen
         finally:
             consumer.close()
+
+
+def _seen_by_record(record: Any) -> Seen:
+    """A record of kafka-python or aiokafka: both give the same fields."""
+    return seen_by_kafka(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.key,
+        record.value,
+        record.headers,
+        record.timestamp,
+    )
 
 
 def _seen_by_confluent(message: confluent_kafka.Message) -> Seen:
