@@ -154,21 +154,21 @@ class Publisher:
     def rocketmq(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> Appended:
         """Append one message, or a batch as one unit with one entry for each message.
 
-        Topic, queue and store host are written into the messages here. Raises MessageTooLarge, NotSupported,
-        ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
+        Topic, queue and store host of a record are the door's, whatever its message says. Raises MessageTooLarge,
+        NotSupported, ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
         if not topic.may_produce:
             raise ProduceRefused(f"topic {topic.name} is the broker's own")
-        queue, name, store_host = topic.queues[queue_id], topic.rocketmq_name, self.store_host
+        queue = topic.queues[queue_id]
+        pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame | State] = []
         size = 0
         for message in messages:
             self._check_message(message)
-            message.topic, message.queue_id, message.store_host = name, queue_id, store_host
             raw = message.properties
             tag = properties.get(raw, properties.TAGS) if b"TAGS" in raw else None
             code = tags.hash_code(tag) if tag else tags.NO_TAG
-            pieces = rocketmq_message.encode_pieces(message)
+            pieces = pieces_of(message)
             body_size = len(message.body)
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
             frames.append(Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, _stamp_rocketmq))
@@ -248,6 +248,4 @@ def _log_append_time_stamp(leader_epoch: int) -> Stamp:
     return stamp
 
 
-def _stamp_rocketmq(buffer: bytearray, at: int, slot: Slot) -> None:
-    position, base_offset, stored_ms = slot
-    rocketmq_message.stamp(buffer, at, base_offset, position, stored_ms)
+_stamp_rocketmq: Final[Stamp] = rocketmq_message.stamp  # A slot is what it calls a place.

@@ -18,7 +18,7 @@ from protocol.rocketmq import batch, flags, properties, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
 from protocol.rocketmq.message import Message
-from protocol.rocketmq.message_id import message_id
+from protocol.rocketmq.message_id import message_ids
 from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, check_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
@@ -47,7 +47,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         messages = [_message(connection, request, request.flag, command.body, own)]
     slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
-    ids = ",".join([message_id(store_host, slot.position) for slot in slots])
+    ids = message_ids(store_host, [position for position, _, _ in slots])
     waits = _NO_WAIT not in raw or properties.get(raw, properties.WAIT) != "false"
     buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key)
     return Answer(buffers, promise if waits else None)
@@ -111,7 +111,7 @@ def _batched(
 
 def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
     return Message(
-        topic="",  # The door writes topic, queue and store host.
+        topic="",  # The door knows topic, queue and store host.
         body=body,
         properties=raw,
         flag=flag,

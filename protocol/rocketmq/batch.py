@@ -19,6 +19,7 @@ Buffer = bytes | bytearray | memoryview
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 _FRAMING_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
+_new_part = tuple.__new__  # At half the cost of calling the class.
 
 
 class Part(NamedTuple):
@@ -32,15 +33,16 @@ class Part(NamedTuple):
 def decode(body: Buffer, count_max: int) -> list[Part]:
     """Read all messages. Raises ProtocolError for one that is malformed, for none, and for more than `count_max`."""
     parts: list[Part] = []
-    at, end = 0, len(body)
+    view = memoryview(body)
+    at, end = 0, len(view)
     while at < end:
         if len(parts) == count_max:
             raise ProtocolError(f"batch of more than {count_max} messages")
         try:
-            size, _, _, flag, body_length = _HEAD.unpack_from(body, at)
+            size, _, _, flag, body_length = _HEAD.unpack_from(view, at)
             body_at = at + _HEAD.size
             properties_at = body_at + body_length + 2
-            (properties_length,) = _PROPERTIES_LENGTH.unpack_from(body, properties_at - 2)
+            (properties_length,) = _PROPERTIES_LENGTH.unpack_from(view, properties_at - 2)
         except struct.error as error:
             raise ProtocolError(f"message {len(parts)} of a batch, at {at} of {end} bytes: {error}") from None
         next_at = properties_at + properties_length
@@ -49,7 +51,8 @@ def decode(body: Buffer, count_max: int) -> list[Part]:
                 f"message {len(parts)} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
                 f"of properties, at {at} of {end}"
             )
-        parts.append(Part(flag, body[body_at : body_at + body_length], bytes(body[properties_at:next_at])))
+        properties = view[properties_at:next_at].tobytes()
+        parts.append(_new_part(Part, (flag, view[body_at : properties_at - 2], properties)))
         at = next_at
     if not parts:
         raise ProtocolError("batch without a message")

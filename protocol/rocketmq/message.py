@@ -68,47 +68,60 @@ class Message(msgspec.Struct):
 
 def encode(message: Message) -> bytearray:
     """Write one record. Raises ProtocolError for a field that exceeds the format."""
-    return bytearray().join(encode_pieces(message))
+    writer = Writer(message.topic, message.queue_id, message.store_host)
+    return bytearray().join(writer.pieces(message))
 
 
-def encode_pieces(message: Message) -> tuple[bytes, Buffer, bytes]:
-    """Write one record as what stands before the body, the body untouched, and what stands behind it."""
-    body, properties = message.body, message.properties
-    magic, topic = _topics.get(message.topic) or _encode_topic(message.topic)
-    if len(properties) > PROPERTIES_BYTES_MAX or len(body) > BODY_BYTES_MAX:
-        raise ProtocolError(
-            f"message too large: properties {len(properties)}, body {len(body)} bytes; allowed are "
-            f"{PROPERTIES_BYTES_MAX}, {BODY_BYTES_MAX}"
+class Writer:
+    """Writes records of one queue: what these share is encoded once, and not taken from the messages."""
+
+    __slots__ = ("_magic", "_queue_id", "_store_host", "_store_host_bit", "_topic")
+
+    def __init__(self, topic: str, queue_id: int, store_host: bytes) -> None:
+        """Raises ProtocolError for a topic that exceeds the format."""
+        self._magic, self._topic = _topics.get(topic) or _encode_topic(topic)
+        self._queue_id = queue_id
+        self._store_host = store_host
+        self._store_host_bit = STORE_HOST_V6 if len(store_host) == 20 else 0
+
+    def pieces(self, message: Message) -> tuple[bytes, Buffer, bytes]:
+        """Write one record as what stands before the body, the body untouched, and what stands behind it.
+
+        Raises ProtocolError for a field that exceeds the format.
+        """
+        body, properties, born_host = message.body, message.properties, message.born_host
+        body_bytes, properties_bytes = len(body), len(properties)
+        if properties_bytes > PROPERTIES_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
+            raise ProtocolError(
+                f"message too large: properties {properties_bytes}, body {body_bytes} bytes; allowed are "
+                f"{PROPERTIES_BYTES_MAX}, {BODY_BYTES_MAX}"
+            )
+        tail = self._topic + _U16.pack(properties_bytes) + properties
+        sys_flag = message.sys_flag & _NO_HOST_BITS | self._store_host_bit
+        if len(born_host) == 20:
+            sys_flag |= BORN_HOST_V6
+        head = _HEADS[sys_flag >> 4 & 3]
+        return (
+            head.pack(
+                head.size + body_bytes + len(tail),
+                self._magic,
+                zlib.crc32(body) & 0x7FFFFFFF,
+                self._queue_id,
+                message.flag,
+                message.queue_offset,
+                message.physical_offset,
+                sys_flag,
+                message.born_ms,
+                born_host,
+                message.store_ms,
+                self._store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_bytes,
+            ),
+            body,
+            tail,
         )
-    tail = topic + _U16.pack(len(properties)) + properties
-    born_host, store_host = message.born_host, message.store_host
-    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    if len(born_host) == 20:
-        sys_flag |= BORN_HOST_V6
-    if len(store_host) == 20:
-        sys_flag |= STORE_HOST_V6
-    head = _HEADS[sys_flag >> 4 & 3]
-    return (
-        head.pack(
-            head.size + len(body) + len(tail),
-            magic,
-            zlib.crc32(body) & 0x7FFFFFFF,
-            message.queue_id,
-            message.flag,
-            message.queue_offset,
-            message.physical_offset,
-            sys_flag,
-            message.born_ms,
-            born_host,
-            message.store_ms,
-            store_host,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            len(body),
-        ),
-        body,
-        tail,
-    )
 
 
 # Magic, and the topic with its length, by name: the same few topics come over and over.
@@ -130,8 +143,12 @@ def _encode_topic(name: str) -> tuple[int, bytes]:
     return encoded
 
 
-def stamp(buffer: bytearray | memoryview, at: int, queue_offset: int, physical_offset: int, store_ms: int) -> None:
-    """Write what is known only at the append into the record at `buffer[at]`; no CRC covers it."""
+def stamp(buffer: bytearray | memoryview, at: int, place: tuple[int, int, int]) -> None:
+    """Write what is known only at the append into the record at `buffer[at]`; no CRC covers it.
+
+    `place` is (physical offset, queue offset, store timestamp).
+    """
+    physical_offset, queue_offset, store_ms = place
     _OFFSETS.pack_into(buffer, at + _QUEUE_OFFSET_AT, queue_offset, physical_offset)
     store_ms_at = at + _STORE_MS_AT
     if buffer[at + _SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6:
@@ -242,6 +259,7 @@ _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
 _OFFSETS = struct.Struct(">qq")
+_NO_HOST_BITS = ~(BORN_HOST_V6 | STORE_HOST_V6)
 _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]
 
 # What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).

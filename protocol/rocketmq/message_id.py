@@ -9,6 +9,7 @@ Source: `MessageDecoder.java#createMessageId`.
 """
 
 import struct
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
@@ -38,6 +39,12 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 def message_id(store_host: bytes, physical_offset: int) -> str:
     """Format the id of the message at `physical_offset`."""
     return f"{store_host.hex().upper()}{physical_offset:016X}"
+
+
+def message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> str:
+    """Format the ids of the messages of a batch, joined by commas."""
+    host = store_host.hex().upper()
+    return ",".join([f"{host}{physical_offset:016X}" for physical_offset in physical_offsets])
 
 
 def parse_message_id(text: str) -> tuple[bytes, int]:

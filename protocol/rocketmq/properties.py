@@ -16,6 +16,7 @@ from protocol.errors import ProtocolError
 
 NAME_END: Final = "\x01"
 VALUE_END: Final = "\x02"
+_VALUE_END: Final = ord(VALUE_END)
 
 # -- Names that the broker reads or writes
 
@@ -67,16 +68,15 @@ def encode(properties: Mapping[str, str]) -> str:
 
 def get(raw: bytes, name: str) -> str | None:
     """Give the value of one property without reading the others; None if it is not there."""
-    key, behind_another = _patterns(name)
-    # A value cannot contain 0x02: what stands behind one, up to 0x01, is a name.
-    at = raw.rfind(behind_another)
-    if at >= 0:
-        start = at + len(behind_another)
-    elif raw.startswith(key):
-        start = len(key)
-    else:
+    key = _key(name)
+    at = raw.rfind(key)
+    # A value cannot contain 0x02: what stands behind one, up to 0x01, is a name; else it is the end of one, or a value.
+    while at > 0 and raw[at - 1] != _VALUE_END:
+        at = raw.rfind(key, 0, at)
+    if at < 0:
         return None
-    end = raw.find(b"\x02", start)
+    start = at + len(key)
+    end = raw.find(_VALUE_END, start)
     value = raw[start:] if end < 0 else raw[start:end]
     if not value:
         return parse(raw).get(name)  # A pair without value does not count, so an earlier one of this name does.
@@ -84,10 +84,9 @@ def get(raw: bytes, name: str) -> str | None:
 
 
 @lru_cache(64)
-def _patterns(name: str) -> tuple[bytes, bytes]:
-    """Give what a pair of that name begins with, first of all and behind another pair."""
-    key = name.encode() + b"\x01"
-    return key, b"\x02" + key
+def _key(name: str) -> bytes:
+    """Give what a pair of that name begins with."""
+    return name.encode() + b"\x01"
 
 
 def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
@@ -100,7 +99,7 @@ def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
 
 def join(raw: bytes, added: bytes) -> bytes:
     """Give `raw` followed by `added`, another property string; of a name that both have, that of `added` counts."""
-    if raw and added and raw[-1] != 2:
+    if raw and added and raw[-1] != _VALUE_END:
         return raw + b"\x02" + added
     return raw + added
 

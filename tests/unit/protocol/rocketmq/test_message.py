@@ -110,7 +110,7 @@ def test_round_trip(sent: Message) -> None:
     assert found.size == len(record)
     assert message.is_body_intact(found)
     assert without_derived(found) == sent
-    assert b"".join(message.encode_pieces(sent)) == record
+    assert b"".join(message.Writer(sent.topic, sent.queue_id, sent.store_host).pieces(sent)) == record
 
 
 @given(messages, st.binary(max_size=10), int64s, int64s, int64s)
@@ -118,7 +118,7 @@ def test_stamp_is_as_if_encoded_with_it(
     sent: Message, before: bytes, queue_offset: int, physical_offset: int, store_ms: int
 ) -> None:
     buffer = bytearray(before) + message.encode(sent)
-    message.stamp(buffer, len(before), queue_offset, physical_offset, store_ms)
+    message.stamp(buffer, len(before), (physical_offset, queue_offset, store_ms))
     sent.queue_offset, sent.physical_offset, sent.store_ms = queue_offset, physical_offset, store_ms
     assert buffer[len(before) :] == message.encode(sent)
 

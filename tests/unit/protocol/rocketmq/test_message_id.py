@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.rocketmq.message_id import message_id, pack_host, parse_message_id, unpack_host
+from protocol.rocketmq.message_id import message_id, message_ids, pack_host, parse_message_id, unpack_host
 
 # `MessageDecoder.createMessageId` of org.apache.rocketmq:rocketmq-common:5.5.0, for port 10911.
 OF_JAVA = [
@@ -30,6 +30,7 @@ def test_ipv4_in_ipv6_clothes_is_ipv4() -> None:
 def test_round_trip(ip: object, port: int, physical_offset: int) -> None:
     host = pack_host(str(ip), port)
     assert parse_message_id(message_id(host, physical_offset)) == (host, physical_offset)
+    assert message_ids(host, [physical_offset, 7]) == f"{message_id(host, physical_offset)},{message_id(host, 7)}"
     assert pack_host(*unpack_host(host)) == host
 
 
