@@ -221,6 +221,13 @@ def group_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     )
 
 
+@group_app.command("redrive")
+def group_redrive(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Give a RocketMQ group its dead letters again."""
+    done = _api(http).act("/api/groups", name, "redrive")
+    typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
+
+
 @app.command()
 def demo(http: HttpAddress = HTTP_ADDRESS) -> int:
     """Show one message's way from a RocketMQ producer to a Kafka consumer and back, against the running broker."""

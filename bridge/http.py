@@ -5,6 +5,7 @@
     GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
     GET  /api/segments          the files of the log         GET    /api/groups, /api/groups/{name}
+                                                             POST   /api/groups/{name}/redrive
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
 `bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
@@ -18,6 +19,11 @@ import msgspec
 from aiohttp import web
 
 from bridge import http_views
+from bridge.positions import TooManyPositions
+from bridge.publish import MessageTooLarge
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.group_configs import TooManyGroups
+from bridge.rocketmq.redrive import RedriveRefused, redrive
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import Topic, TopicError, TopicExists
 from store.entry import Promise
@@ -30,6 +36,8 @@ CONNECTIONS_MAX = 256  # Further ones are closed as soon as they are accepted.
 KEEPALIVE_S = 30
 SWEEP_S = 1
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
+
+REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, MessageTooLarge)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -110,6 +118,7 @@ class HttpPort:
                 web.delete("/api/topics/{name}", self._delete_topic),
                 web.get("/api/groups", self._groups),
                 web.get("/api/groups/{name}", self._group),
+                web.post("/api/groups/{name}/redrive", self._redrive),
             ]
         )
         return application
@@ -181,6 +190,12 @@ class HttpPort:
             raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
         return _json(found)
 
+    async def _redrive(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        count, promise = await redrive(self._broker, name)
+        await self._kept(promise)
+        return _json({"group": name, "redriven": count})
+
     async def _read(self, request: web.Request) -> bytes:
         """Give the body; what goes wrong on its way is the client's fault."""
         try:
@@ -212,6 +227,8 @@ class HttpPort:
             return _error(str(error), 409)
         except (TopicError, InvalidConfig) as error:
             return _error(str(error), 400)
+        except REDRIVE_REFUSALS as error:
+            return _error(str(error), 409)
         except StoreError as error:
             return _error(str(error), 503)
         except Exception as error:  # noqa: BLE001 - told to the broker, which ends

@@ -32,6 +32,10 @@ class Api:
     def post(self, path: str, body: Any) -> Any:
         return self._call("POST", (path,), json.dumps(body))
 
+    def act(self, *path: str) -> Any:
+        """Ask for something to be done that needs no more words than its name."""
+        return self._call("POST", path)
+
     def delete(self, *path: str) -> Any:
         return self._call("DELETE", path)
 

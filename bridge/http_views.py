@@ -8,9 +8,11 @@ import resource
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+from bridge.rocketmq.redrive import position_in
 from bridge.server import endpoint
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.rocketmq.names import dead_letter_topic, retry_topic
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -116,7 +118,7 @@ def group(broker: "Broker", name: str) -> Json | None:
     """Describe one group, None if nobody knows it."""
     if name not in known_groups(broker):
         return None
-    return _group_summary(broker, name) | {"positions": _positions(broker, name)}
+    return _group_summary(broker, name) | _failed(broker, name) | {"positions": _positions(broker, name)}
 
 
 def _group_summary(broker: "Broker", name: str) -> Json:
@@ -134,6 +136,21 @@ def _group_summary(broker: "Broker", name: str) -> Json:
 def _member_count(broker: "Broker", name: str) -> int:
     kafka = broker.kafka_groups.group(name)
     return len(kafka.members) if kafka else len(broker.rocketmq_members.client_ids(rocketmq_group(name)))
+
+
+def _failed(broker: "Broker", name: str) -> Json:
+    """Count what RocketMQ consumers failed to consume; retries that are still delayed are not here."""
+    spelled = rocketmq_group(name)
+    return {
+        "retries_waiting": _unread(broker, name, retry_topic(spelled)),
+        "dead_letters": _unread(broker, name, dead_letter_topic(spelled)),
+    }
+
+
+def _unread(broker: "Broker", name: str, topic_name: str) -> int:
+    found = broker.topics.by_rocketmq_name(topic_name)
+    queues = found.queues if found is not None else ()
+    return sum(queue.visible_end - position_in(broker, name, queue) for queue in queues)
 
 
 def _positions(broker: "Broker", name: str) -> list[Json]:

@@ -91,14 +91,17 @@ class Positions:
 
     def commit(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Promise:
         """Commit positions that an answer will confirm; raises TooManyPositions, MetadataTooLarge, StoreError."""
+        return self._ledger.commit(self.records(group, positions, now_ms), now_ms).promise
+
+    def records(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Sequence[Record]:
+        """Give what `commit` would append, for who appends it in a unit of his own at once. Raises as it does."""
         self._check(group, positions)
         collected = self._collected.get(group)
         if collected:
             for position in positions:
                 collected.pop(position.key, None)  # This commit is the later one.
         parts = range(0, len(positions) or 1, POSITIONS_IN_RECORD)
-        records = [PositionsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
-        return self._ledger.commit(records, now_ms).promise
+        return [PositionsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
 
     def commit_later(self, group: str, positions: Sequence[CommittedPosition], mono_ms: int, now_ms: int) -> None:
         """Collect positions that nobody waits for; they become state within a second, a new group's at once."""

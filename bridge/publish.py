@@ -157,11 +157,15 @@ class Publisher:
         Topic, queue and store host of a record are the door's, whatever its message says. Raises MessageTooLarge,
         NotSupported, ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
+        return self._log.append(self.rocketmq_frames(topic, queue_id, messages), now_ms)
+
+    def rocketmq_frames(self, topic: Topic, queue_id: int, messages: Sequence[Message]) -> list[Frame]:
+        """Give what `rocketmq` would append, for who appends it in a unit of his own. Raises as it does."""
         if not topic.may_produce:
             raise ProduceRefused(f"topic {topic.name} is the broker's own")
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
-        frames: list[Frame | State] = []
+        frames: list[Frame] = []
         size = 0
         for message in messages:
             self._check_message(message)
@@ -173,10 +177,9 @@ class Publisher:
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
             frames.append(Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, _stamp_rocketmq))
             size += body_size
-        appended = self._log.append(frames, now_ms)
         self._metrics.records_in["rocketmq"] += len(frames)
         self._metrics.bytes_in["rocketmq"] += size
-        return appended
+        return frames
 
     def _check_message(self, message: Message) -> None:
         raw = message.properties

@@ -310,10 +310,12 @@ class Topics:
     def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
         """Create what a send named; `template` is the topic that it names as the pattern (TBW102), or None results.
 
-        A retry or dead-letter topic is always created, with one queue. TopicConfigManager.java.
+        A retry topic is always created, with the queues that its group wishes; a dead-letter topic, too, with one.
+        TopicConfigManager.java.
         """
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):
-            return self.create(name, 1, {}, now_ms)[0]
+            queue_count = max(wished_queues, 1) if name.startswith(RETRY_PREFIX) else 1
+            return self.create(name, queue_count, {}, now_ms)[0]
         pattern = self._by_rocketmq_name.get(template)
         if pattern is None or not pattern.perm & PERM_INHERIT or not self.may_auto_create_for_rocketmq(name):
             return None

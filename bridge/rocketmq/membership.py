@@ -61,13 +61,14 @@ def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
     if data.message_model != BROADCASTING and not broker.families.admits(group_of_rocketmq(group), Family.ROCKETMQ):
         return False
     now_ms = broker.clock.now_ms()
-    if broker.rocketmq_groups.ensure(group, now_ms) is None:
+    config = broker.rocketmq_groups.ensure(group, now_ms)
+    if config is None:
         return False
     # Its members subscribe to the retry topic, so that needs a route; without it they can still consume all others.
     retry = retry_topic(group)
     if broker.topics.by_rocketmq_name(retry) is None:
         with suppress(TopicError, StoreError):
-            broker.topics.auto_create_for_rocketmq(retry, "", 1, now_ms)
+            broker.topics.auto_create_for_rocketmq(retry, "", config.retry_queue_nums, now_ms)
     for subscription in data.subscription_data_set:
         _make_expected(broker, subscription.topic, now_ms)
     return True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.publish import TIMER_NAMES
+from bridge.rocketmq import retry
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
 from protocol.rocketmq import batch, flags, properties, remoting
@@ -36,10 +37,14 @@ _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = SendRequest.parse(command.ext)
-    topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
-    queue_id = _queue_id(broker, topic, request)
     raw = request.properties.encode()
-    if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+    is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
+    if request.topic.startswith(RETRY_PREFIX):
+        topic, queue_id, raw = _retry(broker, command, request, raw, is_batch)
+    else:
+        topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
+        queue_id = _queue_id(broker, topic, request)
+    if is_batch:
         messages, unique_key = _batched(broker, connection, request, command, raw)
     else:
         assert isinstance(command.body, memoryview), "decoded from a frame"
@@ -67,6 +72,20 @@ def _create(broker: "Broker", request: SendRequest) -> Topic:
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     return topic
+
+
+def _retry(
+    broker: "Broker", command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
+) -> tuple[Topic, int, bytes]:
+    """Say where a message that a consumer gives back by itself goes, and its properties."""
+    check_topic(request.topic)
+    if is_batch:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
+    dead = retry.redirected(broker, command, request, raw)
+    if dead is not None:
+        return dead[0], 0, dead[1]
+    topic = retry.retries_of(broker, retry.group_config(broker, request.topic.removeprefix(RETRY_PREFIX)))
+    return topic, _queue_id(broker, topic, request), raw
 
 
 def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
@@ -99,8 +118,8 @@ def _batched(
     assert isinstance(body, memoryview), "decoded from a frame"
     if len(body) > bytes_max:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(body)} bytes; {bytes_max} are allowed")
-    if request.topic.startswith(RETRY_PREFIX) or _NOT_IN_BATCHES & properties.parse(raw).keys():
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried, delayed or sent in a transaction")
+    if _NOT_IN_BATCHES & properties.parse(raw).keys():
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
     messages, keys = [], []
     for flag, own_body, own in batch.decode(body, BATCH_MESSAGES_MAX):
         kept, unique_key = _with_unique_key(own)

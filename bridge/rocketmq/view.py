@@ -1,19 +1,22 @@
-"""VIEW_MESSAGE_BY_ID (33): one message by the physical offset that its offsetMsgId ends with.
+"""VIEW_MESSAGE_BY_ID (33): one message by the physical offset that its offsetMsgId ends with; and for others who are
+told of a message so, `answer_with_record`.
 
 That is the address of the record in the log, whichever protocol wrote it. Clients ask the broker whose host stands in
 the id; the topic, which only newer ones send, is not needed. Source: QueryMessageProcessor.java#viewMessageById.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
-from bridge.reading import Records
+from bridge.reading import Later, Records
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import ViewRequest
 from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer
 from store.errors import StoreError
 from store.store import Address
 from store.workers import Failure
@@ -22,11 +25,23 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
+MakeAnswer = Callable[[Buffer], Answer]
+
 
 def view_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
     position = ViewRequest.parse(command.ext).offset
+    answer_with_record(broker, connection, command, position, lambda record: answer(command, body=record))
+
+
+def answer_with_record(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, position: int, make: MakeAnswer
+) -> None:
+    """Answer with what `make` says of the record at that position, as a pull gives it; SYSTEM_ERROR if there is none.
+
+    `make` may raise what is ANSWERABLE.
+    """
     connection.unanswered += 1
-    broker.store.find_address(position, partial(_found_address, broker, connection, command, position))
+    broker.store.find_address(position, partial(_found_address, broker, connection, command, position, make))
 
 
 def _found_address(
@@ -34,39 +49,34 @@ def _found_address(
     connection: "RocketMQConnection",
     command: RemotingCommand,
     position: int,
+    make: MakeAnswer,
     found: Address | Failure | None,
 ) -> None:
     """A reader thread has looked; read what it found as a pull would."""
     connection.answered()
     try:
-        given = _view(broker, connection, command, position, found)
+        records = _records(broker, position, found)
+        given = connection.answer_when(command, records, partial(_answer, position, make))
     except ANSWERABLE as error:
         given = connection.refusal(command, error)
     if given is not None and not command.is_oneway:
         connection.send(given)
 
 
-def _view(
-    broker: "Broker",
-    connection: "RocketMQConnection",
-    command: RemotingCommand,
-    position: int,
-    found: Address | Failure | None,
-) -> Answer | None:
+def _records(broker: "Broker", position: int, found: Address | Failure | None) -> Records | Later[Records]:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
     topic = broker.topics.by_number(found.queue.topic) if found is not None else None
     if found is None or topic is None:
         raise _not_found(position)
     queue, offset = found
-    records = broker.reader.rocketmq(queue, topic, offset, 1, 1, queue.visible_end)
-    return connection.answer_when(command, records, partial(_answer, command, position))
+    return broker.reader.rocketmq(queue, topic, offset, 1, 1, queue.visible_end)
 
 
-def _answer(command: RemotingCommand, position: int, found: Records) -> Answer:
+def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:
     if not found.buffers:
         raise _not_found(position)
-    return answer(command, body=found.buffers)
+    return make(found.buffers[0])
 
 
 def _not_found(position: int) -> Refused:

@@ -1,0 +1,86 @@
+"""Dead letters go back to their group: `duolog group redrive`, POST /api/groups/{name}/redrive.
+
+    %DLQ%group, from the group's position in it to its end ──> %RETRY%group, as if they had never failed
+
+Only that group gets them again. A slice and the position behind it are one unit of the log: after a crash a redrive
+goes on where it was, and nothing is redriven twice (unless the group itself expired, with all its positions).
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from bridge.families import Family
+from bridge.reading import Later, Records
+from bridge.records import CommittedPosition
+from bridge.rocketmq.retry import copy_of, group_config, retries_of
+from bridge.topics import Topic
+from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.rocketmq import message, properties
+from protocol.rocketmq.names import dead_letter_topic
+from store.entry import Promise
+from store.errors import StoreError
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+SLICE_MESSAGES_MAX: Final = 64  # Of one unit.
+SLICE_BYTES_MAX: Final = 1 << 20
+
+
+class RedriveRefused(Exception):
+    """The group cannot take its dead letters back now."""
+
+
+async def redrive(broker: "Broker", name: str) -> tuple[int, Promise]:
+    """Give a group all that are its dead letters now: (how many, what an answer must wait for).
+
+    Raises RedriveRefused, the door's exceptions and StoreError; what went back until then stays there.
+    """
+    group = group_of_rocketmq(name)
+    if not broker.families.admits(group, Family.ROCKETMQ):
+        raise RedriveRefused(f"the group {name} is active in Kafka, whose consumers do not read its retry topic")
+    dead = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    count = 0
+    if dead is not None:
+        retries = retries_of(broker, group_config(broker, rocketmq_group(group)))
+        for queue in list(dead.queues):
+            count += await _redrive_queue(broker, group, dead, queue, retries)
+    return count, broker.ledger.barrier()
+
+
+async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue, retries: Topic) -> int:
+    until = queue.visible_end
+    count = 0
+    while (offset := position_in(broker, group, queue)) < until:
+        found = await _read(broker, dead, queue, offset, until)
+        if position_in(broker, group, queue) != offset:
+            continue  # Somebody else redrove them while the disk was read.
+        again = [copy_of(message.decode(record), {properties.DELAY: None}) for record in found.buffers]
+        for each in again:
+            each.reconsume_times = 0
+        now_ms = broker.clock.now_ms()
+        position = CommittedPosition(queue.key, found.next_offset)
+        frames = broker.publisher.rocketmq_frames(retries, 0, again)
+        broker.ledger.commit(broker.positions.records(group, [position], now_ms), now_ms, frames)
+        count += len(frames)
+        await asyncio.sleep(0)
+    return count
+
+
+def position_in(broker: "Broker", group: str, queue: Queue) -> int:
+    """Give the first offset of a queue that the group has not behind it."""
+    position = broker.positions.fetch(group, queue.key)
+    return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
+
+
+async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:
+    found = broker.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
+    if not isinstance(found, Later):
+        return found
+    read: asyncio.Future[Records | StoreError] = broker.loop.create_future()
+    found.start(lambda cold: None if read.done() else read.set_result(cold))
+    cold = await read
+    if isinstance(cold, StoreError):
+        raise cold
+    return cold

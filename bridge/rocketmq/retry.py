@@ -1,0 +1,167 @@
+"""What a consumer failed to consume: CONSUMER_SEND_MSG_BACK (36), and the ways of a message that is given back.
+
+    consumer fails ──┬── attempts left ──> %RETRY%group, delayed by level 3 + attempts ──> the group's consumers again
+                     └── none left ──────> %DLQ%group ── redriven ──> %RETRY%group, as if it had never failed
+
+Java's orderly consumers do not ask: when their own attempts are used up they send the message to %RETRY%group
+themselves, and because their group holds locks that means its dead letters. Other consumers do so when their 36 failed.
+Either topic is made when it is first needed. The number of attempts is the consumer's own, or else its group's
+`retryMaxTimes`. Source: AbstractSendMessageProcessor.java#consumerSendMsgBack, SendMessageProcessor.java.
+"""
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.view import answer_with_record
+from bridge.topics import Topic, UnknownTopic
+from protocol.rocketmq import flags, message, properties
+from protocol.rocketmq.bodies import SubscriptionGroupConfig
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import SendBackRequest, SendRequest
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.message_id import message_id
+from protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic, retry_topic
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+FIRST_LEVEL: Final = 3  # 10 s
+OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: since then a client names its own number of attempts.
+
+# What made the message wait or be held back before: its copy starts without.
+_WISHES: Final = dict.fromkeys(
+    (
+        properties.DELAY,
+        properties.TIMER_DELIVER_MS,
+        properties.TIMER_DELAY_MS,
+        properties.TIMER_DELAY_SEC,
+        properties.TRAN_MSG,
+    )
+)
+
+
+# -- 36
+
+
+def send_back(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = SendBackRequest.parse(command.ext)
+    config = group_config(broker, request.group)
+    if config.retry_queue_nums <= 0:
+        return answer(command)  # The group wants no retries.
+    attempts_max = _attempts_max(command, request.max_reconsume_times, config)
+    make = partial(_give_back, broker, command, request, config, attempts_max)
+    answer_with_record(broker, connection, command, request.offset, make)
+    return None
+
+
+def _give_back(
+    broker: "Broker",
+    command: RemotingCommand,
+    request: SendBackRequest,
+    config: SubscriptionGroupConfig,
+    attempts_max: int,
+    record: Buffer,
+) -> Answer:
+    failed = message.decode(record)
+    if failed.reconsume_times >= attempts_max or request.delay_level < 0:
+        topic, level = dead_letters_of(broker, config), None
+    else:
+        topic = retries_of(broker, config)
+        level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
+    again = copy_of(failed, {properties.DELAY: None if level is None else str(level)})
+    again.reconsume_times += 1
+    queue_id = random.randrange(topic.queue_count)
+    promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
+    _count(broker, is_dead=level is None)
+    return answer(command, promise=promise)
+
+
+def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
+    """Give the message to be appended to another topic of its group: the same but for what led it here."""
+    found = properties.parse(failed.properties)
+    marks = {
+        properties.RETRY_TOPIC: found.get(properties.RETRY_TOPIC, failed.topic),
+        properties.ORIGIN_MESSAGE_ID: found.get(
+            properties.ORIGIN_MESSAGE_ID, message_id(failed.store_host, failed.physical_offset)
+        ),
+    }
+    merged: dict[str, str | None] = {**found, **_WISHES, **marks, **changes}
+    raw = properties.encode({name: value for name, value in merged.items() if value is not None})
+    return Message(
+        topic="",  # The door writes topic, queue and store host.
+        body=failed.body,
+        properties=raw.encode(),
+        flag=failed.flag,
+        sys_flag=failed.sys_flag & ~flags.TRANSACTION_MASK,
+        born_ms=failed.born_ms,
+        born_host=failed.born_host,
+        reconsume_times=failed.reconsume_times,
+    )
+
+
+# -- A consumer's own send to its retry topic
+
+
+def redirected(
+    broker: "Broker", command: RemotingCommand, request: SendRequest, raw: bytes
+) -> tuple[Topic, bytes] | None:
+    """Give the dead-letter topic and the properties for it, if no attempt is left; None: it goes where it is sent."""
+    config = group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
+    is_dead = request.reconsume_times > _attempts_max(command, request.max_reconsume_times, config)
+    # In 36 it is >=, for there the attempt that failed is not counted yet.
+    if not is_dead and not broker.rocketmq_locks.is_any_held(config.group_name, broker.clock.mono_ms()):
+        _count(broker, is_dead=False)
+        return None
+    topic = dead_letters_of(broker, config)
+    _count(broker, is_dead=True)
+    return topic, properties.set_many(raw, {properties.DELAY: None})
+
+
+# -- Groups and their topics
+
+
+def group_config(broker: "Broker", group: str) -> SubscriptionGroupConfig:
+    """Give the group's config, made if need be; raises Refused for a name that no group may have."""
+    config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
+    if config is None:
+        remark = f"subscription group not exist, {group[:200]}"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    return config
+
+
+def retries_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
+    """Give the group's retry topic, made if need be; raises Refused, TopicError, StoreError."""
+    return _writable(broker, retry_topic(config.group_name), config.retry_queue_nums)
+
+
+def dead_letters_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
+    return _writable(broker, dead_letter_topic(config.group_name), 1)
+
+
+def _writable(broker: "Broker", name: str, queue_count: int) -> Topic:
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        topic = broker.topics.auto_create_for_rocketmq(name, "", queue_count, broker.clock.now_ms())
+    if topic is None:
+        raise UnknownTopic(f"topic[{name}] not exist")
+    if not topic.perm & flags.PERM_WRITE:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+    return topic
+
+
+def _attempts_max(command: RemotingCommand, wished: int | None, config: SubscriptionGroupConfig) -> int:
+    return wished if wished is not None and command.version >= OWN_LIMIT_VERSION else config.retry_max_times
+
+
+def _count(broker: "Broker", *, is_dead: bool) -> None:
+    if is_dead:
+        broker.metrics.dead_letters += 1
+    else:
+        broker.metrics.retries += 1
