@@ -102,7 +102,9 @@ def test_table_in_readme_is_what_the_code_says(name: str, pytestconfig: pytest.C
 
 @pytest.mark.parametrize("document", [README, ARCHITECTURE], ids=lambda document: document.name)
 def test_files_that_a_document_names_exist(document: Path) -> None:
-    named = set(re.findall(r"\b((?:bridge|protocol|store|delay|tests|benchmarks)/[\w/]+\.py)\b", document.read_text()))
+    named = set(
+        re.findall(r"\b((?:bridge|protocol|store|delay|tests|benchmarks|spark)/[\w/]+\.py)\b", document.read_text())
+    )
     assert named, f"{document.name} names no file"
     assert not [name for name in sorted(named) if not (ROOT / name).is_file()]
 
