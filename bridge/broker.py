@@ -17,15 +17,18 @@ import socket
 import time
 from collections.abc import Callable
 
+from bridge import hooks
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection
 from bridge.core import Core
+from bridge.hooks import Hooks
 from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
 from bridge.kafka.groups import deliver
 from bridge.keeper import Keeper
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.hooked import HookedConnection
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
 from protocol.rocketmq.message_id import pack_host
@@ -106,6 +109,7 @@ class Broker(Core):
         self.loop.set_exception_handler(self._on_loop_exception)
         bound = self._bind()
         self._open_store()
+        self.hooks = self._start_hooks()
         self.http = HttpPort(self)
         await self.http.start()
         await self._listen(bound)
@@ -159,11 +163,25 @@ class Broker(Core):
         self.server.connections_max = _raise_file_limit(self.options.limits.connections_max)
         for name, factory in (
             ("kafka", lambda: KafkaConnection(self)),
-            ("rocketmq", lambda: RocketMQConnection(self)),
+            ("rocketmq", self._rocketmq_connection),
             ("namesrv", lambda: RocketMQConnection(self)),
             ("http", self.http.connection),
         ):
             await self.server.listen(bound[name], factory)
+
+    def _rocketmq_connection(self) -> RocketMQConnection:
+        return RocketMQConnection(self) if self.hooks is None else HookedConnection(self, self.hooks)
+
+    def _start_hooks(self) -> Hooks | None:
+        if not self.options.hooks.enabled:
+            return None
+        try:
+            found = hooks.installed()
+        except Exception as error:
+            raise StartError(f"hooks: one cannot be made: {type(error).__name__}: {error}") from error
+        for each in found:
+            log.info("hook found class=%s", type(each).__qualname__)
+        return hooks.start(found, self.options.hooks, self._post) if found else None
 
     def _start_time(self) -> None:
         """Give everything that waits for time its place at the ticker."""
@@ -195,6 +213,9 @@ class Broker(Core):
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
+        if self.hooks is not None:
+            late = self.hooks.advance
+            add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
         self.ticker.arm()
 
     def ready_line(self) -> str:

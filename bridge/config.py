@@ -263,6 +263,15 @@ class HttpOptions(_Section, frozen=True):
     body_bytes_max: Annotated[int, _setting("largest request body", ge=1 * KIB)] = MIB
 
 
+class HooksOptions(_Section, frozen=True):
+    """Python code of the operator's that is called around RocketMQ requests; see Hooks."""
+
+    enabled: Annotated[bool, _setting("use the hooks that installed packages offer")] = True
+    timeout_ms: Annotated[int, _setting("a request goes on without its hooks after so long", ge=1)] = 100
+    threads: Annotated[int, _setting("threads that hooks run in", ge=1, le=64)] = 2
+    waiting_max: Annotated[int, _setting("calls of hooks waiting at a time; further ones are skipped", ge=1)] = 1_000
+
+
 class LimitsOptions(_Section, frozen=True):
     """What clients may cost together."""
 
@@ -331,6 +340,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kafka: KafkaOptions = KafkaOptions()
     rocketmq: RocketmqOptions = RocketmqOptions()
     http: HttpOptions = HttpOptions()
+    hooks: HooksOptions = HooksOptions()
     limits: LimitsOptions = LimitsOptions()
     convert: ConvertOptions = ConvertOptions()
     txn: TxnOptions = TxnOptions()

@@ -46,6 +46,9 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
         yield _labelled(name, doc, ("wire",), {(wire,): count for wire, count in by_wire.items()})
     yield _counter("retries", "Messages that RocketMQ groups failed to consume and get again.", metrics.retries)
     yield _counter("dead_letters", "And those that went to their dead letters.", metrics.dead_letters)
+    if broker.hooks is not None:
+        skipped = {(why,): count for why, count in broker.hooks.skipped.items()}
+        yield _labelled("hooks_skipped", "Calls of hooks that counted for nothing.", ("why",), skipped)
     yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
     yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
     yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)

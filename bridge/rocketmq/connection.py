@@ -82,8 +82,11 @@ class RocketMQConnection(Connection):
 
     def received(self, frame: memoryview) -> None:
         command = remoting.decode(frame)
-        if command.flag & FLAG_RESPONSE:
-            return  # Nothing that we send waits for an answer.
+        if not command.flag & FLAG_RESPONSE:  # Nothing that we send waits for an answer.
+            self.take(command)
+
+    def take(self, command: RemotingCommand) -> None:
+        """Handle a request, and let the answer go, or let somebody answer later."""
         given = self._handle(command)
         if given is None:
             command.ext, command.body = {}, b""  # Who answers later needs neither, and they may be 16 MiB.

@@ -10,7 +10,6 @@ A request that waits is answered later: `client.send(...)` gives its number, `cl
 
 import struct
 from collections import deque
-from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast, get_args, get_origin
@@ -25,27 +24,13 @@ from bridge.topics import Topic
 from protocol.framing import FrameReader
 from protocol.kafka.api import ApiKey, is_flexible
 from store.options import StoreOptions
-from store.workers import Failure
 from tests.kit.core import ManualCore, Members
 from tests.kit.sockets import connect
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
 
 T = TypeVar("T")
 SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64 << 10)
-
-
-class ReaderThreads:
-    """Reads wait here until the test lets them run."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Callable[[], None]] = deque()
-
-    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
-        self.waiting.append(lambda: done(run()))
-
-    def run(self) -> None:
-        while self.waiting:
-            self.waiting.popleft()()
 
 
 class Desk(ManualCore):
@@ -56,7 +41,7 @@ class Desk(ManualCore):
         super().__init__(options, store=SMALL_STORE)
         self.rocketmq_groups_with_members = Members()
         self.families = Families(self.kafka_groups, self.rocketmq_groups_with_members)
-        self.reader_threads = self.store.readers = ReaderThreads()
+        self.reader_threads = self.store.readers = ManualThreads()
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
         """Append one batch of a Kafka producer, and let it be seen."""

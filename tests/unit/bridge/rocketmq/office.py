@@ -30,17 +30,17 @@ class Office(ManualCore):
         self.kafka_groups_with_members = Members()
         self.families = Families(self.kafka_groups_with_members, self.rocketmq_members)
 
-    def connect(self) -> "Client":
-        return Client(self)
+    def connect(self, connection: RocketMQConnection | None = None) -> "Client":
+        return Client(self, connection or RocketMQConnection(cast(Any, self)))
 
 
 class Client:
     """One connection of a client. `ask` gives the answer, None if there is none yet; `heard` is what else came."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: Office, connection: RocketMQConnection) -> None:
         self.office = office
         self.heard: list[RemotingCommand] = []
-        self.connection = RocketMQConnection(cast(Any, office))
+        self.connection = connection
         self.transport: FakeTransport = connect(self.connection, office.loop)
         self._frames = FrameReader(1 << 24)
         self._opaque = 0
