@@ -14,7 +14,7 @@ offsets go by, a warning says where, nobody stalls. A record of RocketMQ that is
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from bridge import forms
@@ -26,16 +26,17 @@ from protocol.convert import Batched, Place
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Record
-from protocol.rocketmq import tags
-from protocol.rocketmq.message import NO_HOST
+from protocol.rocketmq.filters import Filter
+from protocol.rocketmq.message import NO_HOST, properties_of
 from store.entry import Buffer, Stored
 from store.errors import StoreError
 from store.queue import Queue
 from store.readers import ColdRead
+from store.scan import TagScan
 from store.store import Store
 
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
-FILTERED_ENTRIES_MAX: Final = 1000  # looked at in one pull for the wanted tags; at home 800 (maxFilterMessageSize)
+FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
@@ -163,20 +164,55 @@ class QueueReader:
         max_count: int,
         max_bytes: int,
         until: int,
-        codes: Collection[int] = (),
+        wanted: Filter | None = None,
     ) -> "Records | Later[Records]":
-        """Give up to `max_count` records from `offset` on; none if no tag is wanted of those looked at.
+        """Give up to `max_count` records from `offset` on; none if none is wanted of those looked at.
 
-        `codes` are the hashes of the wanted tags, empty for all. Raises `OffsetOutOfRange` and other `StoreError`.
+        Raises `OffsetOutOfRange` and other `StoreError`.
         """
-        if codes:
-            entries, size = FILTERED_ENTRIES_MAX, max(max_bytes, FILTERED_BYTES_MAX)
+        if wanted is None:
+            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count)
+            return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes))
+        if wanted.codes:
+            scan = TagScan(forms.ROCKETMQ, wanted.codes)
+            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
         else:
-            entries, size = max_count, max_bytes
-        found = self._store.read(queue, offset, max_bytes=size, until=until, max_entries=entries)
-        return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes, codes))
+            scan = None
+            found = self._store.read(
+                queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=FILTERED_RECORDS_MAX
+            )
+        return _then(
+            found, lambda stored: self._wanted(queue, topic, stored, offset, max_count, max_bytes, wanted, scan)
+        )
 
     def _records(
+        self, queue: Queue, topic: Topic, stored: list[Stored], offset: int, max_count: int, max_bytes: int
+    ) -> Records:
+        buffers: list[Buffer] = []
+        room = max_bytes
+        for entry in stored:
+            if entry.form == forms.ROCKETMQ:
+                room -= len(entry.frame)
+                if buffers and (room < 0 or len(buffers) == max_count):
+                    break
+                buffers.append(entry.frame)
+                offset = entry.next_offset
+            else:
+                found = self._opened_records(queue, entry, offset, max_count - len(buffers), room)
+                if found is None:
+                    offset = entry.next_offset
+                    break
+                records, offset = found
+                converted = self._converted(queue, topic, entry, records)
+                buffers += converted
+                room -= sum(map(len, converted))
+                if offset < entry.next_offset:
+                    break
+            if room <= 0 or len(buffers) >= max_count:
+                break
+        return self._counted(buffers, offset)
+
+    def _wanted(
         self,
         queue: Queue,
         topic: Topic,
@@ -184,56 +220,67 @@ class QueueReader:
         offset: int,
         max_count: int,
         max_bytes: int,
-        codes: Collection[int],
+        wanted: Filter,
+        scan: TagScan | None,
     ) -> Records:
+        """Give those of the records that a filter wants; what it passed over is passed for good."""
         buffers: list[Buffer] = []
-        room = max_bytes
+        room, opened_until = max_bytes, offset + FILTERED_RECORDS_MAX
         for entry in stored:
             if entry.form == forms.ROCKETMQ:
-                if not codes or entry.tags in codes:
+                if wanted.wants(properties_of(entry.frame)):
                     room -= len(entry.frame)
-                    if buffers and (room < 0 or len(buffers) == max_count):
+                    if buffers and room < 0:
                         break
                     buffers.append(entry.frame)
                 offset = entry.next_offset
             else:
-                try:
-                    found = self._converted(queue, topic, entry, offset, max_count - len(buffers), room, codes)
-                except ProtocolError as error:
-                    logger.warning(
-                        "batch passed over from=%d to=%d queue=%s reason=%r",
-                        offset, entry.next_offset, queue, str(error),
-                    )  # fmt: skip
+                offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
+                found = self._opened_records(queue, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
+                if found is None:
                     offset = entry.next_offset
-                    break  # It was dear to find: the next read goes on behind it.
-                converted, offset = found
-                buffers += converted
-                room -= sum(map(len, converted))
-                if offset < entry.next_offset:
+                    break
+                records, offset = found
+                records = [record for record in records if wanted.wants(convert.properties_of(record))]
+                if len(records) > max_count - len(buffers):
+                    offset = records[max_count - len(buffers)].offset
+                    del records[max_count - len(buffers) :]
+                for record, converted in zip(records, self._converted(queue, topic, entry, records), strict=True):
+                    room -= len(converted)
+                    if buffers and room < 0:
+                        offset = record.offset
+                        break
+                    buffers.append(converted)
+                if offset < entry.next_offset or offset >= opened_until:
                     break
             if room <= 0 or len(buffers) >= max_count:
                 break
+        else:
+            if scan is not None and len(stored) == scan.count:
+                offset = scan.next_offset
+        return self._counted(buffers, offset)
+
+    def _counted(self, buffers: list[Buffer], next_offset: int) -> Records:
         self._metrics.frames_out["rocketmq"] += len(buffers)
-        self._metrics.bytes_out["rocketmq"] += max_bytes - room
-        return Records(buffers, offset)
+        self._metrics.bytes_out["rocketmq"] += sum(map(len, buffers))
+        return Records(buffers, next_offset)
 
-    def _converted(
-        self,
-        queue: Queue,
-        topic: Topic,
-        entry: Stored,
-        offset: int,
-        max_count: int,
-        max_bytes: int,
-        codes: Collection[int],
-    ) -> tuple[list[bytes], int]:
-        """Convert records of a batch from `offset` on: (what fits and is wanted, the offset to go on from).
+    def _opened_records(
+        self, queue: Queue, entry: Stored, offset: int, max_count: int, max_bytes: int
+    ) -> tuple[list[Record], int] | None:
+        """Read records of a batch: (records, the offset to go on from); None: the next one is faulty.
 
-        Raises ProtocolError if the next record is faulty.
+        That was dear to find, so the read ends there, and the next one goes on behind the batch.
         """
-        records, next_offset = self._opened.read(entry, offset, max_count, max_bytes)
-        if codes:
-            records = [record for record in records if tags.hash_code(convert.tag_of(record) or "") in codes]
+        try:
+            return self._opened.read(entry, offset, max_count, max_bytes)
+        except ProtocolError as error:
+            logger.warning(
+                "batch passed over from=%d to=%d queue=%s reason=%r", offset, entry.next_offset, queue, str(error)
+            )
+            return None
+
+    def _converted(self, queue: Queue, topic: Topic, entry: Stored, records: list[Record]) -> list[bytes]:
         place = Place(
             topic.rocketmq_name.encode(),
             queue.queue_id,
@@ -243,7 +290,7 @@ class QueueReader:
             self.store_host,
         )
         self._metrics.converted_records["rocketmq"] += len(records)
-        return convert.rocketmq_records(records, place), next_offset
+        return convert.rocketmq_records(records, place)
 
     # -- By time
 

@@ -338,12 +338,10 @@ _PACKS: Final = [struct.Struct(f">iIIiiqqiq8sq{store}siqi") for store in (8, 20)
 _EMPTY_BODY: Final = zlib.compress(b"")
 
 
-def tag_of(record: Record) -> str | None:
-    """Give the tag that a RocketMQ consumer filters this record by."""
-    for name, value in record.headers:
-        if name == names.TAGS:
-            return value.decode("utf-8", "replace") if value and _is_plain(value) else None
-    return None
+def properties_of(record: Record) -> bytes:
+    """Give the properties that a RocketMQ consumer filters this record by."""
+    _, _, key, value, headers = record
+    return _property_string(key, value, headers)
 
 
 def _property_string(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> bytes:

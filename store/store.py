@@ -42,6 +42,7 @@ from store.readers import ColdRead
 from store.recovery import RecoveryReport, recover
 from store.replay import Replayer
 from store.retention import NO_LIMIT, RetentionLimits, expired_to
+from store.scan import TagScan
 from store.segment import LOG_DIRECTORY, Segment
 from store.tail import Chunk
 from store.workers import Executor, Failure, Inline
@@ -437,9 +438,18 @@ class Store:
     # -- Reading
 
     def read(
-        self, queue: Queue, offset: int, *, max_bytes: int, until: int, max_entries: int = READ_ENTRIES_MAX
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        max_bytes: int,
+        until: int,
+        max_entries: int = READ_ENTRIES_MAX,
+        scan: TagScan | None = None,
     ) -> list[Stored] | ColdRead:
         """Return whole entries from the one that covers `offset`, of those that end at or below offset `until`.
+
+        With a `scan` only those that it finds, which may be none before the end; it says how far it looked.
 
         The first comes even if it is larger than `max_bytes`; fewer than allowed may come; [] only at the end. What
         neither the tail nor the page cache holds comes as a ColdRead. `until` is at most `visible_end`.
@@ -449,14 +459,15 @@ class Store:
             raise OffsetOutOfRange(str(queue), offset, queue.start_offset, until)
         if offset == until:
             return []
-        rows = queue.index.rows_from(offset, max_entries, max_bytes, until)
+        find = queue.index.rows_from if scan is None else partial(scan.rows, queue.index)
+        rows = find(offset, max_entries, max_bytes, until)
         if rows is not None:
             found = self._frames.cached(rows) if rows else []
             if found or not rows:
                 return found
 
         def find_rows() -> list[Row]:
-            return queue.index.rows_from(offset, max_entries, max_bytes, until, block=True) or []
+            return find(offset, max_entries, max_bytes, until, block=True) or []
 
         return ColdRead(self.readers, self._frames, queue, offset, find_rows)
 

@@ -31,10 +31,10 @@ from protocol.rocketmq.bodies import (
     LockRequest,
 )
 from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.filters import filter_of
 from protocol.rocketmq.headers import ConsumerGroupRequest, UnregisterRequest
 from protocol.rocketmq.names import AUTO_CREATE_TOPIC, retry_topic
 from protocol.rocketmq.remoting import RemotingCommand
-from protocol.rocketmq.tags import parse_expression
 from store.errors import StoreError
 
 NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
@@ -99,11 +99,9 @@ def consumer_list(broker: "Broker", connection: "RocketMQConnection", command: R
 
 
 def check_client_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Say at a consumer's start whether its subscription can be understood; clients ask when it is not one to tags."""
     subscription = read_body(command, CheckClientRequest).subscription_data
-    if subscription.expression_type != "TAG":
-        kind = subscription.expression_type
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")
-    parse_expression(subscription.sub_string)
+    filter_of(subscription.expression_type, subscription.sub_string)
     return answer(command)
 
 

@@ -12,7 +12,6 @@ min and max: Java reads them without asking. Source: PullMessageProcessor.java, 
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
@@ -24,8 +23,9 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
-from protocol.rocketmq import flags, tags
+from protocol.rocketmq import flags
 from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.filters import Filter, filter_of
 from protocol.rocketmq.headers import PullRequest
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
@@ -39,21 +39,18 @@ if TYPE_CHECKING:
 # client asks for; clients ask for 32 and take more.
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 256 << 10
-CACHED_CHARACTERS_MAX: Final = 256  # Of an expression whose hashes are kept for the next pull.
-CODES_AT_COST_OF_QUEUE: Final = 8
+CHARACTERS_AT_COST_OF_QUEUE: Final = 12  # Of the expression of a filter that a held pull keeps.
 SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
-
-_TAG: Final = "TAG"
 
 
 def pull_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
-    codes = _wanted_codes(broker, request)
+    wanted = _wanted(broker, request)
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(broker, topic, request)
-    return _Pull(broker, connection, command, request, topic, codes).start()
+    return _Pull(broker, connection, command, request, topic, wanted).start()
 
 
 # -- Checks
@@ -81,46 +78,27 @@ def _topic(broker: "Broker", request: PullRequest) -> Topic:
     return topic
 
 
-def _wanted_codes(broker: "Broker", request: PullRequest) -> frozenset[int]:
-    """Give the hashes of the tags that the pull, or else its group's last heartbeat, asks for; none: all messages."""
+def _wanted(broker: "Broker", request: PullRequest) -> Filter | None:
+    """Give what the pull, or else its group's last heartbeat, asks for; None: all messages."""
     if request.sys_flag & flags.PULL_SUBSCRIPTION:
-        _check_type(request.expression_type)
-        return codes_of(request.subscription or tags.ALL)
+        return filter_of(request.expression_type, request.subscription)
     group = broker.rocketmq_members.consumers.get(request.consumer_group)
     subscription = group.subscriptions.get(request.topic) if group is not None else None
     if subscription is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
-    _check_type(subscription.expression_type)
-    codes = codes_of(subscription.sub_string)
+    wanted = filter_of(subscription.expression_type, subscription.sub_string)
     # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
     # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
     # would wait a second, after every rebalance.
-    if codes and subscription.sub_version < request.sub_version:
+    if wanted is not None and subscription.sub_version < request.sub_version:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    return codes
-
-
-def _check_type(expression_type: str | None) -> None:
-    if (expression_type or _TAG) != _TAG:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {expression_type}"
-        )
+    return wanted
 
 
 def _not_subscribed(broker: "Broker", request: PullRequest) -> str:
     if not broker.families.admits(group_of_rocketmq(request.consumer_group), Family.ROCKETMQ):
         return f"the consumer's group {request.consumer_group} is active in Kafka"
     return "the consumer's subscription not exist"
-
-
-def codes_of(expression: str) -> frozenset[int]:
-    """Give the hashes of the tags that an expression names; raises IllegalExpression."""
-    return _codes_of(expression) if len(expression) <= CACHED_CHARACTERS_MAX else _codes_of.__wrapped__(expression)
-
-
-@lru_cache(4096)
-def _codes_of(expression: str) -> frozenset[int]:
-    return tags.codes_of(tags.parse_expression(expression))
 
 
 def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
@@ -141,7 +119,7 @@ def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
 class _Pull:
     """A pull on its way: it is being read, waits for a reader thread, or is held."""
 
-    __slots__ = ("_broker", "_codes", "_command", "_connection", "_held", "_offset", "_queue", "_request", "_topic")
+    __slots__ = ("_broker", "_command", "_connection", "_held", "_offset", "_queue", "_request", "_topic", "_wanted")
 
     def __init__(
         self,
@@ -150,10 +128,10 @@ class _Pull:
         command: RemotingCommand,
         request: PullRequest,
         topic: Topic,
-        codes: frozenset[int],
+        wanted: Filter | None,
     ) -> None:
         self._broker, self._connection, self._command, self._request = broker, connection, command, request
-        self._topic, self._codes = topic, codes
+        self._topic, self._wanted = topic, wanted
         self._queue = topic.queues[request.queue_id]
         self._held: Held | None = None
         self._offset = request.queue_offset  # Moves on over messages that are not wanted.
@@ -177,7 +155,7 @@ class _Pull:
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
         return broker.reader.rocketmq(
-            queue, self._topic, self._offset, count, max(bytes_max, 1), queue.visible_end, self._codes
+            queue, self._topic, self._offset, count, max(bytes_max, 1), queue.visible_end, self._wanted
         )
 
     # -- Waiting
@@ -189,9 +167,8 @@ class _Pull:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
         deadline_mono_ms = broker.clock.mono_ms() + max(wait_ms, 0)
-        held = self._held = broker.purgatory.hold(
-            self, (self._queue.key,), deadline_mono_ms, extra_cost=len(self._codes) // CODES_AT_COST_OF_QUEUE
-        )
+        extra_cost = 0 if self._wanted is None else self._wanted.characters // CHARACTERS_AT_COST_OF_QUEUE
+        held = self._held = broker.purgatory.hold(self, (self._queue.key,), deadline_mono_ms, extra_cost=extra_cost)
         if held is None:
             return False
         self._connection.held.add(held)

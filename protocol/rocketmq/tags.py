@@ -1,7 +1,7 @@
 """Tags: the one word of a message that consumers choose by, and its hash that the index keeps.
 
-A subscription is `*` or `tagA || tagB`. The broker compares hashes only, the client compares the words again; so a
-collision is harmless and a wrong hash loses messages without a trace.
+A subscription is `*` or `tagA || tagB`. The broker compares hashes first, then the words; Java's and Go's clients
+compare the words again. A wrong hash loses messages without a trace.
 Source: `FilterAPI.java`, `ExpressionMessageFilter.java`, `String.java#hashCode`.
 """
 
@@ -11,7 +11,7 @@ from protocol.errors import ProtocolError
 
 ALL: Final = "*"
 NO_TAG: Final = 0
-"""The code of a message without a tag; no subscription to a tag matches it."""
+"""The code of a message without a tag."""
 
 EXPRESSION_CHARACTERS_MAX: Final = 4096
 """Apache RocketMQ has no limit but the frame's; hashing that takes seconds, and a held pull keeps the hashes."""
@@ -53,13 +53,8 @@ def parse_expression(expression: str | None) -> frozenset[str]:
 
 
 def codes_of(tags: frozenset[str]) -> frozenset[int]:
-    """Give the hash of each tag: what `matches` compares."""
+    """Give the hash of each tag: what the index is searched for."""
     return frozenset(map(hash_code, tags))
-
-
-def matches(codes: frozenset[int], code: int) -> bool:
-    """Say whether a subscription to `codes` wants a message whose tag has `code`."""
-    return not codes or code in codes
 
 
 def _hash(units: "bytes | memoryview[int]") -> int:

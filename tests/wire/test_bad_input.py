@@ -290,7 +290,21 @@ BAD_COMMANDS = {
     "pull of no queue": (PULL, frames.pull_fields(TOPIC, queueId=-1), b"", ResponseCode.INVALID_PARAMETER),
     "pull below": (PULL, frames.pull_fields(TOPIC, -(2**63)), b"", ResponseCode.PULL_OFFSET_MOVED),
     "pull beyond": (PULL, frames.pull_fields(TOPIC, 2**63 - 1), b"", ResponseCode.PULL_OFFSET_MOVED),
-    "pull by SQL": (PULL, frames.pull_fields(TOPIC, expressionType="SQL92"), b"", ResponseCode.SYSTEM_ERROR),
+    "pull by SQL that is none": (
+        PULL, frames.pull_fields(TOPIC, expressionType="SQL92"), b"", ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    ),
+    "pull by deep SQL": (
+        PULL,
+        frames.pull_fields(TOPIC, expressionType="SQL92", subscription="(" * 4000),
+        b"",
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ),
+    "pull by a MiB of SQL": (
+        PULL,
+        frames.pull_fields(TOPIC, expressionType="SQL92", subscription="a OR " * (MIB // 5)),
+        b"",
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ),
     "pull of a million tags": (
         PULL, frames.pull_fields(TOPIC, subscription="a||" * MIB), b"", ResponseCode.SUBSCRIPTION_PARSE_FAILED
     ),

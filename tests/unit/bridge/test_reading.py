@@ -10,8 +10,9 @@ from bridge.reading import Later
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, deflate
 from protocol.kafka.record_batch import BatchBuilder
-from protocol.rocketmq import flags, properties, tags
+from protocol.rocketmq import flags, properties
 from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq.filters import filter_of
 from store.entry import Frame
 from store.errors import OffsetOutOfRange
 from store.options import StoreOptions
@@ -42,9 +43,9 @@ def read_kafka(door: Door, topic, offset: int, max_bytes: int = 1 << 20, until: 
     return [record for buffer in buffers for record in record_batch.records(buffer, 1 << 20)]
 
 
-def read_rocketmq(door: Door, topic, offset: int, max_count: int = 32, max_bytes: int = 1 << 20, codes=()) -> tuple:
+def read_rocketmq(door: Door, topic, offset: int, max_count: int = 32, max_bytes: int = 1 << 20, wanted=None) -> tuple:
     queue = topic.queues[0]
-    found = now(door.reader.rocketmq(queue, topic, offset, max_count, max_bytes, queue.visible_end, codes))
+    found = now(door.reader.rocketmq(queue, topic, offset, max_count, max_bytes, queue.visible_end, wanted))
     return [rocketmq_message.decode(buffer) for buffer in found.buffers], found.next_offset
 
 
@@ -137,22 +138,73 @@ def test_end_is_where_the_caller_says() -> None:
             read(queue, topic, 3, 1 << 20, 2)
 
 
-# -- Tags
+# -- Filters
 
 
-def test_only_wanted_tags_come_and_the_offset_goes_on() -> None:
+@pytest.mark.parametrize("expression", [("TAG", "A"), ("SQL92", "TAGS = 'A'")])
+def test_only_what_is_wanted_comes_and_the_offset_goes_on(expression: tuple[str, str]) -> None:
     door = Door()
     topic = door.topic()
     for tag in (b"A", b"B", None, b"A"):
         named = b"TAGS\x01%b\x02" % tag if tag else b"x\x01y\x02"
         door.rocketmq(topic, message(properties=named))
         door.kafka(topic, batch([b"v"], headers=[("TAGS", tag)]))
-    wanted = tags.codes_of(frozenset({"A"}))
-    found, next_offset = read_rocketmq(door, topic, 0, codes=wanted)
+    wanted = filter_of(*expression)
+    found, next_offset = read_rocketmq(door, topic, 0, wanted=wanted)
     assert ([at.queue_offset for at in found], next_offset) == ([0, 1, 6, 7], 8)
-    assert read_rocketmq(door, topic, 2, codes=tags.codes_of(frozenset({"C"}))) == ([], 8)
-    found, next_offset = read_rocketmq(door, topic, 0, max_count=3, codes=wanted)
+    assert read_rocketmq(door, topic, 2, wanted=filter_of("TAG", "C")) == ([], 8)
+    found, next_offset = read_rocketmq(door, topic, 0, max_count=3, wanted=wanted)
     assert ([at.queue_offset for at in found], next_offset) == ([0, 1, 6], 7)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize("limits", [{"max_count": 2}, {"max_bytes": 1}, {"max_bytes": 300}, {}])
+@pytest.mark.parametrize("expression", [("TAG", "A || B"), ("SQL92", "TAGS IN ('A', 'B') AND TAGS IS NOT NULL")])
+@pytest.mark.parametrize("seed", range(3))
+def test_reader_that_goes_on_gets_all_that_is_wanted_once(
+    seed: int, expression: tuple[str, str], limits: dict[str, int], is_cold: bool
+) -> None:
+    door, random = (Door(store=COLD) if is_cold else Door()), Random(seed)
+    topic, expected = door.topic(), []
+    while (end := topic.queues[0].visible_end) < 60:
+        tag = random.choice([b"A", b"B", b"C", b"Aa", b"BB"])
+        if random.random() < 0.3:
+            door.kafka(topic, batch([b"v"] * 5, headers=[("TAGS", tag)], codec=Codec.GZIP))
+        else:
+            door.rocketmq(topic, message(b"m", b"TAGS\x01%b\x02" % tag))
+        expected += range(end, topic.queues[0].visible_end) if tag in (b"A", b"B") else []
+    door.disk.cached = not is_cold
+    wanted, offset, seen = filter_of(*expression), 0, []
+    while offset < topic.queues[0].visible_end:
+        found, next_offset = read_rocketmq(door, topic, offset, wanted=wanted, **limits)
+        assert next_offset > offset, "a pull that finds nothing goes on"
+        seen += [at.queue_offset for at in found]
+        offset = next_offset
+    assert seen == expected
+
+
+def test_two_tags_of_one_hash_are_told_apart() -> None:
+    door = Door()
+    topic = door.topic()
+    for tag in (b"Aa", b"BB"):
+        door.rocketmq(topic, message(properties=b"TAGS\x01%b\x02" % tag))
+        door.kafka(topic, batch([b"v"], headers=[("TAGS", tag)]))
+    assert filter_of("TAG", "Aa").codes == filter_of("TAG", "BB").codes
+    found, next_offset = read_rocketmq(door, topic, 0, wanted=filter_of("TAG", "BB"))
+    assert ([at.queue_offset for at in found], next_offset) == ([2, 3], 4)
+
+
+def test_frames_without_the_tag_are_not_read() -> None:
+    door = Door(store=COLD)
+    topic = door.topic()
+    for number in range(5000):
+        door.rocketmq(topic, message(properties=b"TAGS\x01%s\x02" % (b"rare" if number == 4500 else b"often")))
+    reads = []
+    door.store._frames.cached = lambda rows, cached=door.store._frames.cached: reads.append(len(rows)) or cached(rows)
+    first, next_offset = read_rocketmq(door, topic, 0, wanted=filter_of("TAG", "rare"))
+    assert (first, next_offset, reads) == ([], 4096, [])
+    found, next_offset = read_rocketmq(door, topic, next_offset, wanted=filter_of("TAG", "rare"))
+    assert ([at.queue_offset for at in found], next_offset, reads) == ([4500], 5000, [1])
 
 
 # -- Open batches

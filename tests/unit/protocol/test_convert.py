@@ -189,12 +189,6 @@ def test_many_headers_stay_within_the_format() -> None:
     assert "header-0" in properties.parse(found.properties)
 
 
-def test_tag_is_what_a_reader_of_the_message_finds() -> None:
-    for headers in ([], [("TAGS", b"T")], [("TAGS", None)], [("TAGS", b"")], [("TAGS", b"\xff"), ("a", b"b")]):
-        tag = properties.parse(to_rocketmq(kafka(headers=headers))[0].properties).get("TAGS")
-        assert convert.tag_of(kafka(headers=headers)) == tag
-
-
 # -- There and back, and garbage
 
 content = st.binary(max_size=20) | st.text(max_size=10).map(str.encode)

@@ -16,6 +16,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -260,7 +261,11 @@ final class RocketmqAgent {
                 consumer.setConsumeTimestamp(args.get("timestamp").getAsString()); // yyyyMMddHHmmss, local time
             }
             for (Map.Entry<String, JsonElement> each : args.getAsJsonObject("topics").entrySet()) {
-                consumer.subscribe(each.getKey(), Agent.text(args, "expression", "*"));
+                if (Agent.has(args, "sql")) {
+                    consumer.subscribe(each.getKey(), MessageSelector.bySql(args.get("sql").getAsString()));
+                } else {
+                    consumer.subscribe(each.getKey(), Agent.text(args, "expression", "*"));
+                }
             }
             consumer.setConsumeThreadMin(1); // One thread, so that "seen" has each queue's messages in their order.
             consumer.setConsumeThreadMax(1);

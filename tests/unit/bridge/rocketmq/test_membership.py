@@ -137,7 +137,9 @@ def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
     [
         ("TAG", "a || b", 0),
         ("TAG", "||", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-        ("SQL92", "a = 1", ResponseCode.SYSTEM_ERROR),
+        ("SQL92", "a = 1", 0),
+        ("SQL92", "a =", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ("GROOVY", "a", ResponseCode.SYSTEM_ERROR),
     ],
 )
 def test_subscriptions_are_checked(office: Office, kind: str, expression: str, code: int) -> None:

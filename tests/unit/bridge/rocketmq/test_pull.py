@@ -122,6 +122,17 @@ class Reads:
             done(run())
 
 
+@pytest.mark.parametrize("wish", [{"subscription": "b"}, {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}])
+def test_held_pull_sleeps_on_over_what_is_not_wanted(office: Office, client: Client, wish: dict[str, str]) -> None:
+    topic = office.topic()
+    assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, **wish) is None
+    office.publish(topic, b"1", b"2", tag="a")
+    assert client.last_answer() is None
+    office.publish(topic, b"3", tag="b")
+    answer = client.last_answer()
+    assert (answer.code, bodies(answer), answer.ext["nextBeginOffset"]) == (FOUND, [b"3"], "3")
+
+
 # -- Who may read what
 
 
@@ -136,9 +147,14 @@ class Reads:
         ({"topic": "writeonly"}, ResponseCode.NO_PERMISSION, "pulling message is forbidden"),
         ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "names no tag"),
         (
-            {"expressionType": "SQL92"},
+            {"expressionType": "SQL92", "subscription": "price > > 5"},
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "SQL92 expression, character 9: unexpected '>'",
+        ),
+        (
+            {"expressionType": "GROOVY", "subscription": "x"},
             ResponseCode.SYSTEM_ERROR,
-            "does not support consumer to filter message by SQL92",
+            "does not support consumer to filter message by GROOVY",
         ),
         ({"queueOffset": None}, ResponseCode.SYSTEM_ERROR, "the custom field <queueOffset> is null"),
         ({"queueOffset": "x"}, ResponseCode.SYSTEM_ERROR, "the custom field <queueOffset> is illegal"),

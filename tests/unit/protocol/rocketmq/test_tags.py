@@ -65,11 +65,3 @@ def test_expressions(expression: str | None, expected: set[str]) -> None:
 def test_expression_without_a_tag_is_refused(expression: str) -> None:
     with pytest.raises(tags.IllegalExpression):
         tags.parse_expression(expression)
-
-
-def test_match_is_by_hash() -> None:
-    wanted = tags.codes_of(tags.parse_expression("a || b"))
-    assert tags.matches(wanted, tags.hash_code("b"))
-    assert not tags.matches(wanted, tags.hash_code("c"))
-    assert not tags.matches(wanted, tags.NO_TAG)
-    assert tags.matches(tags.codes_of(tags.parse_expression("*")), tags.NO_TAG)
