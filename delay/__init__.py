@@ -1,7 +1,10 @@
 """Everything about time to come: decides what is due when, names its next deadline, and never asks a clock.
 
-May import `store`. The main name, for now: `wheel.Wheel`, timers in O(1). `bridge` keeps two of them, one on the
-monotonic clock (`bridge/purgatory.py`) and one on the wall clock.
+May import `store`. The main names:
+
+    Wheel                    delay/wheel.py      timers in O(1); one on the monotonic clock (`bridge/purgatory.py`)
+    Buckets, View            delay/buckets.py    timers of far days, in files: which count, looks over all of them
+    FarTimer, BucketEntry    delay/bucket.py     one of them; one file as the log names it
 
     wheel: Wheel[str] = Wheel(start_ms=1_000)
     late = wheel.add(1_500, "late")

@@ -1,0 +1,74 @@
+"""A sorted table on disk: rows of one size, found by bisection, in pages that each have a CRC.
+
+    page      crc u32 | row ... | zeros            4096 bytes; the CRC-32C covers all that follows it
+
+Rows are bytes that sort as they lie there (big-endian fields, the key in front), and no row lies across pages. How many
+there are is kept by the owner. A look-up reads as many pages as the number of pages has binary digits, and nothing is
+kept in memory but the page that was read last: a bucket of a million timers has tables of a few thousand pages.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from crc32c import crc32c
+
+from store.errors import Corruption
+
+PAGE_SIZE = 4096
+_CRC_SIZE = 4
+
+Read = Callable[[int, int], bytes]  # (size, at): exactly so many bytes, or Corruption
+
+
+def rows_per_page(row_size: int) -> int:
+    return (PAGE_SIZE - _CRC_SIZE) // row_size
+
+
+def pages_of(rows: bytes | bytearray, row_size: int) -> Iterator[bytes]:
+    """Lay out sorted rows, which come joined, as pages."""
+    step = rows_per_page(row_size) * row_size
+    for at in range(0, len(rows), step):
+        body = bytes(rows[at : at + step]).ljust(PAGE_SIZE - _CRC_SIZE, b"\0")
+        yield crc32c(body).to_bytes(_CRC_SIZE, "big") + body
+
+
+class Table:
+    """One table of an immutable file: `count` rows from byte `at` on. Reading may block; raises Corruption."""
+
+    def __init__(self, read: Read, name: str, at: int, row_size: int, count: int) -> None:
+        self.count = count
+        self._read, self._name, self._at, self._row_size = read, name, at, row_size
+        self._per_page = rows_per_page(row_size)
+        self._last: tuple[int, bytes] = (-1, b"")  # one value, so that threads see number and page together
+
+    def row(self, number: int) -> bytes:
+        page, within = divmod(number, self._per_page)
+        return self._row(self._page(page), within)
+
+    def lower(self, key: bytes) -> int:
+        """Return the number of the first row that does not begin with less than `key`."""
+        size = len(key)
+        pages = range(-(-self.count // self._per_page))
+        # The page before the first one that begins with the key or with more.
+        page = max(0, bisect_left(pages, key, key=lambda number: self._row(self._page(number), 0)[:size]) - 1)
+        first = page * self._per_page
+        rows = range(min(self._per_page, self.count - first))
+        if not rows:
+            return 0
+        block = self._page(page)
+        return first + bisect_left(rows, key, key=lambda number: self._row(block, number)[:size])
+
+    def _row(self, page: bytes, within: int) -> bytes:
+        at = _CRC_SIZE + within * self._row_size
+        return page[at : at + self._row_size]
+
+    def _page(self, number: int) -> bytes:
+        last, page = self._last
+        if last == number:
+            return page
+        page = self._read(PAGE_SIZE, self._at + number * PAGE_SIZE)
+        actual, expected = crc32c(page[_CRC_SIZE:]), int.from_bytes(page[:_CRC_SIZE], "big")
+        if actual != expected:
+            raise Corruption(f"{self._name}: page {number} has CRC {actual:#010x} where {expected:#010x} is written")
+        self._last = (number, page)
+        return page

@@ -1,0 +1,347 @@
+"""Proves buckets of far timers against a sorted list: every look, and every change with the power cut at each step.
+
+Blocks hold three timers, so that a few dozen timers have blocks, edges of blocks and topics that miss some of them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay.bucket import Bucket, BucketEntry, FarTimer, TimerId, Writer, bucket_path
+from delay.buckets import MERGE_WIDTH, Buckets, Manifest
+from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
+from store.errors import Corruption
+from tests.kit.disk import CrashDisk, PowerCut
+
+TOPICS = (1, 2, 3, 7)
+NAMES = (b"", b"", b"a", b"order-17")
+DUE_MAX_MS = 60
+BLOCK_TIMERS = 3
+
+Timers = dict[TimerId, FarTimer]
+
+
+def timers_disk() -> CrashDisk:
+    disk = CrashDisk()
+    disk.make_directory(TIMERS_DIRECTORY)
+    return disk
+
+
+def write(disk: CrashDisk, number: int, timers: Iterable[FarTimer]) -> BucketEntry:
+    writer = Writer(disk, number, block_timers_max=BLOCK_TIMERS)
+    for timer in sorted(timers):
+        writer.add(timer)
+    return writer.finish()
+
+
+def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> FarTimer:
+    return FarTimer(
+        due_ms, address, topic << 16 | address % 4, 2 + address % 2, name, address.to_bytes(8, "big") * size
+    )
+
+
+timers = st.builds(
+    timer, st.integers(0, DUE_MAX_MS), st.integers(0, 1000), st.sampled_from(TOPICS), st.sampled_from(NAMES),
+    st.integers(0, 9),
+)  # fmt: skip
+some_timers = st.lists(timers, min_size=1, max_size=60, unique_by=lambda timer: timer.id)
+moments = st.integers(-0, DUE_MAX_MS + 2)
+
+
+# -- Looks
+
+
+@given(some_timers, st.data())
+def test_every_look_finds_what_a_sorted_list_has(all_timers: list[FarTimer], data: st.DataObject) -> None:
+    disk = timers_disk()
+    parts = [part for part in (all_timers[number::3] for number in range(3)) if part]
+    buckets = Buckets(disk)
+    buckets.open()
+    buckets.switch(buckets.added([write(disk, number, part) for number, part in enumerate(parts, 1)]))
+    view = buckets.view()
+    fates = data.draw(st.dictionaries(st.sampled_from(all_timers), st.sampled_from([*Fate][1:])))
+    for victim, fate in fates.items():
+        found = view.find(victim.id)
+        assert found is not None
+        buckets.bury(found, fate)
+    pending = sorted(set(all_timers) - set(fates))
+
+    for one in all_timers:
+        found = view.find(one.id)
+        assert found is not None
+        assert (found.timer, found.fate) == (one, fates.get(one, Fate.PENDING))
+        assert view.find((one.due_ms, one.address + 1001)) is None
+    start, until_ms = (data.draw(moments), data.draw(st.integers(0, 1000))), data.draw(moments)
+    window = [one for one in pending if start <= one.id and one.due_ms < until_ms]
+    assert list(view.scan(start, until_ms)) == window
+    assert view.count(start, until_ms) == len(window)
+    for topic in TOPICS:
+        assert list(view.of_topic(topic, start, until_ms)) == [one for one in window if one.topic == topic]
+        assert view.count(start, until_ms, topic) == sum(one.topic == topic for one in window)
+        for name in NAMES[2:]:
+            with_name = [one for one in all_timers if (one.topic, one.name) == (topic, name)]
+            assert sorted(found.timer for found in view.named(topic, name)) == sorted(with_name)
+            assert list(view.of_name(topic, name, start, until_ms)) == [one for one in window if one in with_name]
+    edges = sorted(data.draw(st.sets(moments, min_size=2)))
+    for wanted in (None, *TOPICS):
+        of_topic = [one for one in pending if wanted in (None, one.topic)]
+        assert view.histogram(edges, wanted) == [
+            sum(first <= one.due_ms < last for one in of_topic) for first, last in pairwise(edges)
+        ]
+
+
+def test_a_finished_start_counts_no_more_and_a_finished_bucket_goes() -> None:
+    disk = timers_disk()
+    buckets = Buckets(disk)
+    buckets.open()
+    early, late = [timer(ms, ms) for ms in range(8)], [timer(ms, ms) for ms in range(5, 15)]
+    late = [one._replace(address=one.address + 100) for one in late]
+    buckets.switch(buckets.added([write(disk, 1, early), write(disk, 2, late)]))
+    view = buckets.view()
+    buckets.switch(buckets.finished(view.lower((8, 0))))
+    assert [entry.number for entry in buckets.manifest] == [2]
+    assert buckets.pending == 7
+    found = view.find(late[0].id)
+    assert found is not None
+    assert found.fate is Fate.DELIVERED
+    removal = buckets.removal()
+    assert removal is not None
+    removal.run()
+    assert list(view.scan((0, 0), 8)) == sorted([*early, *late[:0]]), "a view keeps what it began with"
+    view.close()
+    assert disk.paths() == [bucket_path(2)]
+
+
+def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() -> None:
+    disk = timers_disk()
+    buckets = Buckets(disk)
+    buckets.open()
+    for number in range(MERGE_WIDTH):
+        assert buckets.merge_wanted() == []
+        writer = buckets.writer()
+        for one in sorted(timer(ms, ms * 10 + number) for ms in range(4)):
+            writer.add(one)
+        buckets.switch(buckets.added([writer.finish()]))
+    buckets.merge(buckets.merge_wanted()).run()
+    buckets.switch(buckets.merged())
+    assert [entry.count for entry in buckets.manifest] == [4 * MERGE_WIDTH]
+    view = buckets.view()
+    for one in list(view.scan((0, 0), 2)):
+        found = view.find(one.id)
+        assert found is not None
+        buckets.bury(found, Fate.CANCELLED)
+    assert buckets.merge_wanted() == []
+    found = view.find((2, 20))
+    assert found is not None
+    buckets.bury(found, Fate.CANCELLED)
+    assert [bucket.entry for bucket in buckets.merge_wanted()] == list(buckets.manifest)
+
+
+# -- Damage
+
+
+def test_a_damaged_byte_is_reported_wherever_it_lies() -> None:
+    """Every fifth byte of both files in turn: whoever reads all of it hears of the damage, and nobody gets another timer."""
+    disk = timers_disk()
+    all_timers = [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)]
+    entry = write(disk, 1, all_timers)
+    bucket = Bucket(disk, entry)
+    bucket.tombstones.add(3, Fate.CANCELLED, 7)
+    flush = Flush(disk, bucket.tombstones, 0)
+    flush.run()
+    manifest = (entry._replace(tombstone_bytes=flush.end),)
+    assert read_all(disk, manifest) == (all_timers[:3] + all_timers[4:], [ms for ms in range(20) if ms % 5 == 0])
+    for path, content in disk.contents().items():
+        for at in range(0, len(content), 5):
+            disk.flip(path, at)
+            with pytest.raises(Corruption, match=path):
+                read_all(disk, manifest)
+            disk.flip(path, at)
+
+
+def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[FarTimer], list[int]]:
+    """Use every table and block."""
+    buckets = Buckets(disk)
+    buckets.switch(manifest)
+    buckets.open()
+    view = buckets.view()
+    counts = [view.count((0, 0), 100, topic) for topic in TOPICS]
+    scanned = list(view.scan((0, 0), 100))
+    assert sum(counts) == len(scanned)
+    return scanned, sorted(found.timer.due_ms for topic in TOPICS for found in view.named(topic, b"a"))
+
+
+@pytest.mark.parametrize("lost", [bucket_path(1), tombstones_path(1)])
+def test_a_file_that_is_gone_or_another_is_reported(lost: str) -> None:
+    disk = timers_disk()
+    bucket = Bucket(disk, write(disk, 1, [timer(1, 1)]))
+    bucket.tombstones.add(0, Fate.CANCELLED, 1)
+    flush = Flush(disk, bucket.tombstones, 0)
+    flush.run()
+    disk.remove(lost)
+    with pytest.raises(Corruption, match=lost):
+        read_all(disk, (bucket.entry._replace(tombstone_bytes=flush.end),))
+
+
+def test_another_bucket_under_the_name_is_reported() -> None:
+    disk = timers_disk()
+    entry = write(disk, 1, [timer(1, 1)])
+    disk.remove(bucket_path(1))
+    write(disk, 1, [timer(1, 2)])
+    with pytest.raises(Corruption, match=bucket_path(1)):
+        Bucket(disk, entry)
+
+
+# -- Power cuts
+
+
+class Committed(NamedTuple):
+    """A manifest in the log, and the timers that are pending by it."""
+
+    manifest: Manifest
+    pending: Timers
+
+
+class History:
+    """Random changes to buckets. The log is a list of manifests, each durable at once; the model is a dict.
+
+    Cancels are in the model's log as well: those that no manifest counted are done again after a start.
+    """
+
+    def __init__(self, seed: int, disk: CrashDisk) -> None:
+        self.random, self.disk = Random(seed), disk
+        self.pending: Timers = {}
+        self.dead: set[TimerId] = set()
+        self.committed = Committed((), {})
+        self.uncounted: dict[TimerId, Fate] = {}  # by the log, since the manifest that counted the last
+        self.address = 0
+        self.horizon_ms = 0  # what is due before is finished
+        self.buckets = Buckets(disk)
+
+    def run(self, steps: int) -> None:
+        self.buckets.open()
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self.add, 10), (self.bury, 20), (self.flush, 6), (self.finish, 4), (self.merge, 5), (self.restart, 1),
+        ]  # fmt: skip
+        for _ in range(steps):
+            self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
+
+    def add(self) -> None:
+        new: Timers = {}
+        for _ in range(self.random.randrange(1, 12)):
+            self.address += 1
+            one = timer(self.horizon_ms + self.random.randrange(1, 100), self.address, self.random.choice(TOPICS))
+            new[one.id] = one
+        writer = self.buckets.writer()
+        for one in sorted(new.values()):
+            writer.add(one)
+        entry = writer.finish()
+        self.pending |= new
+        self.commit(self.buckets.added([entry]))
+
+    def bury(self) -> None:
+        if not self.pending:
+            return
+        id = self.random.choice(sorted(self.pending))
+        self.uncounted[id] = Fate.CANCELLED
+        self.bury_in_bucket(id)
+        del self.pending[id]
+
+    def bury_in_bucket(self, id: TimerId) -> None:
+        view = self.buckets.view()
+        found = view.find(id)
+        if found is not None:  # a merge may have left it out
+            self.buckets.bury(found, Fate.CANCELLED)
+        view.close()
+
+    def flush(self) -> None:
+        counted = dict(self.uncounted)
+        flushes = self.buckets.flushes()
+        self.bury()  # one that comes while the files are written
+        for flush in flushes:
+            flush.run()
+        for id in counted:
+            del self.uncounted[id]
+        self.commit(self.buckets.flushed(flushes))
+
+    def finish(self) -> None:
+        self.horizon_ms += self.random.randrange(30)
+        view = self.buckets.view()
+        starts = view.lower((self.horizon_ms, 0))
+        view.close()
+        self.pending = {id: one for id, one in self.pending.items() if id >= (self.horizon_ms, 0)}
+        self.commit(self.buckets.finished(starts))
+
+    def merge(self) -> None:
+        view = self.buckets.view()
+        inputs = self.random.sample(view.buckets, self.random.randrange(len(view.buckets) + 1))
+        view.close()
+        if not inputs:
+            return
+        merge = self.buckets.merge(inputs)
+        self.bury()
+        merge.run()
+        self.bury()
+        self.commit(self.buckets.merged())
+
+    def commit(self, manifest: Manifest) -> None:
+        self.buckets.switch(manifest)
+        self.committed = Committed(manifest, self.pending | {})
+        if removal := self.buckets.removal():
+            removal.run()
+        self.check(self.buckets)
+
+    def restart(self) -> None:
+        self.buckets.close()
+        self.buckets = self.opened(self.disk)
+
+    def opened(self, disk: CrashDisk) -> Buckets:
+        """What the next start makes of the disk, the manifest and the cancels that are in the log alone."""
+        buckets = Buckets(disk)
+        buckets.switch(self.committed.manifest)
+        buckets.open()
+        view = buckets.view()
+        for id, fate in self.uncounted.items():
+            if found := view.find(id):
+                buckets.bury(found, fate)
+        view.close()
+        return buckets
+
+    def check(self, buckets: Buckets) -> None:
+        view = buckets.view()
+        expected = sorted(self.pending.values())
+        assert list(view.scan((self.horizon_ms, 0), 1 << 40)) == expected
+        assert [len(list(view.of_topic(topic, (self.horizon_ms, 0), 1 << 40))) for topic in TOPICS] == [
+            view.count((self.horizon_ms, 0), 1 << 40, topic) for topic in TOPICS
+        ]
+        view.close()
+
+
+STEPS = 60
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: int) -> None:
+    whole = CrashDisk()
+    History(seed, whole).run(STEPS)
+    for cut_at in range(1, whole.operations + 1):
+        disk = CrashDisk(cut_at=cut_at)
+        history = History(seed, disk)
+        with pytest.raises(PowerCut):
+            history.run(STEPS)
+        for found in (disk.after_power_cut(seed=cut_at), disk.after_kill()):
+            history.check(history.opened(found))
+            left_over = set(found.paths()) - set(named(history.committed.manifest))
+            assert not left_over
+
+
+def named(manifest: Manifest) -> Iterator[str]:
+    for entry in manifest:
+        yield bucket_path(entry.number)
+        if entry.tombstone_bytes:
+            yield tombstones_path(entry.number)
