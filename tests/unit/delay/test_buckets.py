@@ -146,7 +146,7 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
 
 
 def test_a_damaged_byte_is_reported_wherever_it_lies() -> None:
-    """Every fifth byte of both files in turn: whoever reads all of it hears of the damage, and nobody gets another timer."""
+    """Every fifth byte of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
     all_timers = [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)]
     entry = write(disk, 1, all_timers)
