@@ -305,6 +305,8 @@ class View:
         return {bucket.entry.number: bucket.lower(*id) for bucket in self.buckets}
 
     def _meeting(self, start: TimerId, until_ms: int) -> list[Bucket]:
+        if (until_ms, 0) <= start:
+            return []
         return [bucket for bucket in self.buckets if start <= bucket.last and bucket.first[0] < until_ms]
 
 
