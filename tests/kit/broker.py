@@ -12,9 +12,11 @@ goes to `<data>.log`, and the end of that log is part of every complaint about i
 from __future__ import annotations
 
 import os
+import random
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +28,8 @@ from typing import IO, Self
 
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0  # The command's own promise.
+PORTS = ("kafka", "rocketmq", "namesrv", "http")
+LISTENING_PORTS = (10_000, 32_768)  # Below those that Linux gives to outgoing connections.
 LOG_TAIL_BYTES = 4000
 
 
@@ -46,10 +50,13 @@ class Endpoints:
 class Broker:
     """One broker on one data directory. It may be started, stopped and killed again and again."""
 
-    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, object] | None = None, ports: Mapping[str, int] | None = None
+    ) -> None:
         self.data = data
         self.log = data.with_name(data.name + ".log")
         self.settings = dict(settings or {})
+        self._first_ports = ports
         self._endpoints: Endpoints | None = None  # Known after the first start, and kept from then on.
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -171,9 +178,9 @@ class Broker:
             command += ["--set", f"{name}={value}"]
         return command
 
-    def _ports(self) -> dict[str, int]:
+    def _ports(self) -> Mapping[str, int]:
         if self._endpoints is None:
-            return {"kafka": 0, "rocketmq": 0, "namesrv": 0, "http": 0}
+            return self._first_ports or dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         return {
             "kafka": port_of(self.kafka),
             "rocketmq": port_of(self.rocketmq),
@@ -201,6 +208,21 @@ class Broker:
 
 def port_of(endpoint: str) -> int:
     return int(endpoint.rpartition(":")[2])
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that no connection is given by itself: while a broker is down nobody may take its port by chance."""
+    free: list[int] = []
+    while len(free) < count:
+        port = random.randrange(*LISTENING_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in free:
+            free.append(port)
+    return free
 
 
 def _read_line(stream: IO[bytes], within_s: float) -> str | None:

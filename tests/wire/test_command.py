@@ -38,12 +38,13 @@ def duolog(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_ready_line_names_ports_that_answer(running: Broker) -> None:
-    for endpoint in (running.kafka, running.rocketmq, running.namesrv, running.http):
-        assert port_of(endpoint) > 0
-        socket.create_connection(("127.0.0.1", port_of(endpoint)), 5).close()
-    with urllib.request.urlopen(f"http://{running.http}/readyz", timeout=5) as response:
-        assert response.read() == b"ready\n"
+def test_ready_line_names_the_ports_that_were_free(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data", ports=dict.fromkeys(("kafka", "rocketmq", "namesrv", "http"), 0)) as running:
+        for endpoint in (running.kafka, running.rocketmq, running.namesrv, running.http):
+            assert port_of(endpoint) > 0
+            socket.create_connection(("127.0.0.1", port_of(endpoint)), 5).close()
+        with urllib.request.urlopen(f"http://{running.http}/readyz", timeout=5) as response:
+            assert response.read() == b"ready\n"
 
 
 def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None:

@@ -29,7 +29,14 @@ QUEUES = 4
 SENDS_A_SECOND = 400
 FLUSH_WITHIN_S = 60
 READ_WITHIN_S = 120
-FIND_AGAIN_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
+FIND_AGAIN_FAST = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    "retry.backoff.ms": 20,
+    "metadata.recovery.strategy": "none",  # Else it waits for a second before it looks again.
+    "log_level": 0,
+}
+NEVER_GIVE_UP = {"message.timeout.ms": 0}
 
 
 class KafkaLoad:
@@ -42,7 +49,13 @@ class KafkaLoad:
         self.sent = 0
         self._stopping = threading.Event()
         self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, **FIND_AGAIN_FAST}
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                **FIND_AGAIN_FAST,
+                **NEVER_GIVE_UP,
+            }
         )
         self._thread = threading.Thread(target=self._run, name=prefix)
         self._thread.start()
