@@ -82,7 +82,8 @@ class Purgatory:
 
     def on_visible(self, queues: Iterable[Queue]) -> None:
         """Records of these queues became visible (`Store.on_visible`)."""
-        self.check(queue.key for queue in queues)
+        if self._watchers:
+            self.check([queue.key for queue in queues])
 
     def check(self, keys: Iterable[int]) -> None:
         """Something happened to these queues: ask each request that watches any of them, once."""

@@ -6,6 +6,7 @@ turn of the loop in which something happened (`arm`), so nobody has to announce 
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ log = logging.getLogger("bridge")
 
 # A wall clock may be set forward while we sleep; so while somebody waits for a date, no sleep is longer than this.
 WALL_SLEEP_MS_MAX = 100
+NEVER_MS = sys.maxsize
 RETRY_MS = 1000  # When the store refused (disk full): ask that one again so much later.
 
 
@@ -37,7 +39,7 @@ class Ticker:
         self._touch = touch
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_mono_ms = 0  # When `_timer` fires.
+        self._timer_mono_ms = NEVER_MS  # When `_timer` fires.
         self._is_stopped = False
 
     def add(
@@ -52,20 +54,21 @@ class Ticker:
         self._sleepers.append(_Sleeper(name, next_deadline_ms, run, is_wall))
 
     def arm(self) -> None:
-        """Sleep until the earliest deadline; cheap when that has not changed."""
-        if self._is_stopped:
-            return
-        mono_ms = self._clock.mono_ms()
-        earliest = self._earliest_mono_ms(mono_ms)
-        if self._timer is not None:
-            # A later deadline is noticed when the timer fires; only an earlier one makes us set it anew.
-            if earliest is None or earliest >= self._timer_mono_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if earliest is not None:
-            self._timer_mono_ms = earliest
-            self._timer = self._loop.call_later(max(0, earliest - mono_ms) / 1000, self._fire)
+        """Sleep until the earliest deadline; cheap when that has not changed, for it is asked in every turn.
+
+        A later deadline is noticed when the timer fires; only an earlier one makes us set it anew.
+        """
+        earliest_ms = self._timer_mono_ms
+        for sleeper in self._sleepers:
+            deadline_ms = sleeper.next_deadline_ms()
+            if deadline_ms is None:
+                continue
+            if sleeper.is_wall:
+                deadline_ms = self._mono_of(deadline_ms)
+            if deadline_ms < earliest_ms:
+                earliest_ms = min(earliest_ms, max(deadline_ms, sleeper.not_before_mono_ms))
+        if earliest_ms < self._timer_mono_ms and not self._is_stopped:
+            self._set_timer(earliest_ms)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -73,24 +76,18 @@ class Ticker:
             self._timer.cancel()
             self._timer = None
 
-    def _earliest_mono_ms(self, mono_ms: int) -> int | None:
-        earliest: int | None = None
-        now_ms = -1
-        for sleeper in self._sleepers:
-            deadline = sleeper.next_deadline_ms()
-            if deadline is None:
-                continue
-            if sleeper.is_wall:
-                if now_ms < 0:
-                    now_ms = self._clock.now_ms()
-                deadline = mono_ms + min(deadline - now_ms, WALL_SLEEP_MS_MAX)
-            deadline = max(deadline, sleeper.not_before_mono_ms)
-            if earliest is None or deadline < earliest:
-                earliest = deadline
-        return earliest
+    def _set_timer(self, at_mono_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_mono_ms = at_mono_ms
+        self._timer = self._loop.call_later(max(0, at_mono_ms - self._clock.mono_ms()) / 1000, self._fire)
+
+    def _mono_of(self, deadline_ms: int) -> int:
+        """Give the monotonic time at which to look again whether a date has come."""
+        return self._clock.mono_ms() + min(deadline_ms - self._clock.now_ms(), WALL_SLEEP_MS_MAX)
 
     def _fire(self) -> None:
-        self._timer = None
+        self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
         for sleeper in self._sleepers:
             deadline = sleeper.next_deadline_ms()

@@ -9,7 +9,7 @@ import struct
 
 from protocol.errors import ProtocolError
 
-_LENGTH = struct.Struct(">i")
+_read_length = struct.Struct(">i").unpack_from
 
 
 class FrameReader:
@@ -41,22 +41,25 @@ class FrameReader:
         of that frame is kept; the stream has then lost its frames for good, and the frames before it in `data` go
         with it.
         """
-        if self._partial or self._missing:
-            return self._resume(memoryview(data))
-        return self._cut(memoryview(data), 0)
+        view = memoryview(data).toreadonly()
+        return self._resume(view) if self._partial or self._missing else self._cut(view, 0)
 
     def _cut(self, view: memoryview, at: int) -> list[memoryview]:
         payloads: list[memoryview] = []
-        end = len(view)
+        end, limit_bytes = len(view), self.limit_bytes
         while end - at >= 4:
+            (length,) = _read_length(view, at)
+            if not 0 <= length <= limit_bytes:
+                raise self._refusal(length)
             start = at + 4
-            at = start + self._checked(_LENGTH.unpack_from(view, at)[0])
+            at = start + length
             if at > end:
                 self._partial += view[start:]
                 self._missing = at - end
                 return payloads
-            payloads.append(view[start:at].toreadonly())
-        self._partial += view[at:]
+            payloads.append(view[start:at])
+        if at < end:
+            self._partial += view[at:]
         return payloads
 
     def _resume(self, view: memoryview) -> list[memoryview]:
@@ -67,8 +70,10 @@ class FrameReader:
             self._partial += view[:at]
             if len(self._partial) < 4:
                 return []
-            self._missing = self._checked(_LENGTH.unpack(self._partial)[0])
-            self._partial = bytearray()
+            (length,) = _read_length(self._partial, 0)
+            if not 0 <= length <= self.limit_bytes:
+                raise self._refusal(length)
+            self._partial, self._missing = bytearray(), length
         rest = view[at : at + self._missing]
         # One growing buffer, not a list of chunks: single bytes from a peer would make us keep an object for each.
         self._partial += rest
@@ -79,7 +84,5 @@ class FrameReader:
         self._partial = bytearray()
         return [payload, *self._cut(view, at + len(rest))]
 
-    def _checked(self, length: int) -> int:
-        if not 0 <= length <= self.limit_bytes:
-            raise ProtocolError(f"frame of {length} bytes; allowed are 0 to {self.limit_bytes}")
-        return length
+    def _refusal(self, length: int) -> ProtocolError:
+        return ProtocolError(f"frame of {length} bytes; allowed are 0 to {self.limit_bytes}")
