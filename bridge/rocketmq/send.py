@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BATCH_MESSAGES_MAX: Final = 1 << 15  # Apache RocketMQ knows no number, only the size of the whole: 4 MiB.
 
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
-_NO_WAIT: Final = b"WAIT\x01false"
+_NO_WAIT: Final = "WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
@@ -53,7 +53,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
     ids = message_ids(store_host, [position for position, _, _ in slots])
-    waits = _NO_WAIT not in raw or properties.get(raw, properties.WAIT) != "false"
+    waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
     buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key)
     return Answer(buffers, promise if waits else None)
 

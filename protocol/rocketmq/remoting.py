@@ -141,8 +141,8 @@ def encode_stored(asked: RemotingCommand, message_id: str, queue_id: int, queue_
 
     `key` is the message's UNIQ_KEY, which clients expect as its transaction's id.
     """
-    if asked.json and key.isalnum():  # Nothing in it to be escaped.
-        header = (_STORED_JSON % (asked.opaque, message_id, queue_id, queue_offset, key)).encode()
+    if asked.json:
+        header = _STORED_JSON % (asked.opaque, message_id.encode(), queue_id, queue_offset, _encode_text(key))
         return [_HEAD.pack(4 + len(header), _JSON << 24 | len(header)) + header]
     ext = {
         "msgId": message_id,
@@ -164,10 +164,10 @@ _HEAD = struct.Struct(">iI")
 
 
 _STORED_JSON = (
-    '{"code":0,"opaque":%d,"extFields":{"msgId":"%s","queueId":"%d","queueOffset":"%d","transactionId":"%s",'
+    '{"code":0,"opaque":%d,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":%b,'
     f'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":{FLAG_RESPONSE},"remark":null,"language":"PYTHON",'
     f'"version":{VERSION}}}'
-)
+).encode()
 
 
 class _JsonHeader(msgspec.Struct):
@@ -181,7 +181,7 @@ class _JsonHeader(msgspec.Struct):
 
 
 _decode_header = msgspec.json.Decoder(_JsonHeader).decode
-_encode_header = msgspec.json.Encoder().encode
+_encode_header = _encode_text = msgspec.json.Encoder().encode
 # msgspec raises these three for bytes that are not JSON, text that is not UTF-8, and "[[[[...".
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
