@@ -38,7 +38,7 @@ OUTER_WORLD = TIME_AND_NETWORK | {
 LAYERS = {
     "protocol": Layer(set(), {"crc32c", "cramjam", "kio", "lark", "msgspec"}, OUTER_WORLD),
     "store": Layer(set(), {"crc32c"}, TIME_AND_NETWORK),
-    "delay": Layer({"store"}, {"crc32c"}, OUTER_WORLD),
+    "delay": Layer({"store"}, {"crc32c", "cronsim"}, OUTER_WORLD),
     "txn": Layer({"store"}, set(), OUTER_WORLD),
     "bridge": Layer(
         {"delay", "txn", "store", "protocol"},

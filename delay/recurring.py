@@ -1,0 +1,307 @@
+"""Recurring messages: when a schedule runs next, as pure functions of times that are given.
+
+    plan          Every(period, start)            start, start + period, ...; without a start: registered + period, ...
+                  Cron(expression, zone)          5 fields as in crontab(5), or 6 with the seconds in front
+    bounds        until_ms, count                 of runs that were done
+    missed        skip | once | all               what to do about runs whose time passed while nobody could do them
+
+                                      down from here to here
+    runs               a   b   c   d   e   f   g   h   i
+    all                a   b   c |           defg  h   i         each of them, late
+    once               a   b   c |              g  h   i         the latest of them
+    skip               a   b   c |                 h   i         g only if it is late by less than MISSED_AFTER_MS
+
+A run is (number, due): it is the so-manieth to be done, and when. Whoever owns the schedule keeps the next run, as one
+timer; `step` says, when that is due, whether to do it and which one is next.
+
+Daylight saving, as Debian's cron has it. A time of day (neither the minute nor the hour begins with `*`) comes once a
+day: where the clock jumps over it, as soon as the jump is done; where it comes twice, the first time. What recurs
+all day long follows the clock: no run in an hour that is not there, and two in one that comes twice. CronSim matches
+wall times; the zones are our part, since it goes wrong where clocks change by half an hour (Lord Howe).
+
+ActiveMQ's properties ask for the same in another way (`activemq`); names and rules: ScheduledMessage.java and
+JobSchedulerImpl.java of ActiveMQ Classic.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+PERIOD_MIN_MS: Final = 10  # each run is a unit of the log
+MISSED_AFTER_MS: Final = 60_000  # Quartz's misfireThreshold
+EXPRESSION_CHARS_MAX: Final = 256
+COUNT_MAX: Final = (1 << 31) - 1
+TIME_MAX_MS: Final = 250_000_000_000_000  # the year 9892; calendars end with 9999
+
+AMQ_DELAY: Final = "AMQ_SCHEDULED_DELAY"
+AMQ_PERIOD: Final = "AMQ_SCHEDULED_PERIOD"
+AMQ_REPEAT: Final = "AMQ_SCHEDULED_REPEAT"
+AMQ_CRON: Final = "AMQ_SCHEDULED_CRON"
+_AMQ_PREFIX: Final = "AMQ_SCHEDULED_"
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}")
+_SECOND: Final = timedelta(seconds=1)
+_FOREVER: Final = -1
+
+
+class BadSchedule(ValueError):
+    """What was asked for is no schedule; the message names the value and what is allowed."""
+
+
+class Missed(Enum):
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class Run(NamedTuple):
+    number: int  # counts the runs that were done, with this one; from 1
+    due_ms: int
+
+
+class Step(NamedTuple):
+    """What to do about a run that is due: do it or not, and then wait for `next` (None: the schedule has ended)."""
+
+    run: Run | None
+    next: Run | None
+
+
+@dataclass(frozen=True)
+class Every:
+    period_ms: int
+    start_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("period", self.period_ms, PERIOD_MIN_MS, TIME_MAX_MS, " ms")
+        if self.start_ms is not None:
+            _check("start", self.start_ms, 0, TIME_MAX_MS, " ms since 1970")
+
+    def first_ms(self, now_ms: int) -> int:
+        """Return the first run that is not before now."""
+        if self.start_ms is None:
+            return now_ms + self.period_ms
+        if self.start_ms >= now_ms:
+            return self.start_ms
+        return self.next_ms(self.latest_ms(self.start_ms, now_ms - 1))
+
+    def next_ms(self, run_ms: int) -> int:
+        return run_ms + self.period_ms
+
+    def latest_ms(self, run_ms: int, now_ms: int) -> int:
+        """Return the latest run up to now; `run_ms` is one of them."""
+        return now_ms - (now_ms - run_ms) % self.period_ms
+
+
+@dataclass(frozen=True)
+class Cron:
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if len(self.expression) > EXPRESSION_CHARS_MAX:
+            raise BadSchedule(f"cron expression of {len(self.expression)} characters; {EXPRESSION_CHARS_MAX} allowed")
+        self.next_ms(0)
+
+    def first_ms(self, now_ms: int) -> int:
+        return self.next_ms(now_ms - 1)
+
+    def next_ms(self, after_ms: int) -> int:
+        """Return the first run after a moment."""
+        after = datetime.fromtimestamp(after_ms // 1000, UTC)
+        zone = _zone(self.zone)
+        try:
+            return _ms(self._next_of_day(after, zone) if self._is_time_of_day else self._next_by_clock(after, zone))
+        except CronSimError as error:
+            raise BadSchedule(f"cron expression {self.expression!r}: {error}") from error
+        except (StopIteration, OverflowError, ValueError) as error:  # none in fifty years, or in no calendar
+            raise BadSchedule(f"cron expression {self.expression!r} never comes true") from error
+
+    def _next_of_day(self, after: datetime, zone: tzinfo) -> datetime:
+        wall_time = after.astimezone(zone).replace(tzinfo=None, fold=0)
+        while True:
+            wall_time = self._match(wall_time)
+            found = _real(wall_time, zone)
+            if found > after:  # It is before where the wall time came twice, and where it was jumped over.
+                return found
+
+    def _next_by_clock(self, after: datetime, zone: tzinfo) -> datetime:
+        """Look on as if the clock never changed, and again from where it does."""
+        while True:
+            offset = _offset(after + _SECOND, zone)
+            found = self._match(after.replace(tzinfo=None) + offset).replace(tzinfo=UTC) - offset
+            change = _next_change(after + _SECOND, found, zone)
+            if change is None:
+                return found
+            after = change - _SECOND
+
+    def _match(self, wall_time: datetime) -> datetime:
+        """Return the first wall time after this one that the expression names, on a clock that is never changed."""
+        return next(CronSim(self._with_seconds, wall_time))
+
+    def latest_ms(self, run_ms: int, now_ms: int) -> int:
+        """Return the latest run up to now; `run_ms` is one of them."""
+        back_ms = 60_000
+        while now_ms - back_ms > run_ms:
+            found_ms = self.next_ms(now_ms - back_ms)
+            if found_ms <= now_ms:
+                run_ms = found_ms
+                break
+            back_ms *= 2
+        while (next_ms := self.next_ms(run_ms)) <= now_ms:
+            run_ms = next_ms
+        return run_ms
+
+    @property
+    def _with_seconds(self) -> str:
+        return f"0 {self.expression}" if len(self.expression.split()) == 5 else self.expression
+
+    @property
+    def _is_time_of_day(self) -> bool:
+        _, minute, hour, *_ = [*self._with_seconds.split(), "", "", ""]
+        return not minute.startswith("*") and not hour.startswith("*")
+
+
+Plan = Every | Cron
+
+
+@dataclass(frozen=True)
+class Burst:
+    """What one run of a cron entry starts, where ActiveMQ's properties ask for repeats as well."""
+
+    delay_ms: int
+    period_ms: int
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When to run. Two are one if they are equal: `Every` without a start does not know when it was registered."""
+
+    plan: Plan
+    until_ms: int | None = None  # no run is due later
+    count: int | None = None
+    missed: Missed = Missed.ONCE
+    burst: Burst | None = None  # each run delivers nothing itself, but starts this one
+
+    def __post_init__(self) -> None:
+        if self.until_ms is not None:
+            _check("end", self.until_ms, 0, TIME_MAX_MS, " ms since 1970")
+        if self.count is not None:
+            _check("count", self.count, 1, COUNT_MAX)
+
+    def first(self, now_ms: int) -> Run | None:
+        """Return the first run of a schedule that is registered now; None: it ends before."""
+        return self._within(1, self.plan.first_ms(now_ms))
+
+    def step(self, run: Run, now_ms: int) -> Step:
+        """Say what to do about a run that is due, at or after its time."""
+        latest_ms = run.due_ms
+        if self.missed is not Missed.ALL and self.plan.next_ms(run.due_ms) <= now_ms:
+            latest_ms = self.plan.latest_ms(run.due_ms, min(now_ms, self._end_ms))
+        if self.missed is Missed.SKIP and now_ms - latest_ms >= MISSED_AFTER_MS:
+            return Step(None, self._within(run.number, self.plan.next_ms(latest_ms)))
+        return Step(run._replace(due_ms=latest_ms), self._within(run.number + 1, self.plan.next_ms(latest_ms)))
+
+    @property
+    def _end_ms(self) -> int:
+        return TIME_MAX_MS if self.until_ms is None else self.until_ms
+
+    def _within(self, number: int, due_ms: int) -> Run | None:
+        if due_ms > self._end_ms or (self.count is not None and number > self.count):
+            return None
+        return Run(number, due_ms)
+
+
+# -- ActiveMQ
+
+
+def activemq(properties: Mapping[str, str], zone: str, now_ms: int) -> "Schedule | int | None":
+    """Read what a message's AMQ_SCHEDULED_ properties ask for: a schedule, a delay in ms, or nothing.
+
+    PERIOD and REPEAT: so many times again, -1 for ever. The first run is after DELAY, or else after one PERIOD. With
+    CRON each time of it starts such a series, if there is one to be started. Raises BadSchedule.
+    """
+    if not any(name.startswith(_AMQ_PREFIX) for name in properties):
+        return None
+    delay_ms = _number(properties, AMQ_DELAY, 0, TIME_MAX_MS)
+    period_ms = _number(properties, AMQ_PERIOD, 0, TIME_MAX_MS)
+    repeat = _number(properties, AMQ_REPEAT, _FOREVER, COUNT_MAX - 1)
+    if repeat and not period_ms:
+        raise BadSchedule(f"{AMQ_REPEAT} {repeat} without {AMQ_PERIOD}")
+    count = None if repeat == _FOREVER else repeat + 1
+    first_ms = delay_ms or period_ms
+    if expression := properties.get(AMQ_CRON, "").strip():
+        burst = Burst(first_ms, period_ms, count) if repeat or first_ms else None
+        return Schedule(Cron(expression, zone), burst=burst)
+    if not repeat:
+        return first_ms
+    return Schedule(Every(period_ms, now_ms + first_ms), count=count, missed=Missed.ALL)
+
+
+def _number(properties: Mapping[str, str], name: str, lowest: int, highest: int) -> int:
+    text = properties.get(name, "").strip()
+    if not text:
+        return 0
+    if not _NUMBER.fullmatch(text):
+        raise BadSchedule(f"{name}: expected a whole number, got {text[:40]!r}")
+    _check(name, int(text), lowest, highest)
+    return int(text)
+
+
+def _check(name: str, value: int, lowest: int, highest: int, unit: str = "") -> None:
+    if not lowest <= value <= highest:
+        raise BadSchedule(f"{name} {value}{unit} is outside {lowest} to {highest}")
+
+
+# -- Zones
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadSchedule(f"no time zone {name[:64]!r}") from error
+
+
+def _real(wall_time: datetime, zone: tzinfo) -> datetime:
+    """Return the moment of a wall time: the first if it comes twice, the end of the jump if the clock jumps over it."""
+    while not _exists(found := wall_time.replace(tzinfo=zone)):
+        wall_time = wall_time.replace(second=0) + timedelta(minutes=1)  # jumps end at whole minutes, within a day
+    return found.astimezone(UTC)
+
+
+def _exists(local: datetime) -> bool:
+    return local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == local.replace(tzinfo=None)
+
+
+def _offset(moment: datetime, zone: tzinfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _next_change(start: datetime, until: datetime, zone: tzinfo) -> datetime | None:
+    """Return the first second after `start` and up to `until` at which the zone's offset is another."""
+    offset = _offset(start, zone)
+    while start < until:
+        day_later = min(start + timedelta(days=1), until)
+        if _offset(day_later, zone) != offset:
+            seconds = range(int((day_later - start).total_seconds()))
+            return (
+                start + bisect_left(seconds, True, key=lambda s: _offset(start + s * _SECOND, zone) != offset) * _SECOND
+            )
+        start = day_later
+    return None
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1000
