@@ -35,6 +35,7 @@ from protocol.rocketmq.names import (
     REPLY_SUFFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
+    TRACE_TOPIC,
 )
 from store.entry import Promise, Slot
 from store.queue import Queue
@@ -99,6 +100,7 @@ def system_topics(cluster: str, broker: str) -> Collection[SystemTopic]:
         SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
         SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT),
         SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
+        SystemTopic(TRACE_TOPIC, 1, may_produce=True),
     )
 
 

@@ -9,17 +9,20 @@ so a test can drive them one by one without a thread.
 """
 
 from functools import partial
+from threading import Event
 
 from store.commitlog import SyncTask
 from store.errors import StoreError
 from store.store import Store
 from store.workers import Failure, Post, Workers
 
+SEARCHES_WAITING_MAX = 64  # by key; further ones are refused
+SEARCH_PAUSE_S = 0.001  # after a millisecond of work: it gets half of what the loop leaves
 BACKGROUND_WAITING_MAX = 64  # checkpoints, removals and look-ups for retention; more are left out until the next round
 
 
 class Flusher:
-    """Owns the threads of one store: one that syncs, one for checkpoints, and those of its cold reads."""
+    """Owns the threads of one store: those that sync, write checkpoints, search by key, and do its cold reads."""
 
     def __init__(self, store: Store, post: Post) -> None:
         options = store.options
@@ -31,6 +34,10 @@ class Flusher:
         self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, StoreError("too much to do"))
         too_many = StoreError(f"{options.cold_reads_max} reads wait for the disk")
         self._readers = Workers("reader", options.reader_threads, post, options.cold_reads_max, too_many)
+        self._searches = Workers("search", 1, post, SEARCHES_WAITING_MAX, StoreError("too many searches wait"))
+        self._is_ending = Event()
+        store.keys.pause = partial(self._is_ending.wait, SEARCH_PAUSE_S)
+        store.searches = self._searches
         store.background = self._background
         store.readers = self._readers
 
@@ -51,6 +58,8 @@ class Flusher:
     def stop(self) -> None:
         """Finish what runs and end the threads; before `Store.close`, which syncs once more. Late posts do nothing."""
         self._is_stopped = True
+        self._is_ending.set()
+        self._searches.stop()
         self._syncs.stop()
         self._readers.stop()
         self._background.stop()

@@ -22,7 +22,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from store.checkpoints import Checkpoints, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
@@ -33,6 +33,7 @@ from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutO
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
 from store.frames import Frames
+from store.key_index import KeyIndex, Search
 from store.options import StoreOptions
 from store.promises import Done, Promises
 from store.queue import Queue, queue_key
@@ -49,6 +50,8 @@ from store.workers import Executor, Failure, Inline
 
 LOCK_PATH = "lock"
 READ_ENTRIES_MAX = 1024  # of one read, unless the caller asks for another number
+
+T = TypeVar("T")
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -75,6 +78,7 @@ class Store:
         self.on_visible: Callable[[list[Queue]], None] = _ignore  # these queues' visible_end moved
         self.readers: Executor = Inline()  # for cold reads, and look-ups for retention
         self.background: Executor = Inline()  # for checkpoints and the removal of files; must refuse nothing
+        self.searches: Executor = Inline()  # for searches by key, one at a time
         self.options = options
         self._files = files
         self._lock = lock
@@ -84,6 +88,8 @@ class Store:
         self.recovery: RecoveryReport = recovered.report
         self._log = CommitLog(files, options, recovered.segments, recovered.end_position, epoch=recovered.report.epoch)
         self._frames = Frames(files, self._log)
+        self.keys = KeyIndex(files, self._frames)
+        self.keys.forget_others({queue.topic for queue in self._queues})
         self._stored_ms = recovered.stored_ms  # of the last unit; it never falls
         self.written = recovered.end_position  # kill -9 does not lose what lies below
         self._to_write = Promises()
@@ -144,7 +150,7 @@ class Store:
 
         The executors must have been stopped before.
         """
-        self.readers = self.background = Inline()
+        self.readers = self.background = self.searches = Inline()
         self._write_and_sync()
         if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
@@ -508,6 +514,12 @@ class Store:
             queues = [queue for queue in map(self._queues.find, keys) if queue is not None]
         self.readers.submit(partial(_find_address, queues, position), done)
 
+    def search(
+        self, where: Sequence[tuple[Queue, int]], search: Search[T], done: Callable[[Search[T] | Failure], None]
+    ) -> None:
+        """Look for records with a key in these queues, each up to an offset; a thread's work that may take seconds."""
+        self.searches.submit(partial(self.keys.search, where, self._log.durable, search), done)
+
     # -- Retention
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
@@ -544,6 +556,7 @@ class Store:
         self._refuse_when_ended()
         self._append_unit([Control(Kind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
         self._queues.drop_topic(number)
+        self.searches.submit(partial(self.keys.forget, number), _log_failure)
 
     def remove_dead_segments(self, now_ms: int) -> int:
         """Let the sealed segments go in which nothing is live; returns how many.
@@ -706,7 +719,7 @@ def _error_of(task: SyncTask) -> OSError | None:
 
 def _log_failure(outcome: Failure | None) -> None:
     if outcome is not None:
-        log.warning("a removed segment's file is left until the next start: %s", outcome)
+        log.warning("a file that nothing needs is left until the next start: %s", outcome)
 
 
 def _ignore(_: object) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bridge.rocketmq import admin, membership, namesrv, offsets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
+from bridge.rocketmq.query import query_message
 from bridge.rocketmq.retry import send_back
 from bridge.rocketmq.send import send_message
 from bridge.rocketmq.view import view_message
@@ -28,6 +29,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.PULL_MESSAGE: pull_message,
     Code.LITE_PULL_MESSAGE: pull_message,
     Code.VIEW_MESSAGE_BY_ID: view_message,
+    Code.QUERY_MESSAGE: query_message,
     Code.CONSUMER_SEND_MSG_BACK: send_back,
     # -- Offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,

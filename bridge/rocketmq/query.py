@@ -1,0 +1,148 @@
+"""QUERY_MESSAGE (12): messages by a key or by their unique key, in a range of store times; the newest first.
+
+What a message is found by: its UNIQ_KEY, and each word of its KEYS; of a record of Kafka its header UNIQ_KEY and each
+word of its key. The search is a thread's work (`store/key_index.py`). Over much that was never searched it may have to
+stop before its end: then what it found is given, and if that is nothing, the client is asked to come again.
+Source: QueryMessageProcessor.java, IndexService.java.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bridge import forms
+from bridge.answers import Answer
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.topics import Topic
+from protocol import convert
+from protocol.convert import Place
+from protocol.errors import ProtocolError
+from protocol.kafka import record_batch
+from protocol.rocketmq import properties
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import QueryAnswer, QueryRequest
+from protocol.rocketmq.message import properties_of
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer, Stored
+from store.errors import StoreError
+from store.key_index import Search
+from store.queue import Queue
+from store.workers import Failure
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+MESSAGES_MAX: Final = 64  # `maxMsgsNumBatch`
+BYTES_MAX: Final = 4 << 20  # Of one answer, unless the first message alone is larger.
+
+_NOT_FOUND: Final = "can not find message, maybe time range not correct"
+_NOT_YET: Final = "the keys of older messages are still being collected; ask again"
+
+
+class Found(NamedTuple):
+    """One message, as a pull would give it."""
+
+    stored_ms: int
+    record: Buffer
+
+
+def query_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    request = QueryRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+    inflate_bytes_max = broker.options.convert.inflate_bytes_max
+    search = Search(
+        request.key.encode(),
+        max(request.begin_timestamp, 0),
+        min(request.end_timestamp, (1 << 62)),
+        min(max(request.max_num, 1), MESSAGES_MAX),
+        partial(keys_of, inflate_bytes_max),
+        _matcher(topic, request.key.encode(), broker.reader.store_host, inflate_bytes_max),
+    )
+    connection.unanswered += 1
+    where = [(queue, queue.visible_end) for queue in topic.queues]
+    broker.store.search(where, search, partial(_searched, broker, connection, command))
+
+
+def _searched(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, found: Search[Found] | Failure
+) -> None:
+    """The thread has looked."""
+    connection.answered()
+    try:
+        given = _answer(broker, command, found)
+    except ANSWERABLE as error:
+        given = connection.refusal(command, error)
+    if not command.is_oneway:
+        connection.send(given)
+
+
+def _answer(broker: "Broker", command: RemotingCommand, found: Search[Found] | Failure) -> Answer:
+    if isinstance(found, Exception):
+        raise found if isinstance(found, StoreError) else StoreError(str(found))
+    if not found.found:
+        if found.is_complete:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        raise Refused(ResponseCode.SYSTEM_BUSY, _NOT_YET)
+    newest = sorted(found.found, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
+    records: list[Buffer] = []
+    for each in newest:
+        if records and sum(map(len, records)) + len(each.record) > BYTES_MAX:
+            break
+        records.append(each.record)
+    header = QueryAnswer(
+        index_last_update_timestamp=newest[0].stored_ms, index_last_update_phyoffset=broker.store.written
+    )
+    return answer(command, ext=header.to_ext(), body=records)
+
+
+# -- Keys of entries; called in the thread for searches
+
+
+def keys_of(inflate_bytes_max: int, entry: Stored) -> Iterable[bytes] | None:
+    """Give all keys of an entry; None if it cannot be opened."""
+    try:
+        if entry.form == forms.ROCKETMQ:
+            return _keys_in(properties_of(entry.frame))
+        if record_batch.read_header(entry.frame).is_control:
+            return ()
+        records = record_batch.records(entry.frame, inflate_bytes_max)
+        return {key for record in records for key in _keys_in(convert.properties_of(record))}
+    except ProtocolError:
+        return None
+
+
+def _keys_in(raw: bytes) -> list[bytes]:
+    keys = (properties.get(raw, properties.KEYS) or "").encode().split(b" ")
+    keys.append((properties.get(raw, properties.UNIQ_KEY) or "").encode())
+    return [key for key in keys if key]
+
+
+def _matcher(
+    topic: Topic, key: bytes, store_host: bytes, inflate_bytes_max: int
+) -> Callable[[Queue, Stored], list[Found]]:
+    """Make what gives the records of an entry that have the key, the newest first."""
+    name = topic.rocketmq_name.encode()
+
+    def matches(queue: Queue, entry: Stored) -> list[Found]:
+        try:
+            if entry.form == forms.ROCKETMQ:
+                has_key = key in _keys_in(properties_of(entry.frame))
+                return [Found(entry.stored_ms, entry.frame)] if has_key else []
+            if record_batch.read_header(entry.frame).is_control:
+                return []
+            records = [
+                record
+                for record in record_batch.records(entry.frame, inflate_bytes_max)
+                if key in _keys_in(convert.properties_of(record))
+            ]
+        except ProtocolError:
+            return []
+        del records[:-MESSAGES_MAX]
+        place = Place(name, queue.queue_id, entry.base_offset, entry.position, entry.stored_ms, store_host)
+        return [Found(entry.stored_ms, record) for record in reversed(convert.rocketmq_records(records, place))]
+
+    return matches
