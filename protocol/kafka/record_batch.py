@@ -49,11 +49,12 @@ _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH_AT, _LEADER_EPOCH_AT, _CRC_AT, _MAX_TIMESTAMP_AT = 8, 12, 17, 35
+ATTRIBUTES_AT: Final = 22  # Their low byte, which holds all the bits that have a meaning.
 
 _CODEC_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
-_TRANSACTIONAL_BIT: Final = 0x10
-_CONTROL_BIT: Final = 0x20
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
 
 Header = tuple[str, bytes | None]
 
@@ -91,11 +92,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def last_offset(self) -> int:
@@ -205,13 +206,13 @@ def _check_fields(header: BatchHeader, records_max: int) -> None:
         raise InvalidBatch(Reason.TOO_LARGE, f"batch of {count} records; {records_max} are allowed")
     if codec == Codec.NONE and count * _RECORD_BYTES_MIN > length + _PREFIX_BYTES - HEADER_BYTES:
         raise InvalidBatch(Reason.INVALID, f"batch claims {count} records in {length} bytes")
-    if attributes & _CONTROL_BIT:
+    if attributes & CONTROL_BIT:
         raise InvalidBatch(Reason.INVALID, "control batch of a client")
     if producer_id >= 0 and (base_sequence < 0 or producer_epoch < 0):
         raise InvalidBatch(
             Reason.INVALID, f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}"
         )
-    if attributes & _TRANSACTIONAL_BIT and producer_id < 0:
+    if attributes & TRANSACTIONAL_BIT and producer_id < 0:
         raise InvalidBatch(Reason.INVALID, "transactional batch without a producer id")
     if attributes & _LOG_APPEND_TIME_BIT:
         raise InvalidBatch(Reason.TIMESTAMP, "a client chose LogAppendTime")
@@ -512,6 +513,7 @@ class BatchBuilder:
         codec: int = Codec.NONE,
         producer: tuple[int, int, int] = (-1, -1, -1),
         is_transactional: bool = False,
+        is_control: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytearray:
         """Give the batch, signed. `producer` is its id, epoch and base sequence.
@@ -525,7 +527,7 @@ class BatchBuilder:
             parts = [bytes(HEADER_BYTES), *self._parts]
         batch = bytearray().join(parts)
         fields = (
-            codec | (_TRANSACTIONAL_BIT if is_transactional else 0),
+            codec | (TRANSACTIONAL_BIT if is_transactional else 0) | (CONTROL_BIT if is_control else 0),
             self._last_offset_delta if last_offset_delta is None else last_offset_delta,
             self._base_timestamp,
             self._max_timestamp,

@@ -1,0 +1,197 @@
+"""What readers of committed records may see of each queue: its last stable offset, and its aborted transactions.
+
+    offset        4   5   6   7   8   9  10  11  12  13
+    record        a   b   a   c   b   A   b   a   B   c       a, b, c: batches of three producers' transactions
+                                      │           │           A: abort marker of a; B: commit marker of b
+    first offset of a: 4, b: 5, c: 7  │           └ last stable offset: 7, for c is open
+    aborted: (a, 4 to 9) ─────────────┘             the a at 11 begins a new one
+
+The last stable offset is the first offset of the oldest open transaction, or the end of what is visible. All below is
+decided, and whoever ended a transaction later began it at or above: so each aborted one is kept together with the last
+stable offset at its end, where a search for others that may touch a range can stop (LogSegment.collectAbortedTxns).
+
+A marker that is appended but not visible yet (under sync: not on the disk) ends nothing for readers: its transaction
+holds the last stable offset until the marker can be seen, as in Kafka (ProducerStateManager, unreplicatedTxns).
+
+Only queues with something to say are here; for all others the end is the visible one, at the cost of one look-up.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from store.queue import Queue
+
+_NOTHING_OPEN: Final = 1 << 62
+
+
+class Aborted(NamedTuple):
+    """One aborted transaction in a queue; its records lie from `first_offset` to below `marker_offset`."""
+
+    marker_offset: int
+    first_offset: int
+    producer_id: int
+    stable_offset: int  # the last stable offset behind it; who ended later began there or above
+
+
+class QueueIsolation:
+    """The transactions of one queue."""
+
+    __slots__ = ("_ended", "_firsts", "_markers", "_open", "_producers", "_stables")
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # first offset by producer id; offsets rise
+        self._ended: list[tuple[int, int]] = []  # (first, marker), whose marker may not be visible yet
+        # The aborted ones, in the order of their markers: 32 bytes each.
+        self._markers, self._firsts, self._producers, self._stables = (array("q") for _ in range(4))
+
+    # -- Reading
+
+    def stable_end(self, start_offset: int, visible_end: int) -> int:
+        """The end for who reads committed records only."""
+        first = next(iter(self._open.values()), visible_end)
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= visible_end]
+            first = min((first, *(ended[0] for ended in self._ended)))
+        return max(start_offset, min(first, visible_end))
+
+    def first_offset(self, producer_id: int) -> int | None:
+        """Where the open transaction of this producer begins."""
+        return self._open.get(producer_id)
+
+    def aborted_between(self, offset: int, until: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that may touch these offsets."""
+        found = []
+        for number in range(bisect_left(self._markers, offset), len(self._markers)):
+            if self._firsts[number] < until:
+                found.append((self._producers[number], self._firsts[number]))
+            if self._stables[number] >= until:
+                break
+        return found
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Tell whether a transactional record below the last stable offset was aborted."""
+        for number in range(bisect_right(self._markers, offset), len(self._markers)):
+            if self._producers[number] == producer_id and self._firsts[number] <= offset:
+                return True
+            if self._stables[number] > offset:
+                break
+        return False
+
+    def has_aborted_from(self, offset: int) -> bool:
+        return bool(self._markers) and self._markers[-1] >= offset
+
+    @property
+    def aborted_count(self) -> int:
+        return len(self._markers)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._open or self._ended or self._markers)
+
+    @property
+    def open(self) -> Iterable[tuple[int, int]]:
+        """(producer id, first offset) of the open transactions, the oldest first."""
+        return self._open.items()
+
+    @property
+    def aborted(self) -> Iterator[Aborted]:
+        return map(Aborted, self._markers, self._firsts, self._producers, self._stables)
+
+    # -- Following the log
+
+    def begin(self, producer_id: int, offset: int) -> None:
+        self._open.setdefault(producer_id, offset)
+
+    def end(self, producer_id: int, marker_offset: int) -> Aborted | None:
+        """Take a marker; gives what an abort marker has aborted, None if nothing was open."""
+        first = self._open.pop(producer_id, None)
+        if first is None:
+            return None
+        self._ended.append((first, marker_offset))
+        stable = next(iter(self._open.values()), marker_offset + 1)
+        return Aborted(marker_offset, first, producer_id, stable)
+
+    def add_aborted(self, aborted: Aborted) -> None:
+        for column, value in zip((self._markers, self._firsts, self._producers, self._stables), aborted, strict=True):
+            column.append(value)
+
+    def forget_below(self, start_offset: int) -> int:
+        """Nobody can read below any more; gives how many aborted ones went."""
+        gone = bisect_left(self._markers, start_offset)
+        for column in (self._markers, self._firsts, self._producers, self._stables):
+            del column[:gone]
+        return gone
+
+
+class Isolation:
+    """The queues with transactions, by key."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, QueueIsolation] = {}
+        self.aborted_count = 0  # Invariant: the sum over all queues.
+
+    # -- Reading
+
+    def get(self, key: int) -> QueueIsolation | None:
+        return self._queues.get(key)
+
+    def stable_end(self, queue: Queue) -> int:
+        """The end of the queue for who reads committed records only."""
+        found = self._queues.get(queue.key)
+        if found is None:
+            return queue.visible_end
+        return found.stable_end(queue.start_offset, queue.visible_end)
+
+    def is_open(self, key: int, producer_id: int) -> bool:
+        found = self._queues.get(key)
+        return found is not None and found.first_offset(producer_id) is not None
+
+    def __iter__(self) -> Iterator[tuple[int, QueueIsolation]]:
+        return iter(self._queues.items())
+
+    # -- Following the log
+
+    def begin(self, key: int, producer_id: int, offset: int) -> None:
+        """A producer wrote at this offset; its transaction in the queue begins there, unless it has begun."""
+        self._of(key).begin(producer_id, offset)
+
+    def end(self, key: int, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
+        """A marker was appended at this offset."""
+        ended = self._of(key).end(producer_id, marker_offset)
+        if ended is not None and is_aborted:
+            self.add_aborted(key, ended)
+
+    def add_aborted(self, key: int, aborted: Aborted) -> None:
+        self._of(key).add_aborted(aborted)
+        self.aborted_count += 1
+
+    def restore(self, key: int, open_offsets: Iterable[tuple[int, int]], aborted: Iterable[Aborted]) -> None:
+        """Take all that is known of a queue, in the order in which `open` and `aborted` gave it."""
+        replaced = self._queues.pop(key, None)
+        if replaced is not None:
+            self.aborted_count -= replaced.aborted_count
+        for producer_id, first_offset in open_offsets:
+            self.begin(key, producer_id, first_offset)
+        for each in aborted:
+            self.add_aborted(key, each)
+
+    def forget_topic(self, number: int) -> None:
+        for key in [key for key in self._queues if Queue.split(key)[0] == number]:
+            self.aborted_count -= self._queues.pop(key).aborted_count
+
+    def forget_below(self, queue: Queue) -> None:
+        """Let go of what lies below the queue's start; of the whole queue, if nothing is left."""
+        found = self._queues.get(queue.key)
+        if found is not None:
+            self.aborted_count -= found.forget_below(queue.start_offset)
+            found.stable_end(queue.start_offset, queue.visible_end)
+            if found.is_empty:
+                del self._queues[queue.key]
+
+    def _of(self, key: int) -> QueueIsolation:
+        found = self._queues.get(key)
+        if found is None:
+            found = self._queues[key] = QueueIsolation()
+        return found
