@@ -210,6 +210,12 @@ class Broker(Core):
             self.positions.next_deadline_mono_ms,
             lambda now_ms, mono_ms: self.positions.advance(mono_ms, now_ms),
         )
+        add(
+            "transactions",
+            self.transactions.next_deadline_ms,
+            lambda now_ms, mono_ms: self.transactions.expire(now_ms),
+            is_wall=True,
+        )
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)

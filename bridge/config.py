@@ -327,6 +327,27 @@ class TxnOptions(_Section, frozen=True):
         int, _setting("age from which a half message is checked", rocketmq="transactionTimeOut", ge=0)
     ] = 6 * SECOND_MS
     check_max: Annotated[int, _setting("checks before it is given up", rocketmq="transactionCheckMax", ge=1)] = 15
+    timeout_max_ms: Annotated[
+        int, _setting("greatest timeout of a Kafka transaction", kafka="transaction.max.timeout.ms", ge=1)
+    ] = 15 * MINUTE_MS
+    id_expiration_ms: Annotated[
+        int,
+        _setting(
+            "forget a Kafka transactional id that is idle for so long", kafka="transactional.id.expiration.ms", ge=1
+        ),
+    ] = 7 * DAY_MS
+    ids_max: Annotated[int, _setting("Kafka transactional ids known; further ones are refused", ge=1)] = 100_000
+    pending_positions_max: Annotated[
+        int, _setting("positions of groups in open Kafka transactions; further ones are refused", ge=1)
+    ] = 200_000
+    aborted_max: Annotated[
+        int,
+        _setting(
+            "aborted Kafka transactions remembered, 32 bytes each, until retention takes their records; "
+            "beyond, writes in transactions are refused",
+            ge=1,
+        ),
+    ] = 1_000_000
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

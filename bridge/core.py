@@ -31,6 +31,7 @@ from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
+from bridge.transactions import Transactions
 from store.entry import Appended, Frame, Promise, Slot, State
 from store.files import Files
 from store.options import StoreOptions
@@ -54,6 +55,8 @@ class Core:
         )
         self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
         self.producers = Producers(self.ledger, options.kafka)
+        self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, options)
+        self.isolation = self.transactions.isolation
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
@@ -77,8 +80,8 @@ class Core:
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self.publisher = Publisher(turn_log, self.producers, self.metrics, self.options)
-        self.reader = QueueReader(self.store, self.metrics, self.options)
+        self.publisher = Publisher(turn_log, self.producers, self.transactions, self.metrics, self.options)
+        self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.publisher.store_host = self.reader.store_host = store_host
         self.store.on_visible = self.purgatory.on_visible
         self._cluster.name_if_new(now_ms)

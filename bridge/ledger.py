@@ -52,6 +52,10 @@ class Ledger:
         assert self._log is not None, "the log is not open"
         entries: list[Frame | State] = [*frames, *(State(encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
+        if frames and records:
+            # What frames ask may be less than what state is owed.
+            kept = self._log.promise()
+            appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
         for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
             self._replay(record, slot)
         self._barrier = appended.promise

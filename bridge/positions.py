@@ -95,7 +95,13 @@ class Positions:
 
     def records(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Sequence[Record]:
         """Give what `commit` would append, for who appends it in a unit of his own at once. Raises as it does."""
-        self._check(group, positions)
+        self.check(group, positions)
+        return self.checked_records(group, positions, now_ms)
+
+    def checked_records(
+        self, group: str, positions: Sequence[CommittedPosition], now_ms: int
+    ) -> Sequence[PositionsCommitted]:
+        """The same of positions that were checked when they were promised: this refuses nothing."""
         collected = self._collected.get(group)
         if collected:
             for position in positions:
@@ -108,7 +114,7 @@ class Positions:
         if group not in self._groups:
             self.commit(group, positions, now_ms)
             return
-        self._check(group, positions)
+        self.check(group, positions)
         collected = self._collected.setdefault(group, {})
         for position in positions:
             collected[position.key] = position
@@ -142,7 +148,8 @@ class Positions:
         self._due_mono_ms = None
         self._collected.clear()
 
-    def _check(self, group: str, positions: Sequence[CommittedPosition]) -> None:
+    def check(self, group: str, positions: Sequence[CommittedPosition]) -> None:
+        """Raise what `commit` would; StoreErrors aside."""
         if group not in self._groups and len(self._groups) >= self._options.count_max:
             raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {self._options.count_max}")
         if self._count + len(self._collected.get(group, ())) + len(positions) > POSITIONS_MAX:

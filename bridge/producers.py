@@ -17,7 +17,7 @@ last batches would then be appended again, as after its expiry.
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.config import KafkaOptions
 from bridge.forms import KAFKA
@@ -30,7 +30,7 @@ from bridge.records import (
     Record,
     TopicDeleted,
 )
-from protocol.kafka.record_batch import BatchHeader
+from protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from store.entry import Promise, Slot
 
 BATCHES_REMEMBERED: Final = 5
@@ -39,8 +39,6 @@ WINDOWS_IN_RECORD: Final = 200
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence in a batch's header
 _PRODUCER_AT: Final = 43
-_ATTRIBUTES_AT: Final = 22  # the low byte
-_CONTROL_BIT: Final = 0x20
 
 
 class ProducerError(Exception):
@@ -55,14 +53,22 @@ class InvalidProducerEpoch(ProducerError):
     """A newer instance of this producer has taken over."""
 
 
+class ProducerPicture(NamedTuple):
+    """What is known of a producer in a queue, for those who look."""
+
+    epoch: int
+    last_sequence: int  # -1: it has written nothing in this epoch
+    stored_ms: int
+
+
 class _Window:
     __slots__ = ("batches", "epoch", "next_sequence", "stored_ms")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, stored_ms: int = 0) -> None:
         self.epoch = epoch
         self.batches: list[ProducerBatch] = []
         self.next_sequence = 0
-        self.stored_ms = 0  # of the latest batch
+        self.stored_ms = stored_ms  # of the latest batch, or of the marker that began the epoch
 
     def add(self, batch: ProducerBatch) -> None:
         self.batches.append(batch)
@@ -150,11 +156,27 @@ class Producers:
         if form != KAFKA:
             return
         producer_id, epoch, first = _PRODUCER.unpack_from(frame, _PRODUCER_AT)
-        if producer_id < 0 or first < 0 or frame[_ATTRIBUTES_AT] & _CONTROL_BIT:
+        if frame[ATTRIBUTES_AT] & CONTROL_BIT:
+            self.take_marker(key, producer_id, epoch, slot.stored_ms)
+        if producer_id < 0 or first < 0:
             return
         position, base_offset, stored_ms = slot
         last = first + count - 1 & _SEQUENCE_MASK
         self.remember(key, producer_id, epoch, ProducerBatch(first, last, base_offset, position, stored_ms))
+
+    def take_marker(self, key: int, producer_id: int, epoch: int, stored_ms: int) -> None:
+        """A transaction has ended; with a marker of a newer epoch, older batches are refused from here on."""
+        window = self._windows.get((producer_id, key))
+        if window is not None and window.epoch != epoch:
+            self._windows[producer_id, key] = _Window(epoch, stored_ms)
+            self._windows.move_to_end((producer_id, key))
+
+    def in_queue(self, key: int) -> Iterable[tuple[int, ProducerPicture]]:
+        """The producers remembered in a queue. Looks at all there are: for people who ask."""
+        for (producer_id, window_key), window in self._windows.items():
+            if window_key == key:
+                last_sequence = window.batches[-1].last_sequence if window.batches else -1
+                yield producer_id, ProducerPicture(window.epoch, last_sequence, window.stored_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Drop who was silent for too long, on the log's own clock: so recovery comes to the same."""
@@ -169,8 +191,8 @@ class Producers:
         self._reserved = max(self._reserved, record.next_id)
 
     def _replay_windows(self, record: ProducerWindows, slot: Slot) -> None:
-        for key, producer_id, epoch, batches in record.windows:
-            window = self._windows[producer_id, key] = _Window(epoch)
+        for key, producer_id, epoch, batches, stored_ms in record.windows:
+            window = self._windows[producer_id, key] = _Window(epoch, stored_ms)
             self._windows.move_to_end((producer_id, key))
             for batch in batches:
                 window.add(batch)
@@ -182,7 +204,7 @@ class Producers:
     def _snapshot(self) -> Iterable[Record]:
         yield ProducerIdsReserved(self._reserved)
         windows = [
-            ProducerWindow(key, producer_id, window.epoch, [*window.batches])
+            ProducerWindow(key, producer_id, window.epoch, [*window.batches], window.stored_ms)
             for (producer_id, key), window in self._windows.items()
         ]
         for at in range(0, len(windows), WINDOWS_IN_RECORD):

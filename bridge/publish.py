@@ -1,8 +1,9 @@
 """The one door into a queue: every message of either protocol that becomes visible comes through here.
 
     check     one sound batch or message, within the limits of its topic and family
-    wishes    a delay or a transaction: refused as not supported, never delivered at once
+    wishes    a delay, or RocketMQ's transaction: refused as not supported, never delivered at once
     repeats   an idempotent producer's batch that lies in the log already: answered with its place, appended nowhere
+    txn       a batch of a Kafka transaction: its producer must be the newest, and its transaction have the queue
     append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
 
 Which of RocketMQ's properties ask for what: MessageConst.java. Kafka records ask for a delay by headers named as
@@ -19,6 +20,7 @@ from bridge.config import Options
 from bridge.metrics import Metrics
 from bridge.producers import Producers
 from bridge.topics import Topic
+from bridge.transactions import Transactions
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, inflate
@@ -67,9 +69,12 @@ class Published(NamedTuple):
 class Publisher:
     """The door. `store_host` is the packed address of the RocketMQ port, known once it listens."""
 
-    def __init__(self, log: Log, producers: Producers, metrics: Metrics, options: Options) -> None:
+    def __init__(
+        self, log: Log, producers: Producers, transactions: Transactions, metrics: Metrics, options: Options
+    ) -> None:
         self.store_host = NO_HOST
         self._log, self._producers, self._metrics = log, producers, metrics
+        self._transactions = transactions
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
@@ -78,10 +83,21 @@ class Publisher:
 
     # -- Kafka
 
-    def kafka(self, topic: Topic, queue_id: int, batch: Buffer, now_ms: int, *, allows_zstd: bool = True) -> Published:
-        """Append what a Produce request has for one partition.
+    def kafka(
+        self,
+        topic: Topic,
+        queue_id: int,
+        batch: Buffer,
+        now_ms: int,
+        *,
+        allows_zstd: bool = True,
+        transactional_id: str | None = None,
+        adds_itself: bool = False,
+    ) -> Published:
+        """Append what a Produce request has for one partition; for the last two see `Transactions.admit`.
 
-        Raises InvalidBatch, NotSupported, ProduceRefused, ProducerError, StoreError, and then has appended nothing.
+        Raises InvalidBatch, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError, and then has
+        appended nothing.
         """
         if not topic.may_produce:
             raise ProduceRefused(f"topic {topic.name} is the broker's own")
@@ -89,8 +105,6 @@ class Publisher:
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         if header.codec == Codec.ZSTD and not allows_zstd:
             raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
-        if header.is_transactional:
-            raise NotSupported("transactions are not supported")
         _check_timestamps(topic, header, now_ms)
         if settings.compact or settings.delay_headers:
             self._check_records(topic, batch, header)
@@ -103,6 +117,7 @@ class Publisher:
                 # Positions move on by whole units: what keeps the first byte of the entry keeps all of it.
                 promise = Promise(repeated.position + 1, queue.durable)
                 return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
+            self._transactions.admit(queue.key, header, transactional_id, adds_itself=adds_itself)
         count = header.record_count
         stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
@@ -110,6 +125,8 @@ class Publisher:
         (slot,), promise = self._log.append([frame], now_ms)
         if header.producer_id >= 0:
             self._producers.remember_header(queue.key, slot, header)
+            if header.is_transactional:
+                self._transactions.wrote(queue.key, header.producer_id, slot)
         self._metrics.records_in["kafka"] += count
         self._metrics.bytes_in["kafka"] += len(batch)
         return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)

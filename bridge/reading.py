@@ -5,7 +5,8 @@
     RocketMQ       each run of records as one batch         the frame as it is, if its tag is wanted
 
 Frames go out as slices of what the store gave, untouched. What is not in memory comes as a `Later`. The end is the
-queue's `visible_end` for both; the caller passes it, so that one answer has one end.
+queue's `visible_end`, or its last stable offset for RocketMQ and for Kafka's read_committed; the caller passes it, so
+that one answer has one end. Markers and what was aborted are passed over for RocketMQ; Kafka's clients do so.
 
 A batch that a RocketMQ client reads in several pulls is inflated once: the last ones stay open, up to
 `convert.cache_bytes`. One that cannot be opened, or lies about its records, is passed over from the fault on: its
@@ -24,7 +25,7 @@ from bridge.topics import Topic
 from protocol import convert
 from protocol.convert import Batched, Place
 from protocol.errors import ProtocolError
-from protocol.kafka import record_batch
+from protocol.kafka import marker, record_batch
 from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Record
 from protocol.rocketmq.filters import Filter
 from protocol.rocketmq.message import NO_HOST, properties_of
@@ -34,10 +35,12 @@ from store.queue import Queue
 from store.readers import ColdRead
 from store.scan import TagScan
 from store.store import Store
+from txn.isolation import Isolation, QueueIsolation
 
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
 FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
+PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
 
@@ -84,9 +87,9 @@ class Later(Generic[T]):
 class QueueReader:
     """Reads queues for both protocols. `store_host` is the packed address of the RocketMQ port, once it listens."""
 
-    def __init__(self, store: Store, metrics: Metrics, options: Options) -> None:
+    def __init__(self, store: Store, isolation: Isolation, metrics: Metrics, options: Options) -> None:
         self.store_host = NO_HOST
-        self._store, self._metrics = store, metrics
+        self._store, self._isolation, self._metrics = store, isolation, metrics
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._opened = OpenBatches(options.convert.cache_bytes, options.convert.inflate_bytes_max)
 
@@ -171,7 +174,10 @@ class QueueReader:
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
         if wanted is None:
-            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count)
+            isolation = self._isolation.get(queue.key)
+            is_sparse = isolation is not None and isolation.has_aborted_from(offset)
+            entries = PASSED_ENTRIES_MAX if is_sparse else max_count
+            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=entries)
             return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes))
         if wanted.codes:
             scan = TagScan(forms.ROCKETMQ, wanted.codes)
@@ -270,8 +276,11 @@ class QueueReader:
     ) -> tuple[list[Record], int] | None:
         """Read records of a batch: (records, the offset to go on from); None: the next one is faulty.
 
-        That was dear to find, so the read ends there, and the next one goes on behind the batch.
+        That was dear to find, so the read ends there, and the next one goes on behind the batch. A marker, and what was
+        aborted, has no records.
         """
+        if _is_hidden(entry.frame, entry.base_offset, self._isolation.get(queue.key)):
+            return [], entry.next_offset
         try:
             return self._opened.read(entry, offset, max_count, max_bytes)
         except ProtocolError as error:
@@ -332,6 +341,16 @@ class QueueReader:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
         found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
+
+
+def _is_hidden(frame: memoryview, base_offset: int, isolation: QueueIsolation | None) -> bool:
+    """Tell whether a batch of Kafka is a marker, or was aborted."""
+    if not marker.is_transactional(frame):
+        return False
+    if marker.is_marker(frame):
+        return True
+    producer_id = record_batch.read_header(frame).producer_id
+    return isolation is not None and isolation.is_aborted(producer_id, base_offset)
 
 
 def _then(found: list[Stored] | ColdRead, go_on: "Callable[[list[Stored]], U | Later[U]]") -> "U | Later[U]":

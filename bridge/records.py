@@ -131,12 +131,54 @@ class ProducerWindow(NamedTuple):
     producer_id: int
     epoch: int
     batches: Sequence[ProducerBatch]
+    stored_ms: int = 0  # of the latest batch, or of the marker that began the epoch
 
 
 class ProducerWindows(_Record, frozen=True, tag=31):
     """Only in snapshots: otherwise windows follow from the frames."""
 
     windows: Sequence[ProducerWindow]
+
+
+# -- Kafka's transactions
+
+
+class TransactionalIdSettled(_Record, frozen=True, tag=55):
+    """A transactional id goes on like this; its open transaction, if it had one, has ended with this unit."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: int  # `txn.coordinator.State`
+    at_ms: int
+    id_before: int = -1  # the producer that may ask again; -1: none
+    epoch_before: int = -1
+
+
+class TransactionGrew(_Record, frozen=True, tag=56):
+    """Queues, or a group with positions, became part of a producer's transaction, which is open from then on.
+
+    What a producer writes by itself adds the queue without a record: that follows from the frame.
+    """
+
+    producer_id: int
+    at_ms: int
+    keys: Sequence[int] = ()
+    group: str | None = None
+    positions: Sequence[CommittedPosition] = ()
+
+
+class QueueTransactions(_Record, frozen=True, tag=57):
+    """Only in snapshots: otherwise this follows from frames and markers."""
+
+    key: int
+    open: Sequence[tuple[int, int]]  # producer id, first offset
+    aborted: bytes  # i64 each: offset of the marker, first offset, producer id, last stable offset then; big-endian
+
+
+class TransactionalIdsForgotten(_Record, frozen=True, tag=58):
+    transactional_ids: Sequence[str]
 
 
 Record = (
@@ -152,6 +194,10 @@ Record = (
     | GroupConfigured
     | ProducerIdsReserved
     | ProducerWindows
+    | TransactionalIdSettled
+    | TransactionGrew
+    | QueueTransactions
+    | TransactionalIdsForgotten
 )
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -1,9 +1,11 @@
 """The Kafka front door: what is served, at which versions, by whom. ApiVersions is computed from this table.
 
-Maximums stay below the versions that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and below transactions
-of version 2 (Produce 12). Minimums are those of Kafka 4: older librdkafka switches features off where a single old
-version is missing, so Produce is advertised from 0, though batches of magic 2 begin with 3. Not there, and so not in
-the table: transactions, KIP-848 and share groups, SASL, telemetry, and what only brokers send.
+Maximums stay below the versions that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and what only brokers
+send (AddPartitionsToTxn 4). Transactions of version 2 are on as a whole: the feature in ApiVersions, Produce 12, EndTxn
+5 and TxnOffsetCommit 5 go together, for a client that met only some of them would lose data (KIP-890). Minimums are
+those of Kafka 4: older librdkafka switches features off where a single old version is missing, so Produce is advertised
+from 0, though batches of magic 2 begin with 3. Not there, and so not in the table: KIP-848 and share groups, SASL,
+telemetry, and what only brokers send.
 """
 
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from bridge.kafka import (
     offsets,
     produce,
     security,
+    transactions,
     versions,
 )
 from bridge.kafka.request import Handler
@@ -45,7 +48,7 @@ class Api(NamedTuple):
 
 # fmt: off
 TABLE: dict[int, Api] = {api.key: api for api in (
-    Api(ApiKey.PRODUCE,                      3, 11, produce.produce, advertised_from=0),
+    Api(ApiKey.PRODUCE,                      3, 12, produce.produce, advertised_from=0),
     Api(ApiKey.FETCH,                        4, 12, fetch.fetch),
     Api(ApiKey.LIST_OFFSETS,                 1, 10, log_offsets.list_offsets),
     Api(ApiKey.METADATA,                     0, 13, metadata.metadata),
@@ -63,8 +66,13 @@ TABLE: dict[int, Api] = {api.key: api for api in (
     Api(ApiKey.CREATE_TOPICS,                2,  7, admin.create_topics),
     Api(ApiKey.DELETE_TOPICS,                1,  6, admin.delete_topics),
     Api(ApiKey.DELETE_RECORDS,               0,  2, log_offsets.delete_records),
-    Api(ApiKey.INIT_PRODUCER_ID,             0,  5, produce.init_producer_id),
+    Api(ApiKey.INIT_PRODUCER_ID,             0,  5, transactions.init_producer_id),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH,      2,  4, log_offsets.offset_for_leader_epoch),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN,        0,  3, transactions.add_partitions_to_txn),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN,           0,  4, transactions.add_offsets_to_txn),
+    Api(ApiKey.END_TXN,                      0,  5, transactions.end_txn),
+    Api(ApiKey.WRITE_TXN_MARKERS,            1,  1, transactions.write_txn_markers),
+    Api(ApiKey.TXN_OFFSET_COMMIT,            0,  5, transactions.txn_offset_commit),
     Api(ApiKey.DESCRIBE_ACLS,                1,  3, security.describe_acls),
     Api(ApiKey.CREATE_ACLS,                  1,  3, security.create_acls),
     Api(ApiKey.DELETE_ACLS,                  1,  3, security.delete_acls),
@@ -79,5 +87,8 @@ TABLE: dict[int, Api] = {api.key: api for api in (
     Api(ApiKey.OFFSET_DELETE,                0,  0, offsets.offset_delete),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS,       0,  1, security.describe_client_quotas),
     Api(ApiKey.DESCRIBE_CLUSTER,             0,  2, metadata.describe_cluster),
+    Api(ApiKey.DESCRIBE_PRODUCERS,           0,  0, transactions.describe_producers),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS,        0,  0, transactions.describe_transactions),
+    Api(ApiKey.LIST_TRANSACTIONS,            0,  1, transactions.list_transactions),
 )}
 # fmt: on

@@ -10,6 +10,14 @@ from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence
 from bridge.publish import NotSupported, ProduceRefused
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
+from bridge.transactions import (
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NoTransactionalId,
+    ProducerFenced,
+    TransactionLimit,
+    UnknownTransactionalProducer,
+)
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from store.errors import Corruption, EntryTooLarge, OffsetOutOfRange, StoreError
@@ -38,6 +46,12 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidConfig, ErrorCode.invalid_config),
     (OutOfOrderSequence, ErrorCode.out_of_order_sequence_number),
     (InvalidProducerEpoch, ErrorCode.invalid_producer_epoch),
+    (InvalidTransactionState, ErrorCode.invalid_txn_state),
+    (ProducerFenced, ErrorCode.producer_fenced),
+    (UnknownTransactionalProducer, ErrorCode.invalid_producer_id_mapping),
+    (NoTransactionalId, ErrorCode.transactional_id_authorization_failed),
+    (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
+    (TransactionLimit, ErrorCode.policy_violation),
     (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),

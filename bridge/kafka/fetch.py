@@ -10,11 +10,12 @@ One Fetch on its way:
 Budget: the request's max_bytes, `kafka.fetch_bytes_max` and what the broker has room for in unsent answers; whole
 batches only, and one batch always, however large: a client that got nothing of it would ask for ever. Who wants more
 than the budget (min_bytes) is content with it, as in Kafka. What waits keeps no records meanwhile.
-Aborted transactions are none, and the last stable offset is the high watermark.
+Who reads committed records only gets what lies below the last stable offset, with a list of the aborted transactions in
+it, and leaves these out itself; a marker that becomes visible is what wakes him.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, code_of
@@ -23,6 +24,7 @@ from bridge.purgatory import Held
 from bridge.reading import Later
 from bridge.server import OutboxSlot
 from protocol.kafka import fetch as wire
+from protocol.kafka import record_batch
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.fetch import FetchRequest, PartitionAsked, PartitionFetched
 from store.entry import Buffer
@@ -43,6 +45,13 @@ def fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> 
         error = ErrorCode.none if asked.session_epoch == _SESSION_ENDS else ErrorCode.fetch_session_id_not_found
         return Answer(wire.encode_response(request.version, request.correlation_id, (), error=error))
     return _Fetch(broker, connection, request).start()
+
+
+class _Ends(NamedTuple):
+    """Where a partition ends, for who reads all and for who reads committed records."""
+
+    high_watermark: int
+    last_stable: int
 
 
 class _Fetch:
@@ -105,38 +114,46 @@ class _Fetch:
             is_old = epoch < topic.leader_epoch(index)
             return self._failed(asked, ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)
         queue = topic.queues[index]
-        end = queue.visible_end
-        if not queue.start_offset <= offset <= end:
+        if not queue.start_offset <= offset <= queue.visible_end:
             return self._failed(asked, ErrorCode.offset_out_of_range)
         self._queues.append(queue)
+        ends = _Ends(queue.visible_end, self._broker.isolation.stable_end(queue))
+        end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
         room_bytes = self._budget_bytes - self._found_bytes
-        if offset == end or (room_bytes <= 0 and self._found_bytes):
-            return self._found(asked, queue, end, ())
+        if offset >= end or (room_bytes <= 0 and self._found_bytes):
+            return self._found(asked, queue, ends, ())
         try:
             found = self._broker.reader.kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
         except ANSWERABLE as error:
             return self._failed(asked, code_of(error))
         if isinstance(found, Later):
-            self._cold = asked, queue, end
+            self._cold = asked, queue, ends
             found.start(self._on_cold_read)
             return None
-        return self._found(asked, queue, end, found)
+        return self._found(asked, queue, ends, found)
 
     def _on_cold_read(self, found: Sequence[Buffer] | Exception) -> None:
         if self._connection.closed:
             return
-        asked, queue, end = self._cold
+        asked, queue, ends = self._cold
         if isinstance(found, Exception):
             self._fetched.append(self._failed(asked, code_of(found)))
         else:
-            self._fetched.append(self._found(asked, queue, end, found))
+            self._fetched.append(self._found(asked, queue, ends, found))
         if self._read():
             self._settle()
 
-    def _found(self, asked: PartitionAsked, queue: Queue, end: int, records: Sequence[Buffer]) -> PartitionFetched:
+    def _found(self, asked: PartitionAsked, queue: Queue, ends: "_Ends", records: Sequence[Buffer]) -> PartitionFetched:
         self._found_bytes += sum(map(len, records))
-        aborted = () if self._asked.isolation_level == _READ_COMMITTED else None
-        return PartitionFetched(asked.topic, asked.partition, 0, end, end, queue.start_offset, records, aborted)
+        aborted = self._aborted(asked, queue, records) if self._asked.isolation_level == _READ_COMMITTED else None
+        return PartitionFetched(asked.topic, asked.partition, 0, *ends, queue.start_offset, records, aborted)
+
+    def _aborted(self, asked: PartitionAsked, queue: Queue, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:
+        """The aborted transactions that touch what is given; also those that began before it."""
+        isolation = self._broker.isolation.get(queue.key)
+        if isolation is None or not records or not isolation.has_aborted_from(asked.fetch_offset):
+            return ()
+        return isolation.aborted_between(asked.fetch_offset, record_batch.read_header(records[-1]).last_offset + 1)
 
     def _failed(self, asked: PartitionAsked, error: ErrorCode) -> PartitionFetched:
         self._has_error = True
@@ -188,7 +205,7 @@ class _Fetch:
 
     def try_complete(self) -> bool:
         """Read again, unless the queues have not grown by what was missing."""
-        if self._wanted_bytes > 1:
+        if self._wanted_bytes > 1 and self._asked.isolation_level != _READ_COMMITTED:
             (seen_bytes, seen_version), (size_bytes, version) = self._seen, self._growth()
             missing_bytes = self._wanted_bytes - self._found_bytes
             if size_bytes - seen_bytes < missing_bytes and version == seen_version:

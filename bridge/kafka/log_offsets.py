@@ -5,7 +5,8 @@
     no such record: offset -1 and timestamp -1, without an error
 
 By time the answer is a record's own offset and timestamp, so the batch that holds it is opened; where that is not in
-memory, the answer waits for a reader thread. Nothing at or above the high watermark is ever given.
+memory, the answer waits for a reader thread. Nothing at or above the high watermark is ever given; to who reads
+committed records, nothing at or above the last stable offset.
 """
 
 from collections import Counter
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
 _HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
 _NO_EPOCH = -1
+_READ_COMMITTED = 1
 
 
 def _partition(broker: "Broker", name: str, index: int) -> tuple[Topic, Queue]:
@@ -130,6 +132,8 @@ class _ListOffsets:
         if error is not ErrorCode.none:
             return Listed(error)
         timestamp, end = part.timestamp, queue.visible_end
+        if getattr(self._request.body, "isolation_level", 0) == _READ_COMMITTED:
+            end = self._broker.isolation.stable_end(queue)
         if timestamp == _LATEST:
             return Listed(offset=end, leader_epoch=topic.leader_epoch(queue.queue_id))
         if timestamp in (_EARLIEST, _EARLIEST_LOCAL):

@@ -25,8 +25,6 @@ _NODES = (NODE_ID,)
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
 _NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
 _FIND_MANY_FROM = 4  # the version of FindCoordinator with several keys
-# The code on which librdkafka gives a transactional producer up; most others it takes for a passing state.
-NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
 
 # Bodies kept for the same question, until a topic changes. Encoding takes some 3.5 us a partition, and clients ask
 # again every few minutes, all at once after a broker restart.
@@ -180,9 +178,12 @@ def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: R
 
 
 def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Name ourselves as the coordinator of every group. Transactional ids and share groups have none."""
+    """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
-    error, message = _coordinator_error(getattr(request.body, "key_type", _GROUP), request.version)
+    key_type = getattr(request.body, "key_type", _GROUP)
+    error, message = ErrorCode.none, None
+    if key_type not in (_GROUP, _TRANSACTION):
+        error, message = ErrorCode.invalid_request, f"there are no coordinators of key type {key_type}"
     found: dict[str, Any] = {"error_code": error, "error_message": message, "node_id": -1, "host": "", "port": -1}
     if error is ErrorCode.none:
         host, port = broker.kafka_address
@@ -191,15 +192,3 @@ def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: R
         return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
     coordinators = tuple(types.Coordinator(key=key, **found) for key in request.body.coordinator_keys)
     return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators))
-
-
-def _coordinator_error(key_type: int, version: int) -> tuple[ErrorCode, str | None]:
-    if key_type == _GROUP:
-        return ErrorCode.none, None
-    if key_type != _TRANSACTION:
-        return ErrorCode.invalid_request, f"there are no coordinators of key type {key_type}"
-    # This is where transactional producers learn that there are no transactions, so the code is the one that makes each
-    # of them fail at once. Java and kafka-python ask in version 4 and later, and quote the message. librdkafka asks in
-    # version 2, retries for ever on most codes, and quotes the message of this one.
-    code = ErrorCode.unsupported_version if version >= _FIND_MANY_FROM else NO_TRANSACTIONS
-    return code, "transactions are not supported by this broker"

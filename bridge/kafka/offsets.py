@@ -2,8 +2,8 @@
 
 The table is `bridge/positions.py`, one for both protocols; here it is read, and written through its commits.
 
-Retention times in OffsetCommit are ignored, as Kafka does since 2.1. `require_stable` too: no transaction holds an
-offset back.
+Retention times in OffsetCommit are ignored, as Kafka does since 2.1. Who asks with `require_stable` is told where an
+open transaction has a position of his group, for after its commit that may be another.
 """
 
 import struct
@@ -21,7 +21,7 @@ from bridge.positions import Position
 from bridge.records import CommittedPosition
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.errors import ProtocolError
-from protocol.kafka.api import ErrorCode, ResponseTypes
+from protocol.kafka.api import ErrorCode
 from protocol.kafka.wire import read_classic_string
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Requ
     if error is not ErrorCode.none:
         results = {(name, partition.partition_index): error for name, partition in asked}
     else:
-        results, positions = _sort_out(broker, asked)
+        results, positions = sort_out(broker, asked)
         if positions:
             try:
                 promise = broker.positions.commit(body.group_id, positions, broker.clock.now_ms())
@@ -62,7 +62,7 @@ def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Requ
                 for partition, result in partitions.items()
             ),
         )
-        for name, partitions in _by_topic(results).items()
+        for name, partitions in by_topic(results).items()
     )
     return request.answer(types.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics), promise)
 
@@ -83,7 +83,7 @@ def _check_committer(broker: "Broker", request: Request) -> ErrorCode:
     return error
 
 
-def _sort_out(broker: "Broker", asked: Iterable[tuple[str, Any]]) -> tuple[Partitions, list[CommittedPosition]]:
+def sort_out(broker: "Broker", asked: Iterable[tuple[str, Any]]) -> tuple[Partitions, list[CommittedPosition]]:
     """Judge each partition on its own; give the positions of those that are right."""
     results: Partitions = {}
     positions = []
@@ -102,7 +102,7 @@ def _sort_out(broker: "Broker", asked: Iterable[tuple[str, Any]]) -> tuple[Parti
     return results, positions
 
 
-def _by_topic(results: Partitions) -> dict[str, dict[int, ErrorCode]]:
+def by_topic(results: Partitions) -> dict[str, dict[int, ErrorCode]]:
     topics: dict[str, dict[int, ErrorCode]] = {}
     for (name, partition), error in results.items():
         topics.setdefault(name, {})[partition] = error
@@ -119,23 +119,26 @@ def offset_fetch(broker: "Broker", connection: "KafkaConnection", request: Reque
         groups = tuple(
             types.OffsetFetchResponseGroup(
                 group_id=asked.group_id,
-                topics=_fetch(broker, types, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
+                topics=_fetch(broker, request, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
                 error_code=ErrorCode.none,
             )
             for asked in body.groups
         )
         entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
     else:
-        topics = _fetch(broker, types, "OffsetFetchResponseTopic", body.group_id, body.topics)
+        topics = _fetch(broker, request, "OffsetFetchResponseTopic", body.group_id, body.topics)
         entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, topics=topics, error_code=ErrorCode.none)
     return request.answer(entity, broker.ledger.barrier())
 
 
 def _fetch(
-    broker: "Broker", types: ResponseTypes, topic_type: str, group_id: str, asked: Iterable[Any] | None
+    broker: "Broker", request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None
 ) -> tuple[Any, ...]:
     """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
+    types = request.types
     broker.positions.settle(group_id, broker.clock.now_ms())
+    is_stable_wanted = getattr(request.body, "require_stable", False)
+    unstable = broker.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
     positions = broker.positions.all_of(group_id)
     if asked is None:
         wanted = _known_partitions(broker, positions)
@@ -147,7 +150,9 @@ def _fetch(
         make_topic(
             name=name,
             partitions=tuple(
-                _position(make_partition, index, positions.get(topic.key(index)) if topic else None)
+                _unstable(make_partition, index)
+                if topic and topic.key(index) in unstable
+                else _position(make_partition, index, positions.get(topic.key(index)) if topic else None)
                 for index in indexes
             ),
         )
@@ -163,6 +168,16 @@ def _known_partitions(
         indexes.setdefault(key >> QUEUE_ID_BITS, []).append(key & (1 << QUEUE_ID_BITS) - 1)
     found = ((broker.topics.by_number(number), sorted(partitions)) for number, partitions in indexes.items())
     return [(topic.kafka_name, topic, partitions) for topic, partitions in found if topic is not None]
+
+
+def _unstable(make_partition: Any, index: int) -> Any:
+    return make_partition(
+        partition_index=index,
+        committed_offset=-1,
+        committed_leader_epoch=-1,
+        metadata="",
+        error_code=ErrorCode.unstable_offset_commit,
+    )
 
 
 def _position(make_partition: Any, index: int, position: Position | None) -> Any:
@@ -210,7 +225,7 @@ def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Requ
                 for partition, result in partitions.items()
             ),
         )
-        for name, partitions in _by_topic(results).items()
+        for name, partitions in by_topic(results).items()
     )
     return request.answer(
         types.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=topics), promise

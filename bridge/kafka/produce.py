@@ -1,4 +1,4 @@
-"""Produce 3..11 (advertised from 0) and InitProducerId 0..5 for idempotent producers.
+"""Produce 3..12 (advertised from 0).
 
 Each partition of a request is judged and appended on its own, at once, in order of arrival; the answer waits until the
 log keeps all of them. On one node acks=1 and acks=-1 are the same: the topic's `flush.mode` decides what "kept" means.
@@ -9,14 +9,14 @@ What the batches of one request may inflate to is bounded, since it shares the l
 
     acks=0      no answer at all; after an error the connection is closed, which is how the client learns (KafkaApis)
     repeated    a batch of an idempotent producer that lies in the log already: success, with its offset
+    version 12  a transactional batch adds its partition to the transaction; before, AddPartitionsToTxn must have
 """
 
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, code_of, message_of
-from bridge.kafka.metadata import NO_TRANSACTIONS
-from bridge.kafka.request import NO_THROTTLE, Request
+from bridge.kafka.request import Request
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from bridge.kafka.connection import KafkaConnection
 
 _ZSTD_FROM = 7
+_ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
 
 
 def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | None:
     asked: ProduceRequest = request.body
     acks, now_ms = asked.acks, broker.clock.now_ms()
-    allows_zstd = request.version >= _ZSTD_FROM
     results: list[PartitionProduced] = []
     end, durable = 0, False
     opened_until = broker.publisher.opened_bytes + broker.options.convert.inflate_bytes_max
@@ -46,7 +46,7 @@ def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -
                 _refused(partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
             )
             continue
-        result, promise = _append(broker, partition, now_ms, allows_zstd)
+        result, promise = _append(broker, request, partition, now_ms)
         results.append(result)
         if promise is not None:
             end, durable = max(end, promise.end), durable or promise.durable
@@ -58,7 +58,7 @@ def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -
 
 
 def _append(
-    broker: "Broker", partition: PartitionRecords, now_ms: int, allows_zstd: bool
+    broker: "Broker", request: Request, partition: PartitionRecords, now_ms: int
 ) -> tuple[PartitionProduced, Promise | None]:
     name, index, records = partition
     topic = broker.topics.by_kafka_name(name)
@@ -66,7 +66,13 @@ def _append(
         return _refused(partition, ErrorCode.unknown_topic_or_partition, None), None
     try:
         base_offset, log_append_ms, promise = broker.publisher.kafka(
-            topic, index, records or b"", now_ms, allows_zstd=allows_zstd
+            topic,
+            index,
+            records or b"",
+            now_ms,
+            allows_zstd=request.version >= _ZSTD_FROM,
+            transactional_id=request.body.transactional_id,
+            adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
         )
     except ANSWERABLE as error:
         return _refused(partition, code_of(error), message_of(error)), None
@@ -84,26 +90,3 @@ def _close_after_error(connection: "KafkaConnection", results: list[PartitionPro
             error = ErrorCode(result.error).name
             connection.close(f"produced with acks=0 to {result.topic}/{result.partition}: {error}")
             return
-
-
-# -- Producer ids
-
-
-def init_producer_id(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Give a fresh producer id with epoch 0. Timeout and id in the request mean nothing without a transaction."""
-    types, promise, producer_id = request.types, None, -1
-    error = ErrorCode.none
-    if request.body.transactional_id is not None:
-        error = NO_TRANSACTIONS
-    else:
-        try:
-            producer_id, promise = broker.producers.allocate(broker.clock.now_ms())
-        except ANSWERABLE as refusal:
-            error = code_of(refusal)
-    entity = types.InitProducerIdResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        producer_id=producer_id,
-        producer_epoch=0 if error is ErrorCode.none else -1,
-    )
-    return request.answer(entity, promise)

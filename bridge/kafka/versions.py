@@ -2,22 +2,26 @@
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridge.answers import Answer
 from bridge.kafka.request import NO_THROTTLE, Request
-from protocol.kafka.api import ApiKey, ErrorCode, encode_body, encode_frame, response_types
+from protocol.kafka.api import ApiKey, ErrorCode, ResponseTypes, encode_body, encode_frame, response_types
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
+
+_TRANSACTION_VERSION, _TRANSACTIONS = "transaction.version", 2
+_FEATURES_FROM = 3
+_FEATURES_FROM_ZERO = 4  # Older Java clients cannot read a supported feature whose lowest version is 0 (KAFKA-17492).
 
 # ApiVersionsRequest.java#SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """List what the table has. No feature is finalized: transactions of version 2 and KIP-848 groups are not there."""
+    """List what the table has, and the feature that lets clients use transactions of version 2 (KIP-890)."""
     error = ErrorCode.none
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
@@ -41,8 +45,24 @@ def _body(version: int, error: ErrorCode) -> bytes:
     keys = tuple(
         types.ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1]) for api in rows
     )
-    entity = types.ApiVersionsResponse(error_code=error, api_keys=keys, throttle_time=NO_THROTTLE)
+    entity = types.ApiVersionsResponse(
+        error_code=error, api_keys=keys, throttle_time=NO_THROTTLE, **_features(types, version)
+    )
     return encode_body(ApiKey.API_VERSIONS, version, entity)
+
+
+def _features(types: ResponseTypes, version: int) -> dict[str, Any]:
+    if version < _FEATURES_FROM:
+        return {}
+    level = {"name": _TRANSACTION_VERSION, "max_version_level": _TRANSACTIONS, "min_version_level": _TRANSACTIONS}
+    found: dict[str, Any] = {
+        "finalized_features_epoch": 0,  # Clients ignore finalized features without an epoch.
+        "finalized_features": (types.FinalizedFeatureKey(**level),),
+    }
+    if version >= _FEATURES_FROM_ZERO:
+        supported = types.SupportedFeatureKey(name=_TRANSACTION_VERSION, min_version=0, max_version=_TRANSACTIONS)
+        found["supported_features"] = (supported,)
+    return found
 
 
 def sasl_handshake(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:

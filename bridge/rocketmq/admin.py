@@ -100,7 +100,7 @@ def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: Rem
     topic = _topic(broker, TopicRequest.parse(command.ext).topic)
     rows = {
         _message_queue(broker, topic, queue_id): TopicOffset(
-            min_offset=queue.start_offset, max_offset=queue.visible_end, last_update_timestamp=0
+            min_offset=queue.start_offset, max_offset=broker.isolation.stable_end(queue), last_update_timestamp=0
         )
         for queue_id, queue in enumerate(topic.queues)
     }
@@ -166,7 +166,10 @@ def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: R
             position = positions.get(queue.key)
             offset = position.offset if position is not None else 0
             rows[_message_queue(broker, topic, queue_id)] = OffsetWrapper(
-                broker_offset=queue.visible_end, consumer_offset=offset, pull_offset=offset, last_timestamp=0
+                broker_offset=broker.isolation.stable_end(queue),
+                consumer_offset=offset,
+                pull_offset=offset,
+                last_timestamp=0,
             )
     return answer(command, body=ConsumeStats(offset_table=QueueTable(rows)), promise=broker.ledger.barrier())
 

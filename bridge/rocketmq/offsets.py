@@ -43,7 +43,7 @@ _UPPER = "UPPER"
 
 def max_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     queue = _queue(broker, QueueRequest.parse(command.ext))
-    return _offset(command, queue.visible_end if queue is not None else 0)
+    return _offset(command, broker.isolation.stable_end(queue) if queue is not None else 0)
 
 
 def min_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -58,7 +58,7 @@ def search_offset(broker: "Broker", connection: "RocketMQConnection", command: R
         return _offset(command, 0)
     # UPPER is the message before the first that is later.
     is_upper = request.boundary_type.upper() == _UPPER
-    found = broker.reader.find_stored(queue, request.timestamp + is_upper, queue.visible_end)
+    found = broker.reader.find_stored(queue, request.timestamp + is_upper, broker.isolation.stable_end(queue))
     return connection.answer_when(
         command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
     )
@@ -66,7 +66,7 @@ def search_offset(broker: "Broker", connection: "RocketMQConnection", command: R
 
 def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     queue = _queue(broker, QueueRequest.parse(command.ext))
-    found = None if queue is None else broker.store.find_by_store_time(queue, 0, queue.visible_end)
+    found = None if queue is None else broker.store.find_by_store_time(queue, 0, broker.isolation.stable_end(queue))
     if isinstance(found, ColdRead):
         later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
         return connection.answer_when(command, later, lambda stored_ms: _timestamp(command, stored_ms))

@@ -8,7 +8,8 @@
                time is up                      PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if something was passed over
 
 A position that comes along (COMMIT_OFFSET) is taken once, whatever the pull gives. Every answer carries where to go on,
-min and max: Java reads them without asking. Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
+min and max: Java reads them without asking. Max is the last stable offset: what Kafka's transactions have not decided
+is not there yet. Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
 """
 
 from collections.abc import Sequence
@@ -137,7 +138,7 @@ class _Pull:
         self._offset = request.queue_offset  # Moves on over messages that are not wanted.
 
     def start(self) -> Answer | None:
-        if self._offset == self._queue.visible_end:
+        if self._offset == self._end():
             return None if self._hold() else self._not_found()
         try:
             found = self._read()
@@ -148,6 +149,10 @@ class _Pull:
             return None
         return self._found(found)
 
+    def _end(self) -> int:
+        """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
+        return self._broker.isolation.stable_end(self._queue)
+
     def _read(self) -> Records | Later[Records]:
         broker, request, queue = self._broker, self._request, self._queue
         count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
@@ -155,7 +160,7 @@ class _Pull:
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
         return broker.reader.rocketmq(
-            queue, self._topic, self._offset, count, max(bytes_max, 1), queue.visible_end, self._wanted
+            queue, self._topic, self._offset, count, max(bytes_max, 1), self._end(), self._wanted
         )
 
     # -- Waiting
@@ -188,7 +193,7 @@ class _Pull:
             self._connection.unanswered -= 1  # `_defer` counts it again.
             self._defer(found)
             return True
-        if not found.buffers and found.next_offset == self._queue.visible_end:
+        if not found.buffers and found.next_offset == self._end():
             self._offset = found.next_offset
             return False
         self._finish(self._found(found))
@@ -230,7 +235,7 @@ class _Pull:
         queue = self._queue
         if self._offset < queue.start_offset:
             return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.start_offset)
-        return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.visible_end)
+        return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", self._end())
 
     def _failed(self, error: Exception) -> Answer:
         return self._moved() if isinstance(error, OffsetOutOfRange) else self._connection.refusal(self._command, error)
@@ -240,7 +245,7 @@ class _Pull:
         ext = {
             "nextBeginOffset": str(next_offset),
             "minOffset": str(queue.start_offset),
-            "maxOffset": str(queue.visible_end),
+            "maxOffset": str(self._end()),
             "suggestWhichBrokerId": "0",  # This one; any other number sends the client to look for a replica.
         }
         return answer(self._command, code, remark, ext, body)

@@ -50,7 +50,7 @@ async def redrive(broker: "Broker", name: str) -> tuple[int, Promise]:
 
 
 async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue, retries: Topic) -> int:
-    until = queue.visible_end
+    until = broker.isolation.stable_end(queue)
     count = 0
     while (offset := position_in(broker, group, queue)) < until:
         found = await _read(broker, dead, queue, offset, until)

@@ -70,7 +70,7 @@ def _records(broker: "Broker", position: int, found: Address | Failure | None) -
     if found is None or topic is None:
         raise _not_found(position)
     queue, offset = found
-    return broker.reader.rocketmq(queue, topic, offset, 1, 1, queue.visible_end)
+    return broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
 
 
 def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:

@@ -6,7 +6,6 @@ import itertools
 import time
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
@@ -56,13 +55,6 @@ def test_rocketmq_transaction(broker: Broker, agents: Agents, topic: str, versio
     message = Message(b"half").as_rocketmq_json()
     with pytest.raises(AgentError, match="transactional messages are not supported"):
         agents.rocketmq(version).call("send_transaction", namesrv=broker.namesrv, topic=topic, messages=[message])
-    expect_nothing_else(broker, topic)
-
-
-def test_kafka_transaction(broker: Broker, topic: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": "t", "log_level": 0})
-    with pytest.raises(confluent_kafka.KafkaException):
-        producer.init_transactions(5)
     expect_nothing_else(broker, topic)
 
 

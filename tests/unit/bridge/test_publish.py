@@ -134,12 +134,6 @@ def test_batch_that_inflates_to_more_than_the_limit_is_refused() -> None:
     assert refused.value.reason is Reason.INVALID
 
 
-def test_transactional_batch_is_refused() -> None:
-    door = Door()
-    with pytest.raises(NotSupported):
-        door.kafka(door.topic(), batch([b"a"], producer=(1, 0, 0), is_transactional=True))
-
-
 def test_repeated_batch_is_answered_with_its_place_and_promise() -> None:
     door = Door()
     topic = door.topic()

@@ -16,6 +16,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -23,7 +24,11 @@ import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.TransactionDescription;
+import org.apache.kafka.clients.admin.TransactionListing;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -43,6 +48,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 final class KafkaAgent {
     private static final Duration POLL = Duration.ofMillis(50);
     private static final Map<String, Admin> ADMINS = new ConcurrentHashMap<>();
+    private static final Map<String, KafkaProducer<byte[], byte[]>> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
 
     public static void main(String[] unused) throws Exception {
@@ -52,6 +58,12 @@ final class KafkaAgent {
         commands.put("join", args -> MEMBERS.put(name(args), new Member(args)) == null);
         commands.put("member", args -> MEMBERS.get(name(args)).act(args));
         commands.put("leave", args -> MEMBERS.remove(name(args)).leave());
+        commands.put("open_producer", args -> PRODUCERS.put(name(args), producer(args)) == null);
+        commands.put("producer", KafkaAgent::transactional);
+        commands.put("list_transactions", KafkaAgent::listTransactions);
+        commands.put("describe_transaction", KafkaAgent::describeTransaction);
+        commands.put("open_transactions", KafkaAgent::openTransactions);
+        commands.put("abort_transactions", KafkaAgent::abortTransactions);
         commands.put("create_topic", KafkaAgent::createTopic);
         commands.put("create_partitions", KafkaAgent::createPartitions);
         commands.put("delete_topic", args -> admin(args).deleteTopics(List.of(topic(args))).all().get());
@@ -75,11 +87,8 @@ final class KafkaAgent {
 
     /** Sends each record alone and waits for it, or with "together" all of them and then waits, so that they share batches. */
     private static Object write(JsonObject args) throws Exception {
-        Map<String, Object> config = config(args);
-        config.putIfAbsent("key.serializer", ByteArraySerializer.class.getName());
-        config.putIfAbsent("value.serializer", ByteArraySerializer.class.getName());
         List<long[]> positions = new ArrayList<>();
-        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config)) {
+        try (KafkaProducer<byte[], byte[]> producer = producer(args)) {
             List<Future<RecordMetadata>> sent = new ArrayList<>();
             for (JsonElement each : args.getAsJsonArray("messages")) {
                 sent.add(producer.send(record(topic(args), each.getAsJsonObject())));
@@ -94,6 +103,87 @@ final class KafkaAgent {
             }
         }
         return positions;
+    }
+
+    // -- Transactions
+
+    /** One step of a producer that was opened before; "do" says which. */
+    private static Object transactional(JsonObject args) throws Exception {
+        KafkaProducer<byte[], byte[]> producer = PRODUCERS.get(name(args));
+        switch (args.get("do").getAsString()) {
+            case "init" -> producer.initTransactions();
+            case "begin" -> producer.beginTransaction();
+            case "send" -> {
+                List<Future<RecordMetadata>> sent = new ArrayList<>();
+                for (JsonElement each : args.getAsJsonArray("messages")) {
+                    sent.add(producer.send(record(topic(args), each.getAsJsonObject())));
+                }
+                producer.flush();
+                List<long[]> positions = new ArrayList<>();
+                for (Future<RecordMetadata> each : sent) {
+                    positions.add(new long[] {each.get().partition(), each.get().offset()});
+                }
+                return positions;
+            }
+            case "offsets" -> {
+                Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+                args.getAsJsonObject("offsets").asMap().forEach((queue, offset) -> offsets.put(
+                        new TopicPartition(topic(args), Integer.parseInt(queue)),
+                        new OffsetAndMetadata(offset.getAsLong())));
+                producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(args.get("group").getAsString()));
+            }
+            case "commit" -> producer.commitTransaction();
+            case "abort" -> producer.abortTransaction();
+            case "close" -> PRODUCERS.remove(name(args)).close(Duration.ofSeconds(1));
+            default -> throw new IllegalArgumentException(args.toString());
+        }
+        return true;
+    }
+
+    private static Object listTransactions(JsonObject args) throws Exception {
+        Map<String, Object> found = new TreeMap<>();
+        for (TransactionListing each : admin(args).listTransactions().all().get(20, TimeUnit.SECONDS)) {
+            found.put(each.transactionalId(), each.state().toString());
+        }
+        return found;
+    }
+
+    private static Object describeTransaction(JsonObject args) throws Exception {
+        TransactionDescription found = admin(args).describeTransactions(List.of(name(args))).description(name(args))
+                .get(20, TimeUnit.SECONDS);
+        Map<String, Object> told = new TreeMap<>();
+        told.put("state", found.state().toString());
+        told.put("producer_id", found.producerId());
+        told.put("epoch", found.producerEpoch());
+        told.put("timeout_ms", found.transactionTimeoutMs());
+        told.put("is_open", found.transactionStartTimeMs().isPresent());
+        told.put("partitions", partitions(found.topicPartitions()));
+        return told;
+    }
+
+    /** The producers of one partition that have an open transaction in it. */
+    private static List<ProducerState> open(JsonObject args, TopicPartition partition) throws Exception {
+        return admin(args).describeProducers(List.of(partition)).partitionResult(partition).get(20, TimeUnit.SECONDS)
+                .activeProducers().stream().filter(each -> each.currentTransactionStartOffset().isPresent()).toList();
+    }
+
+    private static Object openTransactions(JsonObject args) throws Exception {
+        TopicPartition partition = new TopicPartition(topic(args), args.get("queue").getAsInt());
+        List<Object> found = new ArrayList<>();
+        for (ProducerState each : open(args, partition)) {
+            found.add(new long[] {each.producerId(), each.currentTransactionStartOffset().getAsLong()});
+        }
+        return found;
+    }
+
+    /** As `kafka-transactions.sh abort` does it. */
+    private static Object abortTransactions(JsonObject args) throws Exception {
+        TopicPartition partition = new TopicPartition(topic(args), args.get("queue").getAsInt());
+        for (ProducerState each : open(args, partition)) {
+            admin(args).abortTransaction(new AbortTransactionSpec(partition, each.producerId(),
+                    (short) each.producerEpoch(), each.coordinatorEpoch().orElse(0))).all().get(20, TimeUnit.SECONDS);
+        }
+        return true;
     }
 
     private static ProducerRecord<byte[], byte[]> record(String topic, JsonObject message) {
@@ -469,6 +559,13 @@ final class KafkaAgent {
         config.put("default.api.timeout.ms", "15000");
         config.put("request.timeout.ms", "10000");
         return ADMINS.computeIfAbsent(args.get("bootstrap").getAsString(), unused -> Admin.create(config));
+    }
+
+    private static KafkaProducer<byte[], byte[]> producer(JsonObject args) {
+        Map<String, Object> config = config(args);
+        config.putIfAbsent("key.serializer", ByteArraySerializer.class.getName());
+        config.putIfAbsent("value.serializer", ByteArraySerializer.class.getName());
+        return new KafkaProducer<>(config);
     }
 
     private static KafkaConsumer<byte[], byte[]> consumer(JsonObject args) {

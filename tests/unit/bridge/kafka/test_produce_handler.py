@@ -85,7 +85,13 @@ REFUSED: list[tuple[str, int, bytes | None, dict[str, Any], ErrorCode]] = [
     ("in the future", 9, batch([b"a"], timestamp_ms=START_NOW_MS + 7_200_000), {}, ErrorCode.invalid_timestamp),
     ("keyless, compacted", 9, BATCH, {"topic": "compacted"}, ErrorCode.invalid_record),
     ("delayed", 9, batch([b"a"], headers=[("TIMER_DELAY_SEC", b"5")]), {}, ErrorCode.invalid_record),
-    ("of a transaction", 9, batch([b"a"], producer=(7, 0, 0), is_transactional=True), {}, ErrorCode.invalid_record),
+    (
+        "of a transaction, without its id",
+        9,
+        batch([b"a"], producer=(7, 0, 0), is_transactional=True),
+        {},
+        ErrorCode.transactional_id_authorization_failed,
+    ),
 ]
 
 

@@ -12,8 +12,6 @@ ROWS = [pytest.param(api, id=api.key.name) for api in TABLE.values()]
 
 # What clients would try to use if it were advertised, though nothing is behind it.
 ABSENT = (
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.END_TXN,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.SHARE_FETCH,
     ApiKey.SASL_AUTHENTICATE,
@@ -48,7 +46,8 @@ def test_minimums_are_those_that_old_librdkafka_looks_for() -> None:
 
 def test_what_is_not_there_is_not_advertised() -> None:
     assert TABLE.keys().isdisjoint({*ABSENT, *TELEMETRY})
-    assert TABLE[ApiKey.PRODUCE].max_version < 12  # from there on a client may leave AddPartitionsToTxn out
+    assert TABLE[ApiKey.ADD_PARTITIONS_TO_TXN].max_version < 4  # from there on it is between brokers
+    assert TABLE[ApiKey.PRODUCE].max_version < 13  # from there on topics have ids only
     assert TABLE[ApiKey.FETCH].max_version < 13  # from there on topics have ids only
 
 

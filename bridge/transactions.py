@@ -1,0 +1,430 @@
+"""Kafka's transactions, kept in the log: who produces in them, what they hold, and how they end.
+
+    InitProducerId          TransactionalIdSettled                        one unit
+    a transactional batch   the frame alone: queue and transaction follow from its producer id
+    AddPartitions, offsets  TransactionGrew
+    the end                 a marker for each queue written to, the groups' positions, TransactionalIdSettled: one unit
+
+So a transaction is ended in all its queues and groups, or in none; there is nothing to be completed after a restart. A
+queue that was added and not written to gets no marker.
+
+`txn.coordinator` says who may do what; `txn.isolation` what readers see. Both follow the log, live and at recovery.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from bridge import forms
+from bridge.config import Options
+from bridge.ledger import Ledger
+from bridge.positions import Positions
+from bridge.producers import InvalidProducerEpoch, Producers
+from bridge.records import (
+    CommittedPosition,
+    GroupDeleted,
+    QueueTransactions,
+    Record,
+    TopicDeleted,
+    TransactionalIdSettled,
+    TransactionalIdsForgotten,
+    TransactionGrew,
+)
+from bridge.topics import Topics
+from protocol.kafka import marker
+from protocol.kafka.record_batch import BatchHeader, read_header
+from store.entry import Frame, Promise, Slot
+from store.queue import Queue
+from txn import coordinator
+from txn.coordinator import Ask, Coordinator, Outcome, Producer, State
+from txn.isolation import Aborted, Isolation
+
+ENDED_AT_ONCE: Final = 100  # transactions whose time is over, and ids that expire, in one go
+MARKER_BYTES: Final = 256  # more than a marker takes in the log
+POSITION_BYTES: Final = 64  # and a position, its text aside
+_CHARACTER_BYTES: Final = 4
+_KEYS_IN_RECORD: Final = 1000
+_ABORTED_BYTES: Final = 32
+
+Transaction = coordinator.Transaction[CommittedPosition]
+
+
+class TransactionError(Exception):
+    """A request of a transactional producer is refused, and nothing has changed."""
+
+
+class InvalidTransactionState(TransactionError):
+    """Not in this state: nothing is open, or it ended the other way, or the queue is not part of it."""
+
+
+class ProducerFenced(TransactionError):
+    """A newer producer has taken over the transactional id, or its transaction took too long."""
+
+
+class UnknownTransactionalProducer(TransactionError):
+    """The transactional id does not have this producer id; maybe nobody has initialized it, or it has expired."""
+
+
+class NoTransactionalId(TransactionError):
+    """A transactional batch in a request without a transactional id."""
+
+
+class InvalidTransactionTimeout(TransactionError):
+    """Not above 0, or above `txn.timeout_max_ms`."""
+
+
+class TransactionLimit(TransactionError):
+    """`txn.ids_max`, `txn.pending_positions_max`, `txn.aborted_max`, or what one unit of the log can hold."""
+
+
+class Transactions:
+    """The owner of transactional ids and of the queues' isolation."""
+
+    def __init__(
+        self, ledger: Ledger, topics: Topics, positions: Positions, producers: Producers, options: Options
+    ) -> None:
+        self._ledger, self._topics, self._positions, self._producers = ledger, topics, positions, producers
+        self._options = options.txn
+        # Whatever ends a transaction, and a snapshot of all, must fit into a unit.
+        self._unit_bytes_max = options.store.segment_bytes // 2
+        self._aborted_max = min(self._options.aborted_max, self._unit_bytes_max // 2 // _ABORTED_BYTES)
+        self.isolation = Isolation()
+        self.coordinator: Coordinator[CommittedPosition] = Coordinator()
+        ledger.own(TransactionalIdSettled, self._replay_settled)
+        ledger.own(TransactionGrew, self._replay_grew)
+        ledger.own(TransactionalIdsForgotten, self._replay_forgotten)
+        ledger.own(QueueTransactions, self._replay_queue)
+        ledger.own(TopicDeleted, self._replay_topic_deleted)
+        ledger.own(GroupDeleted, self._replay_group_deleted)
+        ledger.on_frame(self._replay_frame)
+        ledger.on_snapshot(self._snapshot)
+
+    # -- Producers
+
+    def init(
+        self, transactional_id: str, timeout_ms: int, claimed: Producer | None, now_ms: int
+    ) -> tuple[Producer, Promise]:
+        """Give the producer that is to go on with a transactional id; all before it are fenced.
+
+        `claimed` is what a producer says to be that goes on after an error. An open transaction is aborted.
+        Raises TransactionError, StoreError.
+        """
+        if not 0 < timeout_ms <= self._options.timeout_max_ms:
+            raise InvalidTransactionTimeout(
+                f"transaction timeout {timeout_ms} ms; 1 to {self._options.timeout_max_ms} are allowed"
+            )
+        transaction = self.coordinator.get(transactional_id)
+        if transaction is None:
+            if len(self.coordinator) >= self._options.ids_max:
+                raise TransactionLimit(f"{len(self.coordinator)} transactional ids; txn.ids_max is reached")
+            producer = Producer(self._producers.allocate(now_ms)[0], 0)
+            return self._settle([], transactional_id, producer, timeout_ms, State.EMPTY, None, now_ms)
+        outcome = self._judged(transaction, Ask.INIT if claimed is None else Ask.RESUME, claimed)
+        if outcome is Outcome.REPEAT:
+            return transaction.producer, self._ledger.barrier()
+        frames = self._markers(transaction, transaction.next_epoch, now_ms, is_commit=False)
+        before = None if claimed is None else transaction.producer
+        producer = self._next_producer(transaction, now_ms)
+        return self._settle(frames, transactional_id, producer, timeout_ms, State.EMPTY, before, now_ms)
+
+    # -- What becomes part of a transaction
+
+    def add_queues(self, transactional_id: str, producer: Producer, keys: Sequence[int], now_ms: int) -> Promise:
+        """Let queues be part of the producer's transaction, and open it if need be."""
+        transaction, outcome = self._asked(transactional_id, Ask.ADD, producer)
+        new = [key for key in keys if key not in transaction.keys]
+        if outcome is Outcome.GO_ON and not new:
+            return self._ledger.barrier()
+        self._check_growth(transaction, len(new))
+        parts = range(0, len(new) or 1, _KEYS_IN_RECORD)
+        records = [TransactionGrew(producer.id, now_ms, new[at : at + _KEYS_IN_RECORD]) for at in parts]
+        return self._ledger.commit(records, now_ms).promise
+
+    def add_group(self, transactional_id: str, producer: Producer, group: str, now_ms: int) -> Promise:
+        """Let positions of a group be part of it, of those that come."""
+        transaction, outcome = self._asked(transactional_id, Ask.ADD, producer)
+        if outcome is Outcome.GO_ON and group in transaction.positions:
+            return self._ledger.barrier()
+        return self._ledger.commit([TransactionGrew(producer.id, now_ms, group=group)], now_ms).promise
+
+    def add_positions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        group: str,
+        positions: Sequence[CommittedPosition],
+        now_ms: int,
+        *,
+        adds_itself: bool,
+    ) -> Promise:
+        """Take positions that become the group's with the commit; nobody sees them before."""
+        transaction = self._admitted(transactional_id, producer, adds_itself=adds_itself)
+        if not adds_itself and group not in transaction.positions:
+            raise InvalidTransactionState(f"group {group} was not added to the transaction of {transactional_id}")
+        self._positions.check(group, positions)
+        if self.coordinator.pending_count + len(positions) > self._options.pending_positions_max:
+            raise TransactionLimit(f"{self.coordinator.pending_count} positions in transactions")
+        self._check_growth(transaction, 0, positions)
+        return self._ledger.commit([TransactionGrew(producer.id, now_ms, (), group, positions)], now_ms).promise
+
+    def admit(self, key: int, header: BatchHeader, transactional_id: str | None, *, adds_itself: bool) -> None:
+        """Judge a batch of an idempotent producer before its append; raises TransactionError, InvalidProducerEpoch.
+
+        `adds_itself`: the queue becomes part of the transaction by this batch (version 2), else it must be already.
+        """
+        if not header.is_transactional:
+            if self.isolation.is_open(key, header.producer_id):
+                raise InvalidTransactionState(f"producer {header.producer_id} has an open transaction in this queue")
+            return
+        if transactional_id is None:
+            raise NoTransactionalId("a transactional batch in a request without a transactional id")
+        producer = Producer(header.producer_id, header.producer_epoch)
+        transaction = self._admitted(transactional_id, producer, adds_itself=adds_itself)
+        if key not in transaction.keys:
+            if not adds_itself:
+                raise InvalidTransactionState(f"the partition was not added to the transaction of {transactional_id}")
+            self._check_growth(transaction, 1)
+
+    def wrote(self, key: int, producer_id: int, slot: Slot) -> None:
+        """Take note of an appended transactional batch, live and at recovery alike."""
+        _, base_offset, stored_ms = slot
+        self.isolation.begin(key, producer_id, base_offset)
+        transaction = self.coordinator.of_producer(producer_id)
+        if transaction is not None:
+            self.coordinator.begin(transaction, stored_ms)
+            transaction.keys.add(key)
+
+    def _check_growth(self, transaction: Transaction, queue_count: int, new: Sequence[CommittedPosition] = ()) -> None:
+        """Refuse what would make the transaction too large to be ended in one unit, or too dear to remember."""
+        if self.isolation.aborted_count >= self._aborted_max:
+            raise TransactionLimit(f"{self.isolation.aborted_count} aborted transactions are remembered")
+        size = (len(transaction.keys) + queue_count) * MARKER_BYTES
+        for positions in (new, *(known.values() for known in transaction.positions.values())):
+            size += sum(POSITION_BYTES + _CHARACTER_BYTES * len(position.metadata) for position in positions)
+        if size > self._unit_bytes_max:
+            raise TransactionLimit(f"the transaction of {transaction.name} would take {size} bytes to end")
+
+    # -- The end
+
+    def end(
+        self, transactional_id: str, producer: Producer, now_ms: int, *, is_commit: bool, renews: bool
+    ) -> tuple[Producer, Promise]:
+        """Commit or abort; gives the producer to go on as, which has a new epoch if the client `renews` it."""
+        if renews:
+            ask = Ask.COMMIT_RENEW if is_commit else Ask.ABORT_RENEW
+        else:
+            ask = Ask.COMMIT if is_commit else Ask.ABORT
+        transaction, outcome = self._asked(transactional_id, ask, producer)
+        if outcome is Outcome.REPEAT:
+            return transaction.producer, self._ledger.barrier()
+        next_producer = self._next_producer(transaction, now_ms) if renews else producer
+        marker_epoch = transaction.next_epoch if renews else producer.epoch
+        before = producer if renews else None
+        return self._end(transaction, next_producer, marker_epoch, before, now_ms, is_commit=is_commit)
+
+    def fence(self, transaction: Transaction, now_ms: int) -> Promise:
+        """Abort an open transaction without being asked by its producer, which is fenced; else nothing happens."""
+        if transaction.judge(Ask.FENCE) is Outcome.NOTHING:
+            return self._ledger.barrier()
+        producer = Producer(transaction.producer.id, transaction.next_epoch)
+        return self._end(transaction, producer, producer.epoch, None, now_ms, is_commit=False)[1]
+
+    def _end(
+        self,
+        transaction: Transaction,
+        producer: Producer,
+        marker_epoch: int,
+        before: Producer | None,
+        now_ms: int,
+        *,
+        is_commit: bool,
+    ) -> tuple[Producer, Promise]:
+        records: list[Record] = []
+        if is_commit:
+            for group, positions in transaction.positions.items():
+                if positions:
+                    records += self._positions.checked_records(group, [*positions.values()], now_ms)
+        frames = self._markers(transaction, marker_epoch, now_ms, is_commit=is_commit)
+        state = State.COMMITTED if is_commit else State.ABORTED
+        name, timeout_ms = transaction.name, transaction.timeout_ms
+        return self._settle(frames, name, producer, timeout_ms, state, before, now_ms, records)
+
+    def _settle(
+        self,
+        markers: Sequence[Frame],
+        transactional_id: str,
+        producer: Producer,
+        timeout_ms: int,
+        state: State,
+        before: Producer | None,
+        now_ms: int,
+        records: Sequence[Record] = (),
+    ) -> tuple[Producer, Promise]:
+        """Append the end of what was open, and how the id goes on, as one unit."""
+        number_before, epoch_before = before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
+        settled = TransactionalIdSettled(
+            transactional_id, *producer, timeout_ms, state, now_ms, number_before, epoch_before
+        )
+        appended = self._ledger.commit([*records, settled], now_ms, markers)
+        for frame, slot in zip(markers, appended.slots, strict=False):
+            assert isinstance(frame.body, bytearray)
+            self._ended(frame.queue.key, slot, frame.body)
+            header = read_header(frame.body)
+            self._producers.take_marker(frame.queue.key, header.producer_id, header.producer_epoch, slot.stored_ms)
+        return producer, appended.promise
+
+    def _markers(self, transaction: Transaction, epoch: int, now_ms: int, *, is_commit: bool) -> list[Frame]:
+        """A marker for each queue that the transaction wrote to. It is the unit's only entry in that queue."""
+        frames = []
+        for key in sorted(transaction.keys):
+            number, queue_id = Queue.split(key)
+            topic = self._topics.by_number(number)
+            if topic is None or not self.isolation.is_open(key, transaction.producer.id):
+                continue
+            queue = topic.queues[queue_id]
+            body = marker.build(
+                queue.end_offset,
+                topic.leader_epoch(queue_id),
+                now_ms,
+                transaction.producer.id,
+                epoch,
+                is_commit=is_commit,
+            )
+            frames.append(Frame(queue, forms.KAFKA, body))
+        return frames
+
+    def _ended(self, key: int, slot: Slot, frame: bytearray | memoryview) -> None:
+        """Take note of an appended marker, live and at recovery alike."""
+        producer_id = read_header(frame).producer_id
+        self.isolation.end(key, producer_id, slot.base_offset, is_aborted=not marker.is_commit(frame))
+
+    def _next_producer(self, transaction: Transaction, now_ms: int) -> Producer:
+        if transaction.is_exhausted:
+            return Producer(self._producers.allocate(now_ms)[0], 0)
+        return Producer(transaction.producer.id, transaction.next_epoch)
+
+    # -- Judging
+
+    def _asked(self, transactional_id: str, ask: Ask, producer: Producer) -> tuple[Transaction, Outcome]:
+        transaction = self.coordinator.get(transactional_id)
+        if transaction is None:
+            raise UnknownTransactionalProducer(f"transactional id {transactional_id[:100]} is not known")
+        return transaction, self._judged(transaction, ask, producer)
+
+    def _judged(self, transaction: Transaction, ask: Ask, producer: Producer | None) -> Outcome:
+        outcome = transaction.judge(ask, producer)
+        if outcome in coordinator.REFUSALS:
+            known = f"transactional id {transaction.name} is {transaction.state.title} with {transaction.producer}"
+            raise _REFUSALS[outcome](f"{known}; {ask.name} by {producer}")
+        return outcome
+
+    def _admitted(self, transactional_id: str, producer: Producer, *, adds_itself: bool) -> Transaction:
+        """Judge a write. Writers are told of a newer one by another error than those who ask the coordinator."""
+        try:
+            return self._asked(transactional_id, Ask.ADD if adds_itself else Ask.WRITE, producer)[0]
+        except ProducerFenced as error:
+            raise InvalidProducerEpoch(str(error)) from error
+
+    # -- Time
+
+    def next_deadline_ms(self) -> int | None:
+        """Wall time at which the next open transaction takes too long."""
+        return self.coordinator.next_deadline_ms()
+
+    def expire(self, now_ms: int) -> None:
+        """Abort what takes too long; raises StoreError."""
+        for transaction in islice(self.coordinator.overdue(now_ms), ENDED_AT_ONCE):
+            self.fence(transaction, now_ms)
+
+    def tidy(self, now_ms: int) -> None:
+        """Forget ids that are idle for too long, and aborted transactions that nobody can read any more."""
+        for key in [key for key, _ in self.isolation]:
+            number, queue_id = Queue.split(key)
+            topic = self._topics.by_number(number)
+            if topic is not None:
+                self.isolation.forget_below(topic.queues[queue_id])
+        idle = self.coordinator.idle_since(now_ms - self._options.id_expiration_ms, ENDED_AT_ONCE)
+        if idle:
+            self._ledger.commit([TransactionalIdsForgotten(idle)], now_ms)
+
+    # -- Replay
+
+    def _replay_settled(self, record: TransactionalIdSettled, slot: Slot) -> None:
+        before = None
+        if record.id_before != coordinator.NO_PRODUCER:
+            before = Producer(record.id_before, record.epoch_before)
+        producer = Producer(record.producer_id, record.epoch)
+        self.coordinator.settle(
+            record.transactional_id, producer, record.timeout_ms, State(record.state), before, record.at_ms
+        )
+
+    def _replay_grew(self, record: TransactionGrew, slot: Slot) -> None:
+        transaction = self.coordinator.of_producer(record.producer_id)
+        if transaction is None:
+            return
+        self.coordinator.begin(transaction, record.at_ms)
+        transaction.keys.update(key for key in record.keys if key >> 16 in self._topics)
+        if record.group is not None:
+            known = ((each.key, each) for each in record.positions if each.key >> 16 in self._topics)
+            self.coordinator.add_positions(transaction, record.group, known)
+
+    def _replay_forgotten(self, record: TransactionalIdsForgotten, slot: Slot) -> None:
+        for transactional_id in record.transactional_ids:
+            self.coordinator.forget(transactional_id)
+
+    def _replay_queue(self, record: QueueTransactions, slot: Slot) -> None:
+        if record.key >> 16 not in self._topics:
+            return
+        columns = array("q", record.aborted)
+        if sys.byteorder == "little":
+            columns.byteswap()
+        self.isolation.restore(record.key, record.open, map(Aborted, *(columns[at::4] for at in range(4))))
+
+    def _replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        if form != forms.KAFKA or not marker.is_transactional(frame):
+            return
+        if marker.is_marker(frame):
+            self._ended(key, slot, frame)
+        else:
+            self.wrote(key, read_header(frame).producer_id, slot)
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self.isolation.forget_topic(record.number)
+        self.coordinator.forget_topic(record.number)
+
+    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+        self.coordinator.forget_group(record.group)
+
+    def _snapshot(self) -> Iterable[Record]:
+        for transaction in self.coordinator:
+            state = State.EMPTY if transaction.state is State.ONGOING else transaction.state
+            number_before, epoch_before = transaction.before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
+            yield TransactionalIdSettled(
+                transaction.name,
+                *transaction.producer,
+                transaction.timeout_ms,
+                state,
+                transaction.updated_ms,
+                number_before,
+                epoch_before,
+            )
+            if transaction.state is State.ONGOING:
+                yield TransactionGrew(transaction.producer.id, transaction.started_ms, sorted(transaction.keys))
+                for group, positions in transaction.positions.items():
+                    yield TransactionGrew(
+                        transaction.producer.id, transaction.started_ms, (), group, [*positions.values()]
+                    )
+        for key, queue in self.isolation:
+            columns = array("q", [value for aborted in queue.aborted for value in aborted])
+            if sys.byteorder == "little":
+                columns.byteswap()
+            yield QueueTransactions(key, [*queue.open], columns.tobytes())
+
+
+_REFUSALS: Final[dict[Outcome, type[TransactionError]]] = {
+    Outcome.INVALID_STATE: InvalidTransactionState,
+    Outcome.FENCED: ProducerFenced,
+    Outcome.UNKNOWN: UnknownTransactionalProducer,
+}
