@@ -4,8 +4,10 @@ Exit status: 0 done; 1 a state of affairs (port in use, no such topic); 2 a bad 
 it; 70 a bug of ours. Imports stand inside the commands, so that `serve` loads no table printer and `version` no broker.
 """
 
+import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -26,7 +28,9 @@ app = typer.Typer(
 )
 topic_app = typer.Typer(help="Topics.", rich_markup_mode=None)
 group_app = typer.Typer(help="Consumer groups of both families.", rich_markup_mode=None)
+pipeline_app = typer.Typer(help="Spark jobs on the broker's topics.", rich_markup_mode=None)
 app.add_typer(topic_app, name="topic")
+app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(group_app, name="group")
 
 HttpAddress = Annotated[
@@ -234,6 +238,21 @@ def demo(http: HttpAddress = HTTP_ADDRESS) -> int:
     from bridge.demo import run
 
     return run(_api(http))
+
+
+@pipeline_app.command(
+    "run",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example: duolog pipeline run archive ./lake --topics orders",
+)
+def pipeline_run(context: typer.Context) -> NoReturn:
+    """Run a job on a Spark of its own: archive, reconcile, replay, ...; `duolog pipeline run JOB --help` says more."""
+    if find_spec("pyspark") is None:
+        raise Refused("the pipeline needs PySpark: pip install 'duolog[spark]'")
+    # Another program, since Spark is a client like any. The variable keeps its workers from importing whatever has the
+    # name of one of our packages in the directory that the user happens to be in; -P does so for itself.
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "spark", *context.args], environment)
 
 
 # -- Showing

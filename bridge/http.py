@@ -4,7 +4,8 @@
     GET  /healthz               200 while the loop turns     POST   /api/topics          {"name", "queues"?, "configs"?}
     GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
-    GET  /api/segments          the files of the log         GET    /api/groups, /api/groups/{name}
+    GET  /api/segments          the files of the log         GET    /api/topics/{name}/sums   counts, checksums
+                                                             GET    /api/groups, /api/groups/{name}
                                                              POST   /api/groups/{name}/redrive
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from aiohttp import web
 
-from bridge import http_views
+from bridge import http_sums, http_views
 from bridge.positions import TooManyPositions
 from bridge.publish import MessageTooLarge
 from bridge.rocketmq.errors import Refused
@@ -116,6 +117,7 @@ class HttpPort:
                 web.post("/api/topics", self._create_topic),
                 web.get("/api/topics/{name}", self._topic),
                 web.delete("/api/topics/{name}", self._delete_topic),
+                web.get("/api/topics/{name}/sums", self._sums),
                 web.get("/api/groups", self._groups),
                 web.get("/api/groups/{name}", self._group),
                 web.post("/api/groups/{name}/redrive", self._redrive),
@@ -168,6 +170,9 @@ class HttpPort:
         topic = self._topic_named(request)
         await self._kept(self._broker.topics.delete(topic, self._broker.clock.now_ms()))
         return _json({"deleted": topic.name})
+
+    async def _sums(self, request: web.Request) -> web.Response:
+        return _json(await http_sums.sums(self._broker, self._topic_named(request), dict(request.query)))
 
     def _topic_named(self, request: web.Request) -> Topic:
         name = request.match_info["name"]

@@ -1,0 +1,84 @@
+"""GET /api/topics/{name}/sums: the broker's side of a comparison with a copy of a queue (`bridge/sums.py`).
+
+    ?queue=0&start=0&end=5000&step=100    ->  {"queue", "start", "next", "absent": [[start, end]], "sums": [...]}
+
+One answer looks at READ_BYTES_MAX at most; the next request goes on at `next`. What lies before the log's start is
+answered 410, for it cannot be compared any more.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from bridge.reading import Later
+from bridge.sums import RangeSums, add_batch
+from bridge.topics import Topic
+from protocol.errors import ProtocolError
+from store.entry import Buffer
+from store.errors import OffsetOutOfRange, StoreError
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+READ_BYTES: Final = 256 << 10  # at a time
+READ_BYTES_MAX: Final = 16 << 20  # of one answer
+STEP: Final = 1000
+
+
+async def sums(broker: "Broker", topic: Topic, query: dict[str, str]) -> dict[str, Any]:
+    """Answer one request; raises HTTPException and StoreError."""
+    queue = _queue(topic, _number(query, "queue", 0))
+    start = _number(query, "start", queue.start_offset)
+    end = min(_number(query, "end", queue.visible_end), queue.visible_end)
+    step = _number(query, "step", STEP)
+    if step < 1:
+        raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
+    found = RangeSums(start, max(start, end), step)
+    try:
+        await _add_up(broker, topic, queue, found)
+    except OffsetOutOfRange as error:
+        raise web.HTTPGone(text=str(error)) from error
+    except ProtocolError as error:
+        raise web.HTTPConflict(text=f"{topic.name}/{queue.queue_id} has no readable records there: {error}") from error
+    return {"queue": queue.queue_id} | found.answer()
+
+
+async def _add_up(broker: "Broker", topic: Topic, queue: Queue, found: RangeSums) -> None:
+    room = READ_BYTES_MAX
+    while not found.is_done and room > 0:
+        batches = await _read(broker, topic, queue, found.at)
+        if not batches:
+            return
+        for batch in batches:
+            room -= len(batch)
+            for _ in add_batch(found, batch, broker.options):
+                await asyncio.sleep(0)
+
+
+async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
+    found = broker.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
+    if not isinstance(found, Later):
+        return found
+    done: asyncio.Future[list[Buffer] | StoreError] = broker.loop.create_future()
+    found.start(lambda result: None if done.done() else done.set_result(result))
+    result = await done
+    if isinstance(result, StoreError):
+        raise result
+    return result
+
+
+def _queue(topic: Topic, queue_id: int) -> Queue:
+    if not 0 <= queue_id < topic.queue_count:
+        raise web.HTTPNotFound(text=f"{topic.name} has {topic.queue_count} queues, and none is {queue_id}")
+    return topic.queues[queue_id]
+
+
+def _number(query: dict[str, str], name: str, default: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise web.HTTPBadRequest(text=f"{name}: expected a number, got {text[:30]!r}")
+    return int(text)

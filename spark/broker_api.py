@@ -1,0 +1,55 @@
+"""The broker's HTTP port, as jobs ask it: JSON in and out, every failure one line."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+TIMEOUT_S: Final = 60.0
+
+
+class ApiError(Exception):
+    """The broker refused, or is not there."""
+
+
+class BrokerApi:
+    """Calls to one broker, `HOST:PORT`."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal():
+            raise ApiError(f"expected HOST:PORT of the broker's HTTP port, got {address!r}")
+        self.address = address
+        self._host, self._port = host.strip("[]"), int(port)
+
+    def get(self, *path: str, **query: object) -> Any:
+        return self._call("GET", path, query)
+
+    def post(self, *path: str, **query: object) -> Any:
+        return self._call("POST", path, query)
+
+    def delete(self, *path: str) -> Any:
+        return self._call("DELETE", path, {})
+
+    def _call(self, method: str, path: tuple[str, ...], query: dict[str, object]) -> Any:
+        target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
+        if query:
+            target += "?" + urlencode(query)
+        connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, target)
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, HTTPException) as error:
+            raise ApiError(f"no broker answers on {self.address}: {error}") from error
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            raise ApiError(f"{self.address} is no Duolog broker: status {response.status}, {content[:60]!r}") from None
+        if response.status >= 400:
+            raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"{answer}")
+        return answer

@@ -1,0 +1,197 @@
+"""The command line of the jobs: options, a progress bar, a summary.
+
+Exit status: 0 done; 1 a state of affairs (no broker, no archive, a difference found); 2 a bad option.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+from pyspark.errors import PySparkException
+
+from spark.broker_api import ApiError
+from spark.progress import Summary, Told
+from spark.tables import TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFUSED = 1
+
+app = typer.Typer(
+    help="Spark jobs on the broker's topics.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Kafka = Annotated[str, typer.Option(metavar="HOST:PORT", envvar="DUOLOG_KAFKA", help="the broker's Kafka port")]
+Http = Annotated[str, typer.Option(metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port")]
+Master = Annotated[str, typer.Option(metavar="URL", help="where a local run computes; spark-submit has its own")]
+AsJson = Annotated[bool, typer.Option("--json", help="the summary as one line of JSON")]
+Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="folder or URL of the archive")]
+Format = Annotated[Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="of the archive's table")]
+KAFKA, HTTP, MASTER = "127.0.0.1:9092", "127.0.0.1:9644", "local[*]"
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; everything that a user can cause ends in one line on standard error."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = app(arguments or ["--help"], prog_name="duolog pipeline run", standalone_mode=False)
+    except typer.TyperException as error:
+        _say(error.format_message())
+        status = error.exit_code
+    except (TableError, ApiError) as error:
+        _say(str(error))
+        status = REFUSED
+    except PySparkException as error:
+        _say(_reason(error))
+        status = REFUSED
+    except (typer.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        status = REFUSED
+    sys.exit(status)
+
+
+def _say(message: str) -> None:
+    typer.echo(f"duolog: {' '.join(message.split())}", err=True)
+
+
+def _reason(error: PySparkException) -> str:
+    """Give what Spark says, without the Java stack below it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.lstrip().startswith(("at ", "..."))]
+    return " ".join(kept[:12])[:2000] or type(error).__name__
+
+
+# -- Jobs
+
+
+@app.command(epilog="Example: duolog pipeline run archive ./lake --topics orders,payments")
+def archive(
+    path: Archive,
+    topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="the topics")] = None,
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="or all topics of that pattern")] = None,
+    format_: Annotated[
+        Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="of the table")
+    ] = "parquet",
+    follow: Annotated[bool, typer.Option("--follow", help="go on until stopped; else end with what is there")] = False,
+    batch_offsets: Annotated[int, typer.Option(metavar="N", min=1, help="offsets of one batch")] = 500_000,
+    kafka: Kafka = KAFKA,
+    master: Master = MASTER,
+    as_json: AsJson = False,
+) -> int:
+    """Bring topics into a lake table, exactly once, partitioned by topic and date."""
+    from spark.archive import ArchiveOptions
+    from spark.archive import archive as run
+    from spark.messages import messages
+
+    if (topics is None) == (pattern is None):
+        raise typer.BadParameter("give --topics or --pattern")
+    with _running("archive", master, as_json, _formats(format_)) as (session, told):
+        stream = messages(
+            session,
+            topics,
+            pattern=pattern,
+            bootstrap=kafka,
+            streaming=True,
+            max_offsets_per_trigger=batch_offsets,
+        )
+        _show(run(session, stream, ArchiveOptions(path, format_, follow), told), as_json)
+    return 0
+
+
+@app.command(epilog="Example: duolog pipeline run reconcile ./lake || echo the archive and the broker differ")
+def reconcile(
+    path: Archive, format_: Format = "parquet", http: Http = HTTP, master: Master = MASTER, as_json: AsJson = False
+) -> int:
+    """Prove that the archive and the broker agree; exit status 1 if they do not."""
+    from spark.archive import open_table, progress_of_archive
+    from spark.broker_api import BrokerApi
+    from spark.reconcile import reconcile as run
+
+    with _running("reconcile", master, as_json, _formats(format_)) as (session, told):
+        progress = progress_of_archive(session, path)
+        report = run(open_table(session, path, format_).read(), progress, BrokerApi(http), told)
+        _show(report.summary(), as_json)
+    return REFUSED if report.differences else 0
+
+
+@app.command(epilog="Example: duolog pipeline run replay ./lake --topics orders --to orders.again --from 2026-11-01")
+def replay(
+    path: Archive,
+    topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="of the archive; else all")] = None,
+    to: Annotated[str | None, typer.Option(metavar="NAME", help="one topic for all; else each to its own")] = None,
+    since: Annotated[datetime | None, typer.Option("--from", help="messages of that UTC time and later")] = None,
+    until: Annotated[datetime | None, typer.Option("--until", help="and before that one")] = None,
+    speed: Annotated[float, typer.Option(min=0, help="1: as far apart as they were; 2: twice as fast; 0: at once")] = 0,
+    keep_queues: Annotated[bool, typer.Option(help="into queues of the same numbers, else by key")] = True,
+    format_: Format = "parquet",
+    kafka: Kafka = KAFKA,
+    master: Master = MASTER,
+    as_json: AsJson = False,
+) -> int:
+    """Send what was archived again, in the order of each queue."""
+    from spark.archive import open_table
+    from spark.replay import ReplayOptions
+    from spark.replay import replay as run
+
+    chosen = topics.split(",") if topics else None
+    options = ReplayOptions(kafka, chosen, to, _ms(since), _ms(until), speed, keep_queues)
+    with _running("replay", master, as_json, _formats(format_)) as (session, told):
+        _show(run(open_table(session, path, format_).read(), options, told), as_json)
+    return 0
+
+
+# -- What all jobs share
+
+
+def _formats(format_: str) -> list[str]:
+    """Give the format if it needs packages of its own."""
+    return [] if format_ == "parquet" else [format_]
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+@contextmanager
+def _running(
+    name: str, master: str, as_json: bool, formats: list[str] | None = None
+) -> Iterator[tuple[SparkSession, Told | None]]:
+    """Give a session, and whom to tell about progress: a bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from spark.session import open_session
+
+    session = open_session(name, master, formats or ())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=as_json) as progress:
+            task = progress.add_task(name, total=None)
+            told: Callable[[int, int], None] = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
+            yield session, told
+    finally:
+        session.stop()
+
+
+def _show(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    for name, value in summary.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    Console().print(table)

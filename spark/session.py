@@ -1,0 +1,58 @@
+"""The Spark session of a job: a local one with the connector, or that of `spark-submit`.
+
+A local session takes the connector's jars from the folders that DUOLOG_SPARK_JARS names, separated by colons; without
+that Spark fetches them once from Maven Central.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from pyspark.sql import SparkSession
+
+JARS_VARIABLE: Final = "DUOLOG_SPARK_JARS"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # Set by spark-submit, for the application that it starts.
+_PACKAGES: Final = {
+    "kafka": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+    "delta": "io.delta:delta-spark_2.13:4.0.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",
+}
+_EXTENSIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+    "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+}
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.jars.ivy": str(Path.home() / ".ivy2"),
+}
+
+
+def open_session(name: str, master: str, formats: Iterable[str] = ()) -> SparkSession:
+    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own."""
+    builder = SparkSession.builder.appName(f"duolog {name}")
+    for format_ in formats:
+        builder = builder.config(map=dict(_EXTENSIONS[format_]))
+    if _SUBMITTED not in os.environ:
+        builder = builder.master(master).config(map={**_LOCAL, **_jars(("kafka", *formats))})
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _jars(wanted: Iterable[str]) -> dict[str, str]:
+    folders = os.environ.get(JARS_VARIABLE)
+    if folders is None:
+        return {"spark.jars.packages": ",".join(_PACKAGES[name] for name in wanted)}
+    jars = [str(jar) for folder in folders.split(":") for jar in sorted(Path(folder).glob("*.jar"))]
+    return {"spark.jars": ",".join(jars)}

@@ -1,0 +1,367 @@
+"""The jobs of the pipeline on topics that both families wrote: archive, reconcile, replay.
+
+Most run in the one session of the test run, on files that fail at any operation; one is killed as a user's command is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients.jvm import Agents, jars
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message
+from tests.wire.clients.rocketmq_clients import RocketmqJava
+from tests.wire.clients.spark import PROFILE, Spark
+from tests.wire.clients.topics import create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark.files import File
+    from spark.progress import Summary
+
+pytestmark = pytest.mark.usefixtures("both_families")
+
+QUEUES = 2
+COMMAND_WITHIN_S = 120
+DAY_MS = 86_400_000
+LONG_AGO_MS = 1_600_000_000_000  # 2020-09-13
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"lake-{next(_numbers)}-{int(time.time())}"
+    create_topic(broker.kafka, name, QUEUES)
+    return name
+
+
+def write(broker: Broker, topic: str, texts: Sequence[str], at_ms: int | None = None) -> None:
+    sent = [
+        Message(text.encode(), number % QUEUES, b"key", (("n", b"%d" % number),), timestamp_ms=at_ms)
+        for number, text in enumerate(texts)
+    ]
+    Confluent(broker.kafka).write(topic, sent, way="batch", codec="lz4")
+
+
+def write_from_rocketmq(broker: Broker, agents: Agents, topic: str, texts: Sequence[str]) -> None:
+    sent = [Message(text.encode(), number % QUEUES, b"key", tags="t") for number, text in enumerate(texts)]
+    RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json").write(topic, sent, way="sync", codec="none")
+
+
+def run_archive(broker: Broker, spark: Spark, topic: str, path: Path, **options: Any) -> Summary:
+    from spark.archive import ArchiveOptions, archive
+    from spark.messages import messages
+
+    stream = messages(spark.session, topic, bootstrap=broker.kafka, streaming=True, max_offsets_per_trigger=1000)
+    return archive(spark.session, stream, ArchiveOptions(str(path), **options))
+
+
+def archived(spark: Spark, path: Path) -> DataFrame:
+    from spark.archive import open_table
+
+    return open_table(spark.session, str(path), "parquet").read()
+
+
+def texts_of(rows: DataFrame) -> list[str]:
+    return sorted(row.text for row in rows.selectExpr("cast(body as string) as text").collect())
+
+
+# -- archive
+
+
+def test_archive_has_every_message_once_by_topic_and_day(
+    broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "lake"
+    texts = [f"{number:03}" for number in range(100)]
+    write(broker, topic, texts[:60])
+    assert run_archive(broker, spark, topic, path)["rows"] == 60
+    write_from_rocketmq(broker, agents, topic, texts[60:70])
+    write(broker, topic, texts[70:], at_ms=LONG_AGO_MS)
+    assert run_archive(broker, spark, topic, path)["rows"] == 40
+    rows = archived(spark, path)
+    assert texts_of(rows) == texts
+    late = rows.where("date = date'2020-09-13'")
+    assert texts_of(late) == texts[70:]
+    assert sorted(p.name for p in (path / f"topic={topic}").iterdir())[0] == "date=2020-09-13"
+    # Whoever reads the folder as plain Parquet sees the same.
+    assert texts_of(spark.session.read.parquet(str(path))) == texts
+
+
+class Breaking:
+    """The archive's files, until the operation that breaks; then nothing works any more, as for a killed process."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self.left: int | None = None  # operations that still work
+
+    def _count(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("broken for the test")
+
+    def list(self, folder: str) -> list[File]:
+        self._count()
+        found: list[File] = self._files.list(folder)
+        return found
+
+    def read_text(self, path: str) -> str | None:
+        self._count()
+        text: str | None = self._files.read_text(path)
+        return text
+
+    def write_text(self, path: str, text: str) -> None:
+        self._count()
+        self._files.write_text(path, text)
+
+    def move(self, old: str, new: str) -> None:
+        self._count()
+        self._files.move(old, new)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        self._files.remove(path)
+
+
+def test_table_has_each_batch_once_whatever_breaks(spark: Spark, tmp_path: Path, rng: random.Random) -> None:
+    """Batches are appended and merged on files that break at the n-th operation; each is tried again until it works."""
+    from spark.archive import schema
+    from spark.files import HadoopFiles
+    from spark.tables import ParquetTable
+
+    path = tmp_path / "lake"
+    files = Breaking(HadoopFiles(spark.session, str(path)))
+
+    def opened() -> ParquetTable:
+        table = ParquetTable(spark.session, str(path), files, schema())
+        table.clear_away()
+        return table
+
+    def rows(batch: int) -> DataFrame:
+        columns = [
+            "null" if field.name not in ("queue", "offset", "topic", "date") else field.name for field in schema()
+        ]
+        numbers = spark.session.range(batch * 6, batch * 6 + 6).selectExpr(
+            "cast(id % 2 as int) as queue",
+            "id as offset",
+            "concat('t', cast(id % 2 as string)) as topic",
+            "date'2026-01-01' as date",
+        )
+        typed = [
+            f"cast({column} as {field.dataType.simpleString()}) as {field.name}"
+            for column, field in zip(columns, schema(), strict=True)
+        ]
+        return numbers.selectExpr(*typed).coalesce(1)
+
+    operations, breaks = 0, 0
+    for batch in range(3):
+        while True:
+            files.left = operations
+            try:
+                table = opened()
+                for again in range(batch + 1):  # A batch that may be there already is given again.
+                    table.append(rows(again), "query", again)
+                if batch == 2:
+                    table.compact(small_files_max=1)
+                break
+            except OSError:
+                operations, breaks = operations + 1 + rng.randrange(4), breaks + 1
+        operations = rng.randrange(12)
+    assert breaks, "nothing broke"
+    files.left = None
+    offsets = [row.offset for row in opened().read().collect()]
+    assert sorted(offsets) == list(range(18))
+    plain = [row.offset for row in spark.session.read.parquet(str(path)).collect()]
+    assert sorted(plain) == list(range(18))
+    assert len(list(path.glob("topic=*/date=*/*.parquet"))) == 2  # Merged: one for each topic.
+
+
+def test_archive_is_exactly_once_though_it_is_killed(
+    broker: Broker, spark: Spark, topic: str, tmp_path: Path, rng: random.Random
+) -> None:
+    path = tmp_path / "lake"
+    texts = [f"{number:04}" for number in range(240)]
+    write(broker, topic, texts)
+    arguments = ["archive", str(path), "--topics", topic, "--batch-offsets", "40", "--kafka", broker.kafka]
+    kills = 0
+    with pipeline(*arguments) as process:
+        commits = 1 + rng.randrange(3)
+        eventually(
+            "commits",
+            lambda: (len(list(path.glob("_duolog/log/*.json"))), process.poll()),
+            lambda seen: seen[0] >= commits or seen[1] is not None,
+            COMMAND_WITHIN_S,
+        )
+        kills += process.poll() is None
+    assert kills, "the archive was done before it could be killed"
+    done = pipeline_result(*arguments, "--json")
+    assert 0 < done["rows"] < len(texts)
+    assert Counter(texts_of(archived(spark, path))) == Counter(texts)
+
+
+@contextmanager
+def pipeline(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `duolog pipeline run ...` as a process group of its own; whatever of it is left at the end is killed."""
+    command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
+    environment = os.environ | {"DUOLOG_SPARK_JARS": str(jars(PROFILE))}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # It ended by itself.
+        process.communicate()
+
+
+def pipeline_result(*arguments: str) -> Any:
+    with pipeline(*arguments) as process:
+        out, errors = process.communicate(timeout=COMMAND_WITHIN_S)
+        assert process.returncode == 0, errors[-4000:]
+        return json.loads(out.splitlines()[-1])
+
+
+def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    from spark.tables import TableError
+
+    with pytest.raises(TableError, match=r"Spark has no Delta.*io\.delta:delta-spark"):
+        run_archive(broker, spark, topic, tmp_path / "lake", format="delta")
+    with pytest.raises(TableError, match=r"Spark has no Iceberg.*iceberg-spark-runtime"):
+        run_archive(broker, spark, topic, tmp_path / "lake", format="iceberg")
+    with pytest.raises(TableError, match="there is no archive"):
+        archived(spark, tmp_path / "lake")
+
+
+def test_checkpoint_that_belongs_to_another_archive_is_refused(
+    broker: Broker, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    """Without its checkpoint an archive would count batches from 0 again, and take new rows for old ones."""
+    path = tmp_path / "lake"
+    write(broker, topic, ["a", "b"])
+    run_archive(broker, spark, topic, path)
+    (path / "_duolog" / "checkpoint").rename(tmp_path / "lost")
+    with pytest.raises(Exception, match="the checkpoint is not the one that belongs to this archive"):
+        run_archive(broker, spark, topic, path)
+    assert texts_of(archived(spark, path)) == ["a", "b"]
+
+
+# -- reconcile
+
+
+def reconciled(broker: Broker, spark: Spark, path: Path, rows: DataFrame, step: int = 16) -> Summary:
+    from spark.archive import progress_of_archive
+    from spark.broker_api import BrokerApi
+    from spark.reconcile import reconcile
+
+    return reconcile(rows, progress_of_archive(spark.session, str(path)), BrokerApi(broker.http), step=step).summary()
+
+
+def test_reconcile_finds_a_loss_a_repeat_and_a_changed_byte(
+    broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F
+
+    path = tmp_path / "lake"
+    write(broker, topic, [f"{number:03}" for number in range(150)])
+    write_from_rocketmq(broker, agents, topic, ["r0", "r1", "r2", "r3"])
+    run_archive(broker, spark, topic, path)
+    write(broker, topic, ["later", "later"])
+    rows = archived(spark, path).persist()
+    sound = reconciled(broker, spark, path, rows)
+    assert (sound["records equal"], sound["offsets not archived yet"]) == (154, 2)
+    assert [sound[kind] for kind in ("missing", "repeated", "changed", "invented")] == [0, 0, 0, 0]
+
+    at = {name: f"queue = {queue} and offset = {offset}" for name, queue, offset in WRONG}
+    lost = rows.where(f"not ({at['lost']})")
+    repeated = lost.unionByName(rows.where(at["repeated"]))
+    body = F.when(F.expr(at["changed"]), F.lit(b"x")).otherwise(F.col("body"))
+    header = F.when(F.expr(at["header"]), F.transform("headers", lambda h: F.struct(h.key, F.lit(b"9").alias("value"))))
+    changed = repeated.withColumn("body", body).withColumn("headers", F.coalesce(header, F.col("headers")))
+    invented = changed.unionByName(rows.where(at["lost"]).withColumn("offset", F.lit(70).cast("bigint")))
+    found = reconciled(broker, spark, path, invented)
+    assert {kind: found[f"{kind} at"] for kind in ("missing", "repeated", "changed")} == {
+        "missing": f"{topic}/0: 3",
+        "repeated": f"{topic}/0: 70; {topic}/1: 20",
+        "changed": f"{topic}/0: 70; {topic}/1: 33 40",
+    }
+    rows.unpersist()
+
+
+WRONG = [("lost", 0, 3), ("repeated", 1, 20), ("changed", 1, 33), ("header", 1, 40)]
+
+
+def test_reconcile_compares_what_the_broker_still_has(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    from tests.wire.test_messages import delete_until
+
+    path = tmp_path / "lake"
+    write(broker, topic, [f"{number:03}" for number in range(40)])
+    run_archive(broker, spark, topic, path)
+    delete_until(broker.kafka, topic, 5)
+    found = reconciled(broker, spark, path, archived(spark, path))
+    assert (found["offsets gone from the broker"], found["records equal"]) == (5, 35)
+    assert [found[kind] for kind in ("missing", "repeated", "changed", "invented")] == [0, 0, 0, 0]
+
+
+# -- replay
+
+
+def test_replay_sends_a_range_of_times_again_in_order(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    from spark.messages import messages
+    from spark.replay import ReplayOptions, replay
+
+    path = tmp_path / "lake"
+    for day in range(3):
+        write(broker, topic, [f"{day}{number:02}" for number in range(20)], at_ms=LONG_AGO_MS + day * DAY_MS)
+    run_archive(broker, spark, topic, path)
+    target = f"{topic}-again"
+    create_topic(broker.kafka, target, QUEUES)
+    sent = replay(
+        archived(spark, path),
+        ReplayOptions(broker.kafka, [topic], target, LONG_AGO_MS + DAY_MS, LONG_AGO_MS + 2 * DAY_MS),
+    )
+    assert sent["rows"] == 20
+    seen = messages(spark.session, target, bootstrap=broker.kafka).orderBy("queue", "offset").collect()
+    assert [(row.queue, bytes(row.body)) for row in seen] == [
+        (number % 2, b"1%02d" % number) for number in sorted(range(20), key=lambda number: number % 2)
+    ]
+    assert {(bytes(row.key), row.properties["n"]) for row in seen} == {(b"key", str(number)) for number in range(20)}
+
+
+def test_replay_keeps_the_original_spacing(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    """At twice the speed, messages 6 s apart are stored at least 3 s apart, by the broker's clock."""
+    from spark.messages import messages
+    from spark.replay import ReplayOptions, replay
+
+    path = tmp_path / "lake"
+    write(broker, topic, ["a", "b"], at_ms=LONG_AGO_MS)
+    write(broker, topic, ["c"], at_ms=LONG_AGO_MS + 6000)
+    run_archive(broker, spark, topic, path)
+    target = f"{topic}-again"
+    create_topic(broker.kafka, target, QUEUES, {"message.timestamp.type": "LogAppendTime"})
+    replay(archived(spark, path), ReplayOptions(broker.kafka, to=target, speed=2))
+    rows = messages(spark.session, target, bootstrap=broker.kafka).selectExpr(
+        "cast(body as string) as text", "unix_millis(store_time) as at_ms"
+    )
+    at_ms = {row.text: row.at_ms for row in rows.collect()}
+    assert at_ms["c"] - max(at_ms["a"], at_ms["b"]) >= 2990  # Clocks count whole milliseconds.
