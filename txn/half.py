@@ -1,0 +1,418 @@
+"""Half messages: sent but not decided, and when to ask their producers what became of them.
+
+    state        commit       rollback       unknown     a look, asked less than `checks_max` times   the look after
+    unheard of   UnknownHalf  UnknownHalf    -           -                                            -
+    open         committed    rolled back    open        open, asked; next look an interval later     given up
+    committed    repeated(1)  Decided        -           -                                            -
+    rolled back  Decided      repeated(1)    -           -                                            -
+    given up     Decided      Decided        -           -                                            -
+
+(1) The same verdict once more changes nothing, and is no error. Whoever is open past its last day is given up, too.
+
+A half message is named by its offset in the one queue that all of them lie in, from which it never moves; offsets rise.
+It is first looked at when it has had its immunity, then once in each interval, until it was asked `checks_max` times.
+`judge` and `due` only say what to do. The caller appends that, and then `prepared`, `decided` and `looked` change the
+state, live and at recovery alike.
+
+A million open ones take 33 MB: columns of numbers in pages, kept by offset, and pages in a heap by their next look.
+
+    pages     [ 17 18 21 22 .. ]  [ 530 531 .. ]  [ 2014 ]        a decided one is a hole, until half are holes: then
+    due        +6 .. +4 ..         +9 ..           +11            the page is written anew, and joined to its neighbour
+    heap      (+4, page 1)  (+9, page 2)  (+11, page 3)           if both fit into one
+
+So nothing is done for an open one between two looks, and one that cannot be asked is in nobody's way. Times are wall
+milliseconds. What RocketMQ does: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java. There each check
+appends the half message again, under a new offset, and a late verdict for the old one decides it twice.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import compress
+from typing import Final, NamedTuple, TypeAlias
+
+PAGE_MAX: Final = 1024  # Half messages of one page: the unit of work of a look.
+VERDICTS_KEPT: Final = 1 << 16  # Of the last so many half messages the verdict is known.
+CHECKS_MAX: Final = 255  # What a byte can count.
+
+_HOLE: Final = -1  # In the place of a due time: decided.
+
+
+class Verdict(IntEnum):
+    """How a half message ended; the numbers are in the log."""
+
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    GIVEN_UP = 3  # Asked about in vain: put aside for people to look at.
+
+
+class UnknownHalf(Exception):
+    """There is no such half message, or it was decided long ago."""
+
+
+class AlreadyDecided(Exception):
+    """It was decided otherwise."""
+
+    def __init__(self, offset: int, verdict: Verdict) -> None:
+        super().__init__(f"half message {offset} was {verdict.name.lower().replace('_', ' ')}")
+        self.verdict = verdict
+
+
+class Half(NamedTuple):
+    """One open half message."""
+
+    offset: int
+    stored_ms: int
+    due_ms: int  # of the next look
+    checks: int  # so far
+    asker: str  # whom to ask: opaque here
+
+
+class OpenPage(NamedTuple):
+    """Open half messages by offset, as a snapshot has them: columns, little-endian."""
+
+    offsets: bytes  # u64
+    stored_ms: bytes  # i64
+    dues_ms: bytes  # i64
+    checks: bytes
+    askers: bytes  # u32
+    asker_names: dict[int, str]  # by the numbers above
+
+
+class HalfMessages:
+    """All of them. Invariant: `looked`, `decided` and `prepared` alone change it."""
+
+    def __init__(self, *, immunity_ms: int, interval_ms: int, checks_max: int, open_ms_max: int) -> None:
+        assert checks_max < CHECKS_MAX, f"{checks_max} checks do not fit into a byte"
+        self.checks_max = checks_max
+        self._immunity_ms, self._interval_ms, self._open_ms_max = immunity_ms, interval_ms, open_ms_max
+        self._pages: list[_Page] = []  # by offset
+        self._starts: list[int] = []  # Invariant: the first offset of each page, holes included.
+        self._heap: list[tuple[int, int, _Page]] = []  # by due time and number; those of pages that are gone stay in
+        self._pages_made = 0  # numbers them, so that equal times never compare pages
+        self._askers = _Askers()
+        self._count = 0
+        self._verdicts = _Verdicts()
+
+    # -- Asking
+
+    def __len__(self) -> int:
+        """Count the open ones."""
+        return self._count
+
+    def __contains__(self, offset: int) -> bool:
+        return self._find(offset) is not None
+
+    @property
+    def first_offset(self) -> int | None:
+        """The oldest open one: nothing from here on may be lost. None if there is none."""
+        return self._pages[0].first_open() if self._pages else None
+
+    def find(self, offset: int) -> Half | None:
+        found = self._find(offset)
+        return None if found is None else self._half(*found)
+
+    def open(self, since: int = 0) -> Iterator[Half]:
+        """Give the open ones from that offset on; nothing may change meanwhile."""
+        for page in self._pages[max(0, bisect_right(self._starts, since) - 1) :]:
+            for at, offset in enumerate(page.offsets):
+                if offset >= since and page.dues_ms[at] != _HOLE:
+                    yield self._half(page, at)
+
+    def counts_by_asker(self) -> dict[str, int]:
+        return self._askers.counts()
+
+    def judge(self, offset: int, verdict: Verdict) -> bool:
+        """Tell whether this verdict is to be carried out; False if it was before.
+
+        Raises UnknownHalf, AlreadyDecided.
+        """
+        if self._find(offset) is not None:
+            return True
+        known = self._verdicts.get(offset)
+        if known is None:
+            raise UnknownHalf(f"there is no half message {offset}")
+        if known != verdict:
+            raise AlreadyDecided(offset, known)
+        return False
+
+    # -- Time
+
+    def next_deadline_ms(self) -> int | None:
+        """Give a time before which nothing is to be looked at; None: nothing is open."""
+        heap = self._heap
+        while heap and not heap[0][2].open_count:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_ms: int, count_max: int) -> list[Half]:
+        """Name up to `count_max` to look at now, about the longest due first; they stay due until `looked`."""
+        found: list[Half] = []
+        seen: list[_Page] = []
+        while len(found) < count_max and (due_ms := self.next_deadline_ms()) is not None and due_ms <= now_ms:
+            page = heappop(self._heap)[2]
+            if due_ms != page.heap_ms:
+                continue  # It has an earlier place in the heap, or had one.
+            seen.append(page)
+            page.heap_ms = _NEVER_MS  # It may be in the heap twice under one time.
+            places = [at for at, each_ms in enumerate(page.dues_ms) if _HOLE < each_ms <= now_ms]
+            found += [self._half(page, at) for at in places[: count_max - len(found)]]
+        for page in seen:
+            self._push(page, page.earliest_ms())
+        return found
+
+    def is_last_look(self, half: Half, now_ms: int) -> bool:
+        """Say whether this look gives it up instead of asking: it was asked often enough, or was open for too long."""
+        return half.checks >= self.checks_max or now_ms - half.stored_ms >= self._open_ms_max
+
+    # -- Changing
+
+    def prepared(self, offset: int, asker: str, stored_ms: int, immunity_ms: int | None = None) -> None:
+        """Take note of a half message; without an immunity of its own it has the usual one."""
+        wait_ms = self._immunity_ms if immunity_ms is None else immunity_ms
+        self._add(offset, stored_ms, stored_ms + min(wait_ms, self._open_ms_max), 0, asker)
+        self._verdicts.forget(offset)
+
+    def decided(self, offset: int, verdict: Verdict) -> None:
+        found = self._find(offset)
+        if found is None:
+            return  # A start reads this from a place in the log where its half message is over already.
+        page, at = found
+        self._askers.release(page.askers[at])
+        page.dues_ms[at] = _HOLE
+        page.open_count -= 1
+        self._count -= 1
+        self._verdicts.put(offset, verdict)
+        if page.open_count * 2 <= len(page.offsets):
+            self._tidy(page)
+
+    def looked(self, offsets: Iterable[int], now_ms: int) -> None:
+        """Count a look at these, and put the next one an interval later."""
+        for offset in offsets:
+            found = self._find(offset)
+            if found is None:
+                continue
+            page, at = found
+            last_ms = page.stored_ms[at] + self._open_ms_max
+            next_ms = now_ms + self._interval_ms
+            page.dues_ms[at] = min(next_ms, last_ms) if last_ms > now_ms else next_ms
+            page.checks[at] = min(CHECKS_MAX, page.checks[at] + 1)
+            if page.dues_ms[at] < page.heap_ms:
+                self._push(page, page.dues_ms[at])
+
+    # -- Snapshots
+
+    def snapshot(self) -> Iterator[OpenPage]:
+        for page in self._pages:
+            names = {number: self._askers.name(number) for number in {*page.askers} if self._askers.name(number)}
+            offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, page.open_columns())
+            yield OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
+
+    def restore(self, saved: OpenPage) -> None:
+        """Take a page of a snapshot; what is known already is left as it is."""
+        offsets, stored_ms, dues_ms, checks, askers = map(_from_bytes, COLUMN_CODES, saved[:5])
+        for offset, stored, due, count, number in zip(offsets, stored_ms, dues_ms, checks, askers, strict=True):
+            self._add(offset, stored, due, count, saved.asker_names[number])
+
+    def verdicts(self) -> tuple[int, bytes]:
+        """Give the offset behind the last verdict that is kept, and the verdicts up to it, 0 where there is none."""
+        return self._verdicts.snapshot()
+
+    def restore_verdicts(self, end_offset: int, verdicts: bytes) -> None:
+        self._verdicts.restore(end_offset, verdicts)
+
+    # -- Pages
+
+    def _find(self, offset: int) -> "tuple[_Page, int] | None":
+        number = bisect_right(self._starts, offset) - 1
+        if number < 0:
+            return None
+        page = self._pages[number]
+        at = bisect_left(page.offsets, offset)
+        if at == len(page.offsets) or page.offsets[at] != offset or page.dues_ms[at] == _HOLE:
+            return None
+        return page, at
+
+    def _half(self, page: "_Page", at: int) -> Half:
+        return Half(
+            page.offsets[at],
+            page.stored_ms[at],
+            page.dues_ms[at],
+            page.checks[at],
+            self._askers.name(page.askers[at]),
+        )
+
+    def _add(self, offset: int, stored_ms: int, due_ms: int, checks: int, asker: str) -> None:
+        page = self._pages[-1] if self._pages else None
+        if page is not None and offset <= page.offsets[-1]:
+            return  # A snapshot's, appended again.
+        if page is None or len(page.offsets) >= PAGE_MAX:
+            self._pages_made += 1
+            page = _Page(self._pages_made)
+            self._pages.append(page)
+            self._starts.append(offset)
+        page.offsets.append(offset)
+        page.stored_ms.append(stored_ms)
+        page.dues_ms.append(due_ms)
+        page.checks.append(checks)
+        page.askers.append(self._askers.take(asker))
+        page.open_count += 1
+        self._count += 1
+        if due_ms < page.heap_ms:
+            self._push(page, due_ms)
+
+    def _push(self, page: "_Page", due_ms: int) -> None:
+        """Give the page its place in the heap; an older place of it is passed over from now on."""
+        if due_ms < _NEVER_MS:
+            page.heap_ms = due_ms
+            heappush(self._heap, (due_ms, page.number, page))
+
+    def _tidy(self, page: "_Page") -> None:
+        """Write the page anew without its holes; an empty one goes, and two that fit into half a page become one."""
+        number = bisect_right(self._starts, page.offsets[0]) - 1
+        if not page.open_count:
+            del self._pages[number], self._starts[number]
+            return
+        page.drop_holes()
+        self._starts[number] = page.offsets[0]
+        if number and len(self._pages[number - 1].offsets) + len(page.offsets) <= PAGE_MAX // 2:
+            before = self._pages[number - 1]
+            before.join(page)
+            del self._pages[number], self._starts[number]
+            if page.heap_ms < before.heap_ms:
+                self._push(before, page.heap_ms)
+            page.open_count = 0  # Its places in the heap are passed over.
+
+
+_NEVER_MS: Final = 1 << 62
+COLUMN_CODES: Final = "QqqBI"
+_Column: TypeAlias = "array[int]"
+
+
+class _Page:
+    """Up to PAGE_MAX half messages with neighbouring offsets."""
+
+    __slots__ = ("askers", "checks", "dues_ms", "heap_ms", "number", "offsets", "open_count", "stored_ms")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.offsets: _Column = array("Q")
+        self.stored_ms: _Column = array("q")
+        self.dues_ms: _Column = array("q")  # _HOLE: decided
+        self.checks: _Column = array("B")
+        self.askers: _Column = array("I")
+        self.open_count = 0
+        self.heap_ms = _NEVER_MS  # Its valid place in the heap. Invariant: nothing in it is due before.
+
+    def first_open(self) -> int:
+        return next(offset for offset, due_ms in zip(self.offsets, self.dues_ms, strict=True) if due_ms != _HOLE)
+
+    def earliest_ms(self) -> int:
+        return min((due_ms for due_ms in self.dues_ms if due_ms != _HOLE), default=_NEVER_MS)
+
+    def open_columns(self) -> list[_Column]:
+        """Give the columns without the holes."""
+        columns = [self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers]
+        if self.open_count == len(self.offsets):
+            return columns
+        is_open = [due_ms != _HOLE for due_ms in self.dues_ms]
+        return [array(column.typecode, compress(column, is_open)) for column in columns]
+
+    def drop_holes(self) -> None:
+        self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers = self.open_columns()
+
+    def join(self, after: "_Page") -> None:
+        self.offsets += after.offsets
+        self.stored_ms += after.stored_ms
+        self.dues_ms += after.dues_ms
+        self.checks += after.checks
+        self.askers += after.askers
+        self.open_count += after.open_count
+
+
+def _to_bytes(column: _Column) -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_bytes(code: str, raw: bytes) -> _Column:
+    column: _Column = array(code)
+    column.frombytes(raw)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+class _Askers:
+    """Numbers for names, each for as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        self._uses: list[int] = []
+        self._free: list[int] = []
+
+    def name(self, number: int) -> str:
+        return self._names[number]
+
+    def take(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self._free.pop() if self._free else len(self._names)
+            if number == len(self._names):
+                self._names.append(name)
+                self._uses.append(0)
+            self._names[number] = name
+        self._uses[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        self._uses[number] -= 1
+        if not self._uses[number]:
+            del self._numbers[self._names[number]]
+            self._names[number] = ""
+            self._free.append(number)
+
+    def counts(self) -> dict[str, int]:
+        return {name: self._uses[number] for name, number in self._numbers.items()}
+
+
+class _Verdicts:
+    """The verdicts of the last VERDICTS_KEPT half messages, in a ring by offset."""
+
+    def __init__(self) -> None:
+        self._end_offset = 0
+        self._ring = bytearray(VERDICTS_KEPT)
+
+    def get(self, offset: int) -> Verdict | None:
+        if not self._end_offset - VERDICTS_KEPT <= offset < self._end_offset:
+            return None
+        number = self._ring[offset % VERDICTS_KEPT]
+        return Verdict(number) if number else None
+
+    def forget(self, offset: int) -> None:
+        """Make room for a new half message."""
+        if offset >= self._end_offset:
+            self._ring[offset % VERDICTS_KEPT] = 0
+            self._end_offset = offset + 1
+
+    def put(self, offset: int, verdict: Verdict) -> None:
+        if offset >= self._end_offset - VERDICTS_KEPT:
+            self._ring[offset % VERDICTS_KEPT] = verdict
+
+    def snapshot(self) -> tuple[int, bytes]:
+        at = self._end_offset % VERDICTS_KEPT
+        return self._end_offset, bytes(self._ring[at:] + self._ring[:at]).lstrip(b"\0")
+
+    def restore(self, end_offset: int, verdicts: bytes) -> None:
+        if end_offset < self._end_offset:
+            return  # A snapshot's, appended again.
+        self._end_offset = end_offset
+        whole = bytearray(verdicts.rjust(VERDICTS_KEPT, b"\0"))
+        at = end_offset % VERDICTS_KEPT
+        self._ring = whole[VERDICTS_KEPT - at :] + whole[: VERDICTS_KEPT - at]
