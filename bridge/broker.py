@@ -29,6 +29,7 @@ from bridge.keeper import Keeper
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.hooked import HookedConnection
+from bridge.rocketmq.transactions import Checks
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
 from protocol.rocketmq.message_id import pack_host
@@ -189,10 +190,12 @@ class Broker(Core):
         self.keeper = Keeper(
             self.store,
             lambda: [*self.topics.all()],
+            self.halves.first_kept,
             lambda now_ms: self.positions.expire(now_ms, lambda group: self.families.active(group) is not None),
             self.options.retention.check_interval_ms,
             mono_ms,
         )
+        self.transaction_checks = Checks(self)
         add = self.ticker.add
         add("held requests", self.purgatory.next_deadline_ms, lambda now_ms, mono_ms: self.purgatory.advance(mono_ms))
         add(
@@ -216,6 +219,8 @@ class Broker(Core):
             lambda now_ms, mono_ms: self.transactions.expire(now_ms),
             is_wall=True,
         )
+        checks = self.transaction_checks
+        add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)

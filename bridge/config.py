@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
+from txn.half import CHECKS_MAX
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -321,12 +323,20 @@ class TxnOptions(_Section, frozen=True):
     """Transactions."""
 
     check_interval_ms: Annotated[
-        int, _setting("time between two looks for open half messages", rocketmq="transactionCheckInterval", ge=1)
+        int, _setting("time between two checks of a half message", rocketmq="transactionCheckInterval", ge=1)
     ] = 30 * SECOND_MS
     immunity_ms: Annotated[
         int, _setting("age from which a half message is checked", rocketmq="transactionTimeOut", ge=0)
     ] = 6 * SECOND_MS
-    check_max: Annotated[int, _setting("checks before it is given up", rocketmq="transactionCheckMax", ge=1)] = 15
+    check_max: Annotated[
+        int, _setting("checks before it is given up", rocketmq="transactionCheckMax", ge=1, le=CHECKS_MAX - 1)
+    ] = 15
+    half_ms: Annotated[
+        int, _setting("a half message that is open for so long is given up", rocketmq="fileReservedTime", ge=1)
+    ] = 72 * HOUR_MS
+    half_max: Annotated[
+        int, _setting("open half messages, 33 bytes of memory each; further ones are answered `system busy`", ge=1)
+    ] = 2_000_000
     timeout_max_ms: Annotated[
         int, _setting("greatest timeout of a Kafka transaction", kafka="transaction.max.timeout.ms", ge=1)
     ] = 15 * MINUTE_MS

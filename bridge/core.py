@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bridge.config import Options
 from bridge.families import Families
+from bridge.half_messages import Halves
 from bridge.kafka.group_coordinator import GroupCoordinator
 from bridge.kafka.groups import Waiter
 from bridge.kafka.metadata import MetadataCache
@@ -57,6 +58,7 @@ class Core:
         self.producers = Producers(self.ledger, options.kafka)
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, options)
         self.isolation = self.transactions.isolation
+        self.halves = Halves(self.ledger, options.txn)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
@@ -83,6 +85,7 @@ class Core:
         self.publisher = Publisher(turn_log, self.producers, self.transactions, self.metrics, self.options)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.publisher.store_host = self.reader.store_host = store_host
+        self.halves.attach(self.store, self.topics, store_host)
         self.store.on_visible = self.purgatory.on_visible
         self._cluster.name_if_new(now_ms)
 

@@ -50,12 +50,14 @@ class Keeper:
         self,
         store: KeptStore,
         topics: Callable[[], Sequence[Topic]],
+        first_kept: Callable[[Queue], int | None],
         expire_positions: Callable[[int], None],
         retention_interval_ms: int,
         mono_ms: int,
     ) -> None:
         self._store = store
         self._topics = topics
+        self._first_kept = first_kept  # From which offset on a queue must be left alone; None: all may go.
         self._expire_positions = expire_positions
         self.removed_segments = 0
         self.trimmed_queues = 0
@@ -117,7 +119,10 @@ class Keeper:
             keep_records=settings.retention_records,
             now_ms=now_ms,
         )
-        if start_offset is not None:
+        first_kept = self._first_kept(queue)
+        if start_offset is not None and first_kept is not None:
+            start_offset = min(start_offset, first_kept)
+        if start_offset is not None and start_offset > queue.start_offset:
             self._store.trim(queue, start_offset, now_ms)
             self.trimmed_queues += 1
 

@@ -199,7 +199,13 @@ class Publisher:
         self._metrics.bytes_in["rocketmq"] += size
         return frames
 
-    def _check_message(self, message: Message, text: str) -> None:
+    def check_half(self, topic: Topic, message: Message) -> None:
+        """Raise what `rocketmq` would for a half message if it were committed now."""
+        if not topic.may_produce:
+            raise ProduceRefused(f"topic {topic.name} is the broker's own")
+        self._check_message(message, message.properties.decode("latin-1"), is_half=True)
+
+    def _check_message(self, message: Message, text: str, *, is_half: bool = False) -> None:
         raw = message.properties
         if len(message.body) > self._body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
             raise MessageTooLarge(
@@ -208,7 +214,7 @@ class Publisher:
             )
         for mark in _ROCKETMQ_MARKS:
             if mark in text:
-                _check_wishes(raw)
+                _check_wishes(raw, is_half=is_half)
                 return
 
 
@@ -228,13 +234,16 @@ def _has_timer_name(data: bytes) -> bool:
     return at >= 0 and data.find(_TIMER_PREFIX, at - _UNDERSCORE_AT) >= 0
 
 
-def _check_wishes(raw: bytes) -> None:
-    """Refuse properties that ask for a delay or a transaction; a level of 0 and TRAN_MSG=false ask for nothing."""
+def _check_wishes(raw: bytes, *, is_half: bool) -> None:
+    """Refuse properties that ask for a delay or a transaction; a level of 0 and TRAN_MSG=false ask for nothing.
+
+    Half messages do not come this way, except to be checked.
+    """
     found = properties.parse(raw)
     level = found.get(properties.DELAY, _NO_LEVEL)
     if level.strip() != _NO_LEVEL or any(name in found for name in TIMER_NAMES):
         raise NotSupported("delayed messages are not supported")
-    if found.get(properties.TRAN_MSG, "").lower() == "true":  # Boolean.parseBoolean
+    if found.get(properties.TRAN_MSG, "").lower() == "true" and not is_half:  # Boolean.parseBoolean
         raise NotSupported("transactional messages are not supported")
 
 

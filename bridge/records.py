@@ -181,6 +181,34 @@ class TransactionalIdsForgotten(_Record, frozen=True, tag=58):
     transactional_ids: Sequence[str]
 
 
+# -- Half messages: prepared and decided by their frames, so only what these do not say
+
+
+class HalvesLooked(_Record, frozen=True, tag=50):
+    """These half messages were due, and their producers asked if any was there."""
+
+    offsets: Sequence[int]
+    at_ms: int
+
+
+class HalvesOpen(_Record, frozen=True, tag=51):
+    """Only in snapshots: a page of `txn.half.OpenPage`."""
+
+    offsets: bytes
+    stored_ms: bytes
+    dues_ms: bytes
+    checks: bytes
+    askers: bytes
+    asker_names: Mapping[int, str]
+
+
+class HalfVerdicts(_Record, frozen=True, tag=52):
+    """Only in snapshots: the verdicts of the last half messages, a byte each, up to the one before `end_offset`."""
+
+    end_offset: int
+    verdicts: bytes
+
+
 Record = (
     ClusterNamed
     | TopicCreated
@@ -198,6 +226,9 @@ Record = (
     | TransactionGrew
     | QueueTransactions
     | TransactionalIdsForgotten
+    | HalvesLooked
+    | HalvesOpen
+    | HalfVerdicts
 )
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -31,11 +31,14 @@ from protocol.rocketmq.flags import PERM_INHERIT, PERM_READ_WRITE
 from protocol.rocketmq.names import (
     AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
+    HALF_TOPIC,
     NOT_ALLOWED_TO_SEND,
+    OP_HALF_TOPIC,
     REPLY_SUFFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
     TRACE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
 )
 from store.entry import Promise, Slot
 from store.queue import Queue
@@ -101,6 +104,9 @@ def system_topics(cluster: str, broker: str) -> Collection[SystemTopic]:
         SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT),
         SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
         SystemTopic(TRACE_TOPIC, 1, may_produce=True),
+        SystemTopic(HALF_TOPIC, 1),
+        SystemTopic(OP_HALF_TOPIC, 1),
+        SystemTopic(TRANS_CHECK_MAX_TIME_TOPIC, 1),
     )
 
 

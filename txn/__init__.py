@@ -2,7 +2,8 @@
 
     coordinator   Kafka's transactional ids as a state machine: a table of who may do what, and when
     isolation     of each queue: where its last stable offset is, and which of its records were aborted
+    half          RocketMQ's half messages: what may become of each, and when to ask its producer
 
-Neither appends anything, nor knows a wire form: `bridge/transactions.py` asks them, appends the decision to the log,
-and has them follow it.
+None appends anything, nor knows a wire form: `bridge/transactions.py` and `bridge/half_messages.py` ask them, append
+the decision to the log, and have them follow it.
 """

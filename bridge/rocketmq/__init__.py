@@ -12,6 +12,7 @@ from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
 from bridge.rocketmq.retry import send_back
 from bridge.rocketmq.send import send_message
+from bridge.rocketmq.transactions import end_transaction
 from bridge.rocketmq.view import view_message
 from protocol.rocketmq.codes import RequestCode as Code
 
@@ -31,6 +32,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.VIEW_MESSAGE_BY_ID: view_message,
     Code.QUERY_MESSAGE: query_message,
     Code.CONSUMER_SEND_MSG_BACK: send_back,
+    Code.END_TRANSACTION: end_transaction,
     # -- Offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,

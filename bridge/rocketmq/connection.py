@@ -58,7 +58,7 @@ class RocketMQConnection(Connection):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self.asked = Asked()  # Of the name server.
-        self.is_member = False  # It sent a heartbeat; its end will be told to `broker.rocketmq_members`.
+        self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
         self.packed_peer = NO_HOST  # As the born host of its messages.
         self._durable: Waiting = deque()  # Answers that wait for the next fsync,

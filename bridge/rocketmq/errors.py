@@ -5,6 +5,7 @@ A producer tries again after 1, 2, 14, 16 and 17; every other code reaches its u
 
 from typing import Final
 
+from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
 from bridge.rocketmq.group_configs import TooManyGroups
@@ -16,6 +17,7 @@ from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.names import IllegalName
 from protocol.rocketmq.tags import IllegalExpression
 from store.errors import EntryTooLarge, StoreError
+from txn.half import AlreadyDecided, UnknownHalf
 
 REMARK_CHARACTERS_MAX: Final = 1024
 
@@ -41,6 +43,9 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (InvalidQueueCount, ResponseCode.INVALID_PARAMETER),
     (InvalidConfig, ResponseCode.INVALID_PARAMETER),
     (TooManyTopics, ResponseCode.SYSTEM_ERROR),
+    (UnknownHalf, ResponseCode.SYSTEM_ERROR),  # As Java's broker says of any half message that it does not find.
+    (AlreadyDecided, ResponseCode.TRANSACTION_FAILED),
+    (TooManyHalves, ResponseCode.SYSTEM_BUSY),
     (TooManyMembers, ResponseCode.SYSTEM_ERROR),
     (TooManyGroups, ResponseCode.SYSTEM_ERROR),
     (TooManyPositions, ResponseCode.SYSTEM_ERROR),

@@ -10,7 +10,7 @@ The object is pure: channels are any hashable things, times are monotonic millis
 group's members or subscriptions is returned, for the caller to tell that group (NOTIFY_CONSUMER_IDS_CHANGED).
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from protocol.names import group_of_rocketmq
@@ -125,7 +125,22 @@ class Members(Generic[Channel]):
         found = self.consumers.get(group)
         return tuple(found.channels) if found is not None else ()
 
+    def producer_channels(self, group: str) -> Sequence[Channel]:
+        """All channels of a producer group."""
+        return tuple(self.producers.get(group, ()))
+
     # -- Telling
+
+    def note_producer(self, channel: Channel, client: Client, group: str) -> None:
+        """Count the channel among its group's producers before its first heartbeat says so, if there is room."""
+        _, producing = self._groups_of.setdefault(channel, (set(), set()))
+        if group in producing or len(group) > NAME_CHARACTERS_MAX or self._membership_count >= self._memberships_max:
+            return
+        if group not in self.producers and len(self.consumers) + len(self.producers) >= self._groups_max:
+            return
+        producing.add(group)
+        self._membership_count += 1
+        self.producers.setdefault(group, {})[channel] = client
 
     def heartbeat(self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int) -> list[str]:
         """Take a heartbeat; return the consumer groups that it changed. Raises TooManyMembers and takes nothing."""

@@ -49,11 +49,23 @@ def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: Remo
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
     client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version)
     changed = broker.rocketmq_members.heartbeat(connection, client, data, broker.clock.mono_ms())
+    _watch(broker, connection)
+    _tell(broker, changed)
+    return answer(command)
+
+
+def note_producer(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, group: str) -> None:
+    """Count a connection among the producers of a group before its first heartbeat says so."""
+    client = Client("", command.language[:NAME_CHARACTERS_MAX], command.version)
+    broker.rocketmq_members.note_producer(connection, client, group)
+    _watch(broker, connection)
+
+
+def _watch(broker: "Broker", connection: "RocketMQConnection") -> None:
+    """Take the connection out of its groups when it closes."""
     if not connection.is_member:
         connection.is_member = True
         connection.on_close.append(lambda: _tell(broker, broker.rocketmq_members.closed(connection)))
-    _tell(broker, changed)
-    return answer(command)
 
 
 def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:

@@ -1,8 +1,9 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
 The checks come in RocketMQ's order, because they decide the code: name, topic (made from its template when it is not
-there), queue, then what the door says (`bridge/publish.py`). The answer carries the place of the record; it waits for
-the log unless the message says `WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+there), queue, then what the door says (`bridge/publish.py`). A half message of a transaction goes another way from
+there (`transactions.py`). The answer carries the place of the record; it waits for the log unless the message says
+`WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.publish import TIMER_NAMES
-from bridge.rocketmq import retry
+from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
 from protocol.rocketmq import batch, flags, properties, remoting
@@ -50,7 +51,10 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         assert isinstance(command.body, memoryview), "decoded from a frame"
         own, unique_key = _with_unique_key(raw)
         messages = [_message(connection, request, request.flag, command.body, own)]
-    slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
+    if not is_batch and properties.TRAN_MSG in request.properties and transactions.is_half(messages[0]):
+        slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, messages[0])
+    else:
+        slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
     ids = message_ids(store_host, [position for position, _, _ in slots])
     waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"

@@ -268,6 +268,7 @@ class CheckTransactionRequest(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
 # -- Topics and groups

@@ -50,14 +50,6 @@ def test_delay_asked_for_by_a_rocketmq_level(broker: Broker, agents: Agents, top
     expect_nothing_else(broker, topic)
 
 
-@pytest.mark.parametrize("version", ["5.5", "4.9"])
-def test_rocketmq_transaction(broker: Broker, agents: Agents, topic: str, version: str) -> None:
-    message = Message(b"half").as_rocketmq_json()
-    with pytest.raises(AgentError, match="transactional messages are not supported"):
-        agents.rocketmq(version).call("send_transaction", namesrv=broker.namesrv, topic=topic, messages=[message])
-    expect_nothing_else(broker, topic)
-
-
 def test_message_over_the_limit(broker: Broker, agents: Agents, topic: str) -> None:
     kafka = KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3")
     rocketmq = RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json")

@@ -53,7 +53,12 @@ class NotedStore:
 def topics(*queue_counts: int, delete: bool = True) -> list[Topic]:
     settings = SimpleNamespace(delete=delete, retention_ms=1000, retention_bytes=-1, retention_records=7)
     return [
-        cast(Topic, SimpleNamespace(settings=settings, queues=[SimpleNamespace(number=n) for n in range(count)]))
+        cast(
+            Topic,
+            SimpleNamespace(
+                settings=settings, queues=[SimpleNamespace(number=n, start_offset=0) for n in range(count)]
+            ),
+        )
         for count in queue_counts
     ]
 
@@ -63,8 +68,14 @@ class Bench:
         self.store = NotedStore()
         self.expired_at: list[int] = []
         self.mono_ms = 0
+        self.first_kept: dict[int, int] = {}  # by the queue's number
         found = topics(*queue_counts, delete=delete)
-        self.keeper = Keeper(self.store, lambda: found, self.expired_at.append, RETENTION_INTERVAL_MS, 0)
+        self.keeper = Keeper(
+            self.store, lambda: found, self._first_kept, self.expired_at.append, RETENTION_INTERVAL_MS, 0
+        )
+
+    def _first_kept(self, queue: Queue) -> int | None:
+        return self.first_kept.get(cast(Any, queue).number)
 
     def run_until(self, mono_ms: int) -> int:
         """Run all that is due by then; returns the number of runs."""
@@ -81,6 +92,13 @@ def test_retention_looks_at_every_queue_and_then_at_the_segments() -> None:
     bench.run_until(RETENTION_INTERVAL_MS)
     assert bench.store.trimmed == [1, 2, 1]
     assert (bench.store.removals, bench.keeper.removed_segments, bench.keeper.trimmed_queues) == (1, 2, 3)
+
+
+def test_what_somebody_still_needs_is_kept() -> None:
+    bench = Bench(5)
+    bench.first_kept = {2: 1, 3: 0, 4: 9}
+    bench.run_until(RETENTION_INTERVAL_MS)
+    assert bench.store.trimmed == [1, 1, 4]
 
 
 def test_many_queues_are_looked_at_in_slices() -> None:

@@ -30,6 +30,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
@@ -40,6 +41,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Apache RocketMQ's own Java client behind JSON lines. The header form is the client's system property, one for each JVM. */
 final class RocketmqAgent {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
+    private static final Map<String, Transactional> TRANSACTIONALS = new ConcurrentHashMap<>();
     private static final Map<String, Push> PUSHES = new ConcurrentHashMap<>();
     private static final Map<String, Load> LOADS = new ConcurrentHashMap<>();
     private static final AtomicInteger COUNT = new AtomicInteger();
@@ -57,7 +59,10 @@ final class RocketmqAgent {
         commands.put("close", args -> PUSHES.remove(name(args)).close());
         commands.put("offsets", RocketmqAgent::offsets);
         commands.put("committed", RocketmqAgent::committed);
-        commands.put("send_transaction", RocketmqAgent::sendTransaction);
+        commands.put("tx_open", args -> TRANSACTIONALS.put(name(args), new Transactional(args)) == null);
+        commands.put("tx_send", args -> TRANSACTIONALS.get(name(args)).send(args));
+        commands.put("tx_checked", args -> TRANSACTIONALS.get(name(args)).drain());
+        commands.put("tx_close", args -> TRANSACTIONALS.remove(name(args)).close());
         commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
         commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
@@ -147,26 +152,74 @@ final class RocketmqAgent {
         return ids;
     }
 
-    private static Object sendTransaction(JsonObject args) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(unique("transaction"));
-        producer.setInstanceName(unique("transaction"));
-        producer.setNamesrvAddr(args.get("namesrv").getAsString());
-        producer.setTransactionListener(new TransactionListener() {
-            @Override
-            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                return LocalTransactionState.COMMIT_MESSAGE;
-            }
+    /**
+     * A TransactionMQProducer. Each message says by its properties "local" and "check" (commit, rollback, unknown) what
+     * its transaction and a later check give; what it was checked for is kept until "tx_checked".
+     */
+    private static final class Transactional implements TransactionListener {
+        private final TransactionMQProducer producer;
+        private final List<Object> checked = new ArrayList<>();
+        private final String check; // for all messages, if it is not empty
 
-            @Override
-            public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.COMMIT_MESSAGE;
+        Transactional(JsonObject args) throws Exception {
+            check = Agent.text(args, "check", "");
+            producer = new TransactionMQProducer(Agent.text(args, "group", unique("transaction")));
+            producer.setInstanceName(unique("transaction"));
+            producer.setNamesrvAddr(args.get("namesrv").getAsString());
+            producer.setSendMsgTimeout(10_000);
+            producer.setTransactionListener(this);
+            producer.start();
+        }
+
+        Object send(JsonObject args) throws Exception {
+            List<Object> sent = new ArrayList<>();
+            for (Message each : messages(args)) {
+                TransactionSendResult result = producer.sendMessageInTransaction(each, null);
+                if (result.getSendStatus() != SendStatus.SEND_OK) {
+                    throw new IllegalStateException("send was answered with " + result.getSendStatus());
+                }
+                sent.add(Map.of(
+                        "msg_id", result.getMsgId(),
+                        "transaction_id", result.getTransactionId(),
+                        "half_offset", result.getQueueOffset()));
             }
-        });
-        producer.start();
-        try {
-            return stored(producer.sendMessageInTransaction(messages(args).get(0), null));
-        } finally {
+            return sent;
+        }
+
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            return state(message.getUserProperty("local"));
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            Map<String, Object> seen = seenMessage(message);
+            seen.put("transaction_id", message.getTransactionId());
+            synchronized (checked) {
+                checked.add(seen);
+            }
+            return state(check.isEmpty() ? message.getUserProperty("check") : check);
+        }
+
+        private static LocalTransactionState state(String name) {
+            return switch (name == null ? "unknown" : name) {
+                case "commit" -> LocalTransactionState.COMMIT_MESSAGE;
+                case "rollback" -> LocalTransactionState.ROLLBACK_MESSAGE;
+                default -> LocalTransactionState.UNKNOW;
+            };
+        }
+
+        Object drain() {
+            synchronized (checked) {
+                List<Object> all = new ArrayList<>(checked);
+                checked.clear();
+                return all;
+            }
+        }
+
+        Object close() {
             producer.shutdown();
+            return drain();
         }
     }
 

@@ -1,0 +1,273 @@
+"""Half messages of RocketMQ's producers: SEND with TRAN_MSG, END_TRANSACTION (37), CHECK_TRANSACTION_STATE (39).
+
+    SEND, TRAN_MSG=true     the half message; the answer says where it lies, and the producer repeats that in 37
+    37, commit, rollback    one unit (`bridge/half_messages.py`); 37, unknown: nothing, not even an answer
+    39                      one-way to a producer of the group when a look is due; it answers by 37
+
+A look that finds no producer, or none that takes what it is sent, counts as one: as at home, where after the last one
+the message goes to TRANS_CHECK_MAX_TIME_TOPIC. Who sent a half message counts as a producer of its group from then on:
+its first heartbeat may be half a minute away. A wish for a delay is judged with the half message and granted at commit.
+
+Ages are by the broker's clock, not by the time that the producer says. Source: EndTransactionProcessor.java,
+TransactionalMessageBridge.java, AbstractTransactionalMessageCheckListener.java.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bridge import forms
+from bridge.answers import Answer
+from bridge.half_messages import wishes_of
+from bridge.publish import MessageTooLarge
+from bridge.reading import Later
+from bridge.rocketmq import membership
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from bridge.topics import Topic
+from protocol.rocketmq import flags, message, properties
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.headers import CheckTransactionRequest, EndTransactionRequest, SendRequest
+from protocol.rocketmq.message import PROPERTIES_BYTES_MAX, Message
+from protocol.rocketmq.message_id import message_id
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Appended, Frame, Stored
+from store.errors import StoreError
+from txn.half import Half, UnknownHalf, Verdict
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+CHECKS_AT_ONCE: Final = 64  # Half messages that are read and asked about in one turn of the loop,
+LOOKS_AT_ONCE: Final = 1024  # and those that only count a look, for nobody is there to be asked.
+PAUSE_MS: Final = 10  # Between two such turns, so that at most about a quarter of the loop's time goes into checks.
+
+_VERDICTS: Final = {
+    flags.TRANSACTION_COMMIT: Verdict.COMMITTED,
+    flags.TRANSACTION_ROLLBACK: Verdict.ROLLED_BACK,
+}
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+_CHECKED_BYTES_MAX: Final = 64  # For TRANSACTION_CHECK_TIMES, which producers get with the message.
+_PREPARED_ONLY: Final = (properties.TRAN_MSG, properties.REAL_TOPIC, properties.REAL_QID)
+
+log = logging.getLogger("bridge")
+
+
+# -- Sending
+
+
+def is_half(sent: Message) -> bool:
+    """Say whether TRAN_MSG asks for a transaction; not on a retry of a consumer's, which may still carry it."""
+    raw = sent.properties
+    if (properties.get(raw, properties.TRAN_MSG) or "").lower() != "true":  # Boolean.parseBoolean
+        return False
+    return not (sent.reconsume_times > 0 and (properties.get(raw, properties.DELAY) or "0") != "0")
+
+
+def prepare(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: SendRequest,
+    topic: Topic,
+    queue_id: int,
+    sent: Message,
+) -> Appended:
+    """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves."""
+    broker.halves.check_room()
+    broker.publisher.check_half(topic, sent)
+    raw = sent.properties
+    added = f"REAL_TOPIC\x01{topic.rocketmq_name}\x02REAL_QID\x01{queue_id}\x02"
+    added += f"{properties.TRANSACTION_ID}\x01{properties.get(raw, properties.UNIQ_KEY)}\x02"
+    group, immunity_ms = wishes_of(raw)
+    if not group:
+        group = request.producer_group
+        added += f"PGROUP\x01{group}\x02"
+    sent.properties = properties.join(raw, added.encode())
+    if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECKED_BYTES_MAX:
+        raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
+    if connection not in broker.rocketmq_members.producers.get(group, ()):
+        membership.note_producer(broker, connection, command, group)
+    return broker.halves.prepare(sent, group, immunity_ms, broker.clock.now_ms())
+
+
+# -- Deciding
+
+
+def end_transaction(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = EndTransactionRequest.parse(command.ext)
+    verdict = _VERDICTS.get(request.commit_or_rollback)
+    if verdict is None:
+        return None  # Not known yet, or no verdict at all: at home neither is answered.
+    found = broker.halves.read(request.tran_state_table_offset)
+    return connection.answer_when(command, found, partial(_end, broker, command, request, verdict))
+
+
+def _end(
+    broker: "Broker", command: RemotingCommand, request: EndTransactionRequest, verdict: Verdict, stored: Stored
+) -> Answer:
+    now_ms = broker.clock.now_ms()
+    half = _half_of(stored)
+    _check(request, stored, half)
+    halves = broker.halves
+    if not halves.state.judge(stored.base_offset, verdict):
+        return answer(command, promise=broker.store.promise())  # The same verdict once more.
+    _, immunity_ms = wishes_of(half.properties)
+    if immunity_ms is not None and not request.from_transaction_check and now_ms - stored.stored_ms > immunity_ms:
+        # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
+        remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
+    frames = _committed(broker, half) if verdict is Verdict.COMMITTED else ()
+    return answer(command, promise=halves.end(stored.base_offset, verdict, frames, now_ms))
+
+
+def _half_of(stored: Stored) -> Message:
+    """Decode a half message of a RocketMQ producer; raises UnknownHalf for another's."""
+    if stored.form != forms.ROCKETMQ:
+        raise UnknownHalf(_NOT_FOUND)
+    return message.decode(stored.frame)
+
+
+def _check(request: EndTransactionRequest, stored: Stored, half: Message) -> None:
+    """EndTransactionProcessor.java#checkPrepareMessage"""
+    if properties.get(half.properties, properties.PGROUP) != request.producer_group:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if stored.position != request.commit_log_offset:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+
+
+def _committed(broker: "Broker", half: Message) -> Sequence[Frame]:
+    """Give what goes into the real queue; raises Refused if its topic is gone, and what the door raises."""
+    name = properties.get(half.properties, properties.REAL_TOPIC) or ""
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+    # A topic that was made again may have fewer queues.
+    queue_id = int(properties.get(half.properties, properties.REAL_QID) or 0) % topic.queue_count
+    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)])
+
+
+def _final(half: Message) -> Message:
+    """Give the message that consumers get."""
+    return Message(
+        topic="",  # The door knows topic, queue and store host.
+        body=half.body,
+        properties=properties.set_many(half.properties, dict.fromkeys(_PREPARED_ONLY)),
+        flag=half.flag,
+        sys_flag=half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT,
+        born_ms=half.born_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.physical_offset,
+    )
+
+
+# -- Checking
+
+
+class Checks:
+    """Looks at open half messages when they are due: asks a producer, or gives up. Deadlines are wall time."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._not_before_ms = 0
+        self._turn = 0  # Producers of a group are asked in turn.
+        self.asked = self.unheard = self.given_up = 0  # Since the start: asked, nobody there to be, in vain.
+
+    def next_deadline_ms(self) -> int | None:
+        deadline_ms = self._broker.halves.state.next_deadline_ms()
+        return None if deadline_ms is None else max(deadline_ms, self._not_before_ms)
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        """Look at some of those that are due; raises StoreError, and has then done nothing."""
+        halves = self._broker.halves
+        self._not_before_ms = 0
+        due = halves.state.due(now_ms, LOOKS_AT_ONCE)
+        if not due:
+            return
+        to_read: list[tuple[Half, bool]] = []
+        for count, half in enumerate(due):
+            is_last = halves.state.is_last_look(half, now_ms)
+            if is_last or self._producer(half.asker) is not None:
+                to_read.append((half, is_last))
+                if len(to_read) == CHECKS_AT_ONCE:
+                    due = due[: count + 1]
+                    break
+        self._not_before_ms = now_ms + PAUSE_MS
+        halves.looked(due, now_ms)
+        self.unheard += len(due) - len(to_read)
+        for half, is_last in to_read:
+            self._read(half, self._give_up if is_last else self._ask)
+
+    def _read(self, half: Half, then: Callable[[Half, Stored], None]) -> None:
+        def done(found: Stored | StoreError) -> None:
+            try:
+                if isinstance(found, StoreError):
+                    raise found
+                if half.offset in self._broker.halves.state:
+                    then(half, found)
+            except StoreError as error:
+                log.warning("half message put off to its next look offset=%d reason=%r", half.offset, str(error))
+
+        try:
+            found = self._broker.halves.read(half.offset)
+        except StoreError as error:
+            done(error)
+            return
+        if isinstance(found, Later):
+            found.start(done)
+        else:
+            done(found)
+
+    def _producer(self, group: str) -> "RocketMQConnection | None":
+        """Give a producer of the group that takes what it is sent, another one each time."""
+        channels = self._broker.rocketmq_members.producer_channels(group)
+        unsent_bytes_max = self._broker.options.limits.unsent_bytes_max
+        self._turn += 1
+        for number in range(len(channels)):
+            channel = channels[(self._turn + number) % len(channels)]
+            if not channel.closed and channel.pending_bytes <= unsent_bytes_max:
+                return channel
+        return None
+
+    def _ask(self, half: Half, stored: Stored) -> None:
+        channel = self._producer(half.asker)
+        if channel is None:
+            self.unheard += 1
+            return
+        self.asked += 1
+        asked = message.decode(stored.frame)
+        raw = asked.properties
+        asked.topic = properties.get(raw, properties.REAL_TOPIC) or ""
+        asked.queue_id = int(properties.get(raw, properties.REAL_QID) or 0)
+        asked.properties = properties.join(raw, _checked(half.checks + 1))
+        unique_key = properties.get(raw, properties.UNIQ_KEY)
+        header = CheckTransactionRequest(
+            topic=asked.topic,
+            tran_state_table_offset=stored.base_offset,
+            commit_log_offset=stored.position,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=message_id(asked.store_host, stored.position),
+            broker_name=self._broker.options.rocketmq.broker,
+        )
+        channel.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(asked)))
+
+    def _give_up(self, half: Half, stored: Stored) -> None:
+        """Put it where operators look for those that nobody decided; raises StoreError."""
+        broker = self._broker
+        kept = message.decode(stored.frame)
+        kept.properties = properties.join(kept.properties, _checked(half.checks))
+        frame = broker.halves.given_up_frame(kept)
+        broker.halves.end(half.offset, Verdict.GIVEN_UP, [frame], broker.clock.now_ms())
+        self.given_up += 1
+        log.warning(
+            "half message given up offset=%d group=%s checks=%d age_ms=%d",
+            half.offset, half.asker, half.checks, broker.clock.now_ms() - half.stored_ms,
+        )  # fmt: skip
+
+
+def _checked(count: int) -> bytes:
+    return f"{properties.TRANSACTION_CHECK_TIMES}\x01{count}\x02".encode()

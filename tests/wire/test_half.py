@@ -1,0 +1,141 @@
+"""RocketMQ's transactions with the stock Java clients: what is committed is seen once by both families, what is not is
+never seen; whoever is in doubt is asked, another member if need be, and after a kill as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients.jvm import Agent, Agents
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message, Seen
+from tests.wire.clients.rocketmq_clients import RocketmqReader
+from tests.wire.clients.topics import create_topic, end_offsets
+
+CHECK_MAX = 3
+BROKER_SETTINGS = {"txn.immunity_ms": 300, "txn.check_interval_ms": 200, "txn.check_max": CHECK_MAX}
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
+WITHIN_S = 40.0
+VERSIONS = ["5.5", "4.9"]
+
+pytestmark = pytest.mark.usefixtures("both_families")
+_numbers = itertools.count(int(time.time()))
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"half-{next(_numbers)}"
+    create_topic(broker.kafka, name, 1)
+    return name
+
+
+class Producer:
+    """One TransactionMQProducer. A message is `body: local, check`: what its transaction gives, and a check of it."""
+
+    def __init__(self, broker: Broker, agent: Agent, group: str | None = None, check: str = "") -> None:
+        self._agent, self._name = agent, f"producer-{next(_numbers)}"
+        self.group = group or f"shop-{next(_numbers)}"
+        agent.call("tx_open", name=self._name, namesrv=broker.namesrv, group=self.group, check=check)
+
+    def send(self, topic: str, *said: str, **properties: str) -> list[dict[str, Any]]:
+        messages = []
+        for each in said:
+            body, _, verdicts = each.partition(": ")
+            local, _, check = verdicts.partition(", ")
+            asked = {"local": local, "check": check or "unknown", **properties}
+            headers = tuple((name, value.encode()) for name, value in asked.items())
+            messages.append(Message(body.encode(), headers=headers).as_rocketmq_json())
+        return self._agent.call("tx_send", name=self._name, topic=topic, messages=messages)
+
+    def checked(self) -> list[dict[str, Any]]:
+        return self._agent.call("tx_checked", name=self._name)
+
+    def close(self) -> None:
+        self._agent.call("tx_close", name=self._name)
+
+
+def expect(broker: Broker, agents: Agents, topic: str, *bodies: str) -> list[Seen]:
+    """See these in the topic, in this order and nothing else, with a client of each family."""
+    eventually(
+        f"records of {topic}", lambda: end_offsets(broker.kafka, topic), lambda ends: ends[0] >= len(bodies), WITHIN_S
+    )
+    kafka = Confluent(broker.kafka).read({topic: len(bodies)}, WITHIN_S)
+    rocketmq = RocketmqReader(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json", "pull")
+    assert [each.text for each in kafka] == list(bodies)
+    assert [each.text for each in rocketmq.read({topic: len(bodies)}, WITHIN_S)] == list(bodies)
+    assert end_offsets(broker.kafka, topic) == {0: len(bodies)}
+    return kafka
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_committed_is_seen_rolled_back_is_not(broker: Broker, agents: Agents, topic: str, version: str) -> None:
+    producer = Producer(broker, agents.rocketmq(version))
+    sent = producer.send(topic, "one: commit", "two: rollback", "three: commit")
+    assert all(each["transaction_id"] == each["msg_id"] for each in sent)  # UNIQ_KEY
+    seen = expect(broker, agents, topic, "one", "three")
+    assert not {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"} & {name for each in seen for name, _ in each.headers}
+    assert producer.checked() == []
+    producer.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_does_not_know_is_asked(broker: Broker, agents: Agents, topic: str, version: str) -> None:
+    producer = Producer(broker, agents.rocketmq(version))
+    sent = producer.send(topic, "one: unknown, rollback", "two: unknown, commit")
+    expect(broker, agents, topic, "two")
+    asked = eventually("checks", producer.checked, lambda checked: len(checked) >= 1, WITHIN_S)
+    assert {each["topic"] for each in asked} == {topic}
+    assert {each["transaction_id"] for each in asked} <= {each["transaction_id"] for each in sent}
+    producer.close()
+
+
+def test_another_member_of_the_group_is_asked(broker: Broker, agents: Agents, topic: str) -> None:
+    first = Producer(broker, agents.rocketmq("5.5"))
+    second = Producer(broker, agents.rocketmq("4.9"), first.group, check="commit")
+    second.send(topic, "one: commit")  # From now on the broker knows it.
+    first.send(topic, "two: unknown, unknown", CHECK_IMMUNITY_TIME_IN_SECONDS="2")
+    first.close()
+    expect(broker, agents, topic, "one", "two")
+    assert [each["properties"]["check"] for each in second.checked()] == ["unknown"]
+    second.close()
+
+
+def test_asked_in_vain_it_is_put_aside(broker: Broker, agents: Agents, topic: str) -> None:
+    before = end_offsets(broker.kafka, GIVEN_UP)[0]
+    producer = Producer(broker, agents.rocketmq("5.5"))
+    (sent,) = producer.send(topic, "lost: unknown, unknown")
+    eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] > before, WITHIN_S)
+    assert [each["properties"]["TRANSACTION_CHECK_TIMES"] for each in producer.checked()] == ["1", "2", "3"]
+    reader = RocketmqReader(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json", "pull")
+    last = reader.read({GIVEN_UP: before + 1}, WITHIN_S)[-1]
+    properties = dict(last.headers) | {name: value.encode() for name, value in last.inner.items()}
+    assert last.text == "lost"
+    assert properties["REAL_TOPIC"] == topic.encode()
+    assert properties["UNIQ_KEY"] == sent["transaction_id"].encode()
+    assert properties["TRANSACTION_CHECK_TIMES"] == str(CHECK_MAX).encode()
+    assert end_offsets(broker.kafka, topic) == {0: 0}
+    producer.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_killed_between_half_and_commit(broker: Broker, agents: Agents, topic: str, version: str) -> None:
+    producer = Producer(broker, agents.rocketmq(version))
+    producer.send(topic, "one: commit", "two: rollback", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    expect(broker, agents, topic, "one")
+    producer.send(topic, "three: unknown, commit", "four: unknown, rollback", CHECK_IMMUNITY_TIME_IN_SECONDS="3")
+    broker.kill()
+    broker.start()
+    producer.send(
+        topic, "five: unknown, commit"
+    )  # Brings it back at once, for its heartbeat may be half a minute away.
+    seen = eventually("commits", lambda: end_offsets(broker.kafka, topic), lambda ends: ends[0] == 3, WITHIN_S)
+    assert seen == {0: 3}
+    texts = [each.text for each in Confluent(broker.kafka).read({topic: 3}, WITHIN_S)]
+    assert sorted(texts) == ["five", "one", "three"]
+    producer.close()
