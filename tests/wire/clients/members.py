@@ -22,6 +22,7 @@ _names = itertools.count()
 class Arrival:
     seen: Seen
     at_ms: int
+    attempt: int = 0  # How often it had failed before.
 
     @property
     def text(self) -> str:
@@ -114,6 +115,10 @@ class PushMember:
     def await_texts(self, count: int, within_s: float = 10.0) -> list[str]:
         return eventually("messages seen", lambda: self.texts, lambda texts: len(texts) >= count, within_s)
 
+    def suspend(self, *, on: bool) -> None:
+        """Stop asking for messages, or go on."""
+        self._agent.call("suspend", name=self._name, on=on)
+
     def await_queues(self, count: int, within_s: float = 10.0) -> list[int]:
         return eventually("queues owned", lambda: self.queues, lambda owned: len(owned) == count, within_s)
 
@@ -130,4 +135,6 @@ class PushMember:
 
     def _take(self, drained: dict[str, Any]) -> None:
         self.started_ms = drained["started_ms"]
-        self.arrivals += [Arrival(seen_by_rocketmq_json(each), each["at_ms"]) for each in drained["seen"]]
+        self.arrivals += [
+            Arrival(seen_by_rocketmq_json(each), each["at_ms"], each["attempt"]) for each in drained["seen"]
+        ]

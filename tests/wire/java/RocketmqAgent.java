@@ -25,12 +25,14 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
@@ -55,6 +57,7 @@ final class RocketmqAgent {
         commands.put("read_pull", RocketmqAgent::readPull);
         commands.put("open", args -> PUSHES.put(name(args), new Push(args)) == null);
         commands.put("seen", args -> PUSHES.get(name(args)).drain());
+        commands.put("suspend", args -> PUSHES.get(name(args)).suspend(Agent.flag(args, "on")));
         commands.put("queues", args -> PUSHES.get(name(args)).queues());
         commands.put("close", args -> PUSHES.remove(name(args)).close());
         commands.put("offsets", RocketmqAgent::offsets);
@@ -63,6 +66,7 @@ final class RocketmqAgent {
         commands.put("tx_send", args -> TRANSACTIONALS.get(name(args)).send(args));
         commands.put("tx_checked", args -> TRANSACTIONALS.get(name(args)).drain());
         commands.put("tx_close", args -> TRANSACTIONALS.remove(name(args)).close());
+        commands.put("request", RocketmqAgent::request);
         commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
         commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
@@ -150,6 +154,28 @@ final class RocketmqAgent {
             ids.add(MessageClientIDSetter.getUniqID(messages.get(i)));
         }
         return ids;
+    }
+
+    /** Sends a request and waits for its reply: the reply's body. */
+    private static Object request(JsonObject args) throws Exception {
+        Message asked = new Message(args.get("topic").getAsString(), args.get("text").getAsString().getBytes(StandardCharsets.UTF_8));
+        long timeoutMs = Agent.number(args, "timeout_ms", 10_000);
+        if (!Agent.flag(args, "callback")) {
+            return new String(producer(args).request(asked, timeoutMs).getBody(), StandardCharsets.UTF_8);
+        }
+        CompletableFuture<String> done = new CompletableFuture<>();
+        producer(args).request(asked, new RequestCallback() {
+            @Override
+            public void onSuccess(Message reply) {
+                done.complete(new String(reply.getBody(), StandardCharsets.UTF_8));
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                done.completeExceptionally(error);
+            }
+        }, timeoutMs);
+        return done.get(timeoutMs + 5_000, TimeUnit.MILLISECONDS);
     }
 
     /**
@@ -300,10 +326,29 @@ final class RocketmqAgent {
         private final DefaultMQPushConsumer consumer;
         private final List<Object> seen = new ArrayList<>();
         private final long started_ms;
+        private final int failures;
+        private final int retryLevel;
+        private final DefaultMQProducer replier;
 
         Push(JsonObject args) throws Exception {
+            failures = (int) Agent.number(args, "failures", 0);
+            retryLevel = (int) Agent.number(args, "retry_level", 0);
+            replier = Agent.flag(args, "replies") ? producer(args) : null;
             consumer = new DefaultMQPushConsumer(Agent.text(args, "group", unique("push")));
             consumer.setInstanceName(unique("push"));
+            if (Agent.has(args, "attempts")) {
+                consumer.setMaxReconsumeTimes(args.get("attempts").getAsInt());
+            }
+            if (Agent.flag(args, "broadcast")) {
+                consumer.setMessageModel(MessageModel.BROADCASTING);
+            }
+            if (Agent.flag(args, "assigned")) { // The broker says who has which queue; clients of 4.9 do not ask.
+                DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+                DefaultMQPushConsumer.class
+                        .getMethod("setPopInvisibleTime", long.class)
+                        .invoke(consumer, Agent.number(args, "invisible_ms", 60_000));
+            }
+            consumer.setSuspendCurrentQueueTimeMillis(100);
             consumer.setNamesrvAddr(args.get("namesrv").getAsString());
             consumer.setConsumeFromWhere(switch (Agent.text(args, "from", "first")) {
                 case "first" -> ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET;
@@ -324,28 +369,55 @@ final class RocketmqAgent {
             consumer.setConsumeThreadMax(1);
             consumer.setPersistConsumerOffsetInterval((int) Agent.number(args, "persist_ms", 5000));
             if (Agent.flag(args, "orderly")) {
-                consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                    take(messages);
-                    return ConsumeOrderlyStatus.SUCCESS;
-                });
+                consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> take(messages)
+                        ? ConsumeOrderlyStatus.SUCCESS
+                        : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
             } else {
                 consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                    take(messages);
-                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                    context.setDelayLevelWhenNextConsume(retryLevel);
+                    return take(messages)
+                            ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                            : ConsumeConcurrentlyStatus.RECONSUME_LATER;
                 });
             }
             started_ms = System.currentTimeMillis();
             consumer.start();
         }
 
-        private void take(List<MessageExt> messages) {
-            synchronized (seen) {
-                for (MessageExt each : messages) {
-                    Map<String, Object> one = seenMessage(each);
-                    one.put("at_ms", System.currentTimeMillis());
+        /** Keep what came; false if one of them is bad and has not failed often enough yet. */
+        private boolean take(List<MessageExt> messages) {
+            boolean good = true;
+            for (MessageExt each : messages) {
+                Map<String, Object> one = seenMessage(each);
+                one.put("at_ms", System.currentTimeMillis());
+                one.put("attempt", each.getReconsumeTimes());
+                synchronized (seen) {
                     seen.add(one);
                 }
+                good &= each.getReconsumeTimes() >= failures || each.getBody() == null || each.getBody()[0] != 'b';
+                reply(each);
             }
+            return good;
+        }
+
+        private void reply(MessageExt message) {
+            if (replier != null && message.getProperty("CORRELATION_ID") != null) {
+                try {
+                    byte[] body = ("re: " + new String(message.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
+                    replier.send(MessageUtil.createReplyMessage(message, body), 3_000);
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+            }
+        }
+
+        Object suspend(boolean on) {
+            if (on) {
+                consumer.suspend();
+            } else {
+                consumer.resume();
+            }
+            return on;
         }
 
         Object drain() {
