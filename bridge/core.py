@@ -30,6 +30,7 @@ from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
+from bridge.rocketmq.resets import Resets
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
 from bridge.transactions import Transactions
@@ -66,6 +67,7 @@ class Core:
         )
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
         self.rocketmq_locks = Locks()
+        self.rocketmq_resets = Resets()
         self.rocketmq_expected = Expected()
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)

@@ -6,10 +6,11 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, membership, namesrv, offsets
+from bridge.rocketmq import admin, membership, namesrv, offsets, resets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
+from bridge.rocketmq.reply import send_reply
 from bridge.rocketmq.retry import send_back
 from bridge.rocketmq.send import send_message
 from bridge.rocketmq.transactions import end_transaction
@@ -27,6 +28,8 @@ _HANDLERS: dict[Code, Handler] = {
     Code.SEND_MESSAGE: send_message,
     Code.SEND_MESSAGE_V2: send_message,
     Code.SEND_BATCH_MESSAGE: send_message,
+    Code.SEND_REPLY_MESSAGE: send_reply,
+    Code.SEND_REPLY_MESSAGE_V2: send_reply,
     Code.PULL_MESSAGE: pull_message,
     Code.LITE_PULL_MESSAGE: pull_message,
     Code.VIEW_MESSAGE_BY_ID: view_message,
@@ -40,6 +43,8 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_MAX_OFFSET: offsets.max_offset,
     Code.GET_MIN_OFFSET: offsets.min_offset,
     Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: resets.reset_offset,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: resets.consumer_status,
     # -- Members of groups
     Code.HEART_BEAT: membership.heart_beat,
     Code.UNREGISTER_CLIENT: membership.unregister_client,

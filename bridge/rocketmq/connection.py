@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bridge.answers import Answer
 from bridge.purgatory import Held
 from bridge.reading import Later
-from bridge.rocketmq import TABLE
+from bridge.rocketmq import TABLE, calls
 from bridge.rocketmq.answer import answer
+from bridge.rocketmq.calls import CALL_MS, Call, Done
 from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
 from bridge.rocketmq.expected import Asked
 from bridge.server import Connection
@@ -53,11 +54,12 @@ class RocketMQConnection(Connection):
 
     wire = "rocketmq"
 
-    __slots__ = ("_durable", "_next_opaque", "_written", "asked", "held", "is_member", "packed_peer")
+    __slots__ = ("_durable", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer")
 
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self.asked = Asked()  # Of the name server.
+        self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
         self.packed_peer = NO_HOST  # As the born host of its messages.
@@ -74,6 +76,7 @@ class RocketMQConnection(Connection):
         for held in self.held:
             self.broker.purgatory.release(held)
         self.held.clear()
+        calls.give_up(self)
         self._durable.clear()
         self._written.clear()
         super().connection_lost(error)
@@ -82,7 +85,9 @@ class RocketMQConnection(Connection):
 
     def received(self, frame: memoryview) -> None:
         command = remoting.decode(frame)
-        if not command.flag & FLAG_RESPONSE:  # Nothing that we send waits for an answer.
+        if command.flag & FLAG_RESPONSE:
+            calls.take_answer(self, command)
+        else:
             self.take(command)
 
     def take(self, command: RemotingCommand) -> None:
@@ -169,5 +174,16 @@ class RocketMQConnection(Connection):
 
     def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Send the client a one-way request."""
+        self.leave(remoting.encode(remoting.request(code, self._new_opaque(), ext, body, oneway=True)))
+
+    def call(
+        self, code: int, ext: dict[str, str], body: Buffer | Sequence[Buffer], done: Done, timeout_ms: int = CALL_MS
+    ) -> None:
+        """Send the client a request; `done` gets the answer, None if none comes in time or the client goes."""
+        opaque = self._new_opaque()
+        if calls.ask(self, opaque, done, timeout_ms):
+            self.leave(remoting.encode(remoting.request(code, opaque, ext, body)))
+
+    def _new_opaque(self) -> int:
         self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
-        self.leave(remoting.encode(remoting.request(code, self._next_opaque, ext, body, oneway=True)))
+        return self._next_opaque

@@ -4,9 +4,11 @@
     nobody, or expired        taken               taken                    nothing
     a client, not expired     refreshed           left with its owner      freed, if by the owner
 
-A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming 30 s after the last success.
-Locks are not kept over a restart: then every consumer locks anew before it consumes. The names in a queue are not
-looked at. Source: RebalanceLockManager.java.
+A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming CLIENT_LOCK_MS after the last
+success that they heard of. So when a client's connection is gone, its locks need not live longer than that: whether it
+died or only the network failed, it no longer consumes then. Locks are not kept over a restart: then every consumer
+locks anew before it consumes. The names in a queue are not looked at. Source: RebalanceLockManager.java,
+ProcessQueue.java.
 """
 
 from collections.abc import Iterable
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from protocol.rocketmq.fastjson import MessageQueue
 
 LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
+CLIENT_LOCK_MS = 30_000  # `rocketmq.client.rebalance.lockMaxLiveTime`
 LOCKS_MAX = 200_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
 # Of what is kept; no group, topic or broker has a longer name, so such a queue is not locked.
 NAME_CHARACTERS_MAX = 255
@@ -48,15 +51,26 @@ class Locks:
         """Say whether the group consumes in order now: then its failed messages go to its dead letters."""
         return any(until > mono_ms for _, until in self._tables.get(group, {}).values())
 
-    def advance(self, mono_ms: int) -> None:
-        """Forget expired locks; they can be taken at any time, so this only frees their memory."""
+    def left(self, group: str, client_id: str, mono_ms: int) -> None:
+        """Let a client's locks end as soon as it must have stopped consuming; it has no connection any more."""
+        table = self._tables.get(group, {})
+        for queue, (owner, until) in table.items():
+            if owner == client_id:
+                table[queue] = owner, min(until, mono_ms + CLIENT_LOCK_MS)
+
+    def advance(self, mono_ms: int) -> list[str]:
+        """Forget expired locks, and name their groups: somebody else may take these queues now."""
+        freed = []
         for group in list(self._tables):
             live = {queue: held for queue, held in self._tables[group].items() if held[1] > mono_ms}
-            self._count -= len(self._tables[group]) - len(live)
+            if len(live) < len(self._tables[group]):
+                freed.append(group)
+                self._count -= len(self._tables[group]) - len(live)
             if live:
                 self._tables[group] = live
             else:
                 del self._tables[group]
+        return freed
 
     def _lock(self, group: str, client_id: str, queue: MessageQueue, mono_ms: int) -> bool:
         if max(map(len, (group, client_id, queue.topic, queue.broker_name))) > NAME_CHARACTERS_MAX:

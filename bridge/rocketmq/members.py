@@ -96,6 +96,9 @@ class Members(Generic[Channel]):
         self._membership_count = 0  # Invariant: the sum over all groups of their channels.
         self._subscribed_bytes = 0  # Invariant: the sum over consumer groups.
         self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
+        # Channels of clients that have producers, by client id (of a client with two the one heard last), and back.
+        self._producer_channels: dict[str, Channel] = {}
+        self._producer_ids: dict[Channel, str] = {}
         self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
         self._next_scan_mono_ms: int | None = None
 
@@ -129,6 +132,15 @@ class Members(Generic[Channel]):
         """All channels of a producer group."""
         return tuple(self.producers.get(group, ()))
 
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """Give the channel of a client that has a producer of any group."""
+        return self._producer_channels.get(client_id)
+
+    def consuming(self, channel: Channel) -> list[tuple[str, str]]:
+        """Name the consumer groups that a channel is in, and the client that it is there."""
+        consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
+        return [(group, self.consumers[group].channels[channel].client_id) for group in sorted(consuming)]
+
     # -- Telling
 
     def note_producer(self, channel: Channel, client: Client, group: str) -> None:
@@ -154,6 +166,9 @@ class Members(Generic[Channel]):
                 producing.add(producer.group_name)
                 self._membership_count += 1
             self.producers.setdefault(producer.group_name, {})[channel] = client
+        if data.producer_data_set:
+            self._forget_producer(channel)
+            self._producer_channels[client.client_id], self._producer_ids[channel] = channel, client.client_id
         changed = []
         for consumer in data.consumer_data_set:
             consuming.add(consumer.group_name)
@@ -176,6 +191,7 @@ class Members(Generic[Channel]):
     def closed(self, channel: Channel) -> list[str]:
         """Forget a channel; return the consumer groups that changed."""
         self._beats.pop(channel, None)
+        self._forget_producer(channel)
         consuming, producing = self._groups_of.pop(channel, (set[str](), set[str]()))
         for group in producing:
             self._stop_producing(channel, group)
@@ -243,6 +259,11 @@ class Members(Generic[Channel]):
             self._subscribed_bytes -= group.subscribed_bytes
             del self.consumers[name]
             del self._kafka_spelling[group_of_rocketmq(name)]
+
+    def _forget_producer(self, channel: Channel) -> None:
+        client_id = self._producer_ids.pop(channel, None)
+        if client_id is not None and self._producer_channels[client_id] == channel:
+            del self._producer_channels[client_id]
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
         channels = self.producers[name]

@@ -65,7 +65,7 @@ def _watch(broker: "Broker", connection: "RocketMQConnection") -> None:
     """Take the connection out of its groups when it closes."""
     if not connection.is_member:
         connection.is_member = True
-        connection.on_close.append(lambda: _tell(broker, broker.rocketmq_members.closed(connection)))
+        connection.on_close.append(lambda: _leave(broker, connection))
 
 
 def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
@@ -130,11 +130,22 @@ def _tell(broker: "Broker", groups: Iterable[str]) -> None:
             channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
 
+def _leave(broker: "Broker", connection: "RocketMQConnection") -> None:
+    """A member's connection has gone."""
+    members = broker.rocketmq_members
+    was = members.consuming(connection)
+    changed = members.closed(connection)
+    for group, client_id in was:
+        if client_id not in members.client_ids(group):  # Else it has come back over another connection.
+            broker.rocketmq_locks.left(group, client_id, broker.clock.mono_ms())
+    _tell(broker, changed)
+
+
 def sweep(broker: "Broker", mono_ms: int) -> None:
-    """Close the connections of members that fell silent, and let expired locks go."""
+    """Close the connections of members that fell silent; let expired locks go, and others lock these queues."""
     for connection in broker.rocketmq_members.silent(mono_ms):
         connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
-    broker.rocketmq_locks.advance(mono_ms)
+    _tell(broker, broker.rocketmq_locks.advance(mono_ms))
 
 
 # -- Locks of orderly consumers

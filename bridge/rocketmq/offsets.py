@@ -124,6 +124,9 @@ def update_consumer_offset(
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
     group = group_of_rocketmq(request.consumer_group)
     positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
+    if broker.rocketmq_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+        # It was on its way while a tool moved the group, whose member does not know yet.
+        return answer(command, remark="Offset has been previously reset", promise=broker.ledger.barrier())
     is_admitted = broker.families.admits(group, Family.ROCKETMQ)
     if command.is_oneway:
         if is_admitted:

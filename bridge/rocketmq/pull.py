@@ -22,6 +22,7 @@ from bridge.reading import Later, Records
 from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.resets import TOLD_BY_PULL_VERSION
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags
@@ -107,6 +108,8 @@ def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
     group = group_of_rocketmq(request.consumer_group)
     if request.commit_offset < 0:
         return
+    if broker.rocketmq_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+        return  # A tool moved the group, and its member does not know yet.
     if not broker.families.admits(group, Family.ROCKETMQ):
         broker.metrics.dropped_commits["rocketmq"] += 1
         return
@@ -138,6 +141,9 @@ class _Pull:
         self._offset = request.queue_offset  # Moves on over messages that are not wanted.
 
     def start(self) -> Answer | None:
+        moved = self._reset()
+        if moved is not None:
+            return moved
         if self._offset == self._end():
             return None if self._hold() else self._not_found()
         try:
@@ -152,6 +158,26 @@ class _Pull:
     def _end(self) -> int:
         """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
         return self._broker.isolation.stable_end(self._queue)
+
+    def _reset(self) -> Answer | None:
+        """Send the client where a tool has moved its group, if it is not there and takes that from a pull."""
+        resets = self._broker.rocketmq_resets
+        if not resets:
+            return None
+        request = self._request
+        group, key = request.consumer_group, self._queue.key
+        offset = resets.find(group, key)
+        if offset is None:
+            return None
+        if offset != self._offset:
+            # An older push consumer is told by another way, and what it does with its pulls until then is in vain.
+            is_lite = request.sys_flag & flags.PULL_LITE
+            if self._command.version < TOLD_BY_PULL_VERSION and not is_lite:
+                return None
+            resets.clear(group, key)
+            return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
+        resets.clear(group, key)
+        return None
 
     def _read(self) -> Records | Later[Records]:
         broker, request, queue = self._broker, self._request, self._queue
@@ -183,6 +209,10 @@ class _Pull:
     def try_complete(self) -> bool:
         """Records became visible: answer if one of them is wanted. What comes now is not held a second time."""
         if self._connection.closed:
+            return True
+        moved = self._reset()
+        if moved is not None:
+            self._finish(moved)
             return True
         try:
             found = self._read()

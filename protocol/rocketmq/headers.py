@@ -126,6 +126,25 @@ class SendBackRequest(Header):
     max_reconsume_times: Int32 | None = None
 
 
+class PushReply(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT, by the broker; the hosts are `ip:port`."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    born_host: str
+    store_host: str
+    store_timestamp: int
+
+
 class RecallRequest(Header):
     """RECALL_MESSAGE."""
 
@@ -237,6 +256,25 @@ class UnregisterRequest(Header):
     consumer_group: str | None = None
 
 
+class ResetOffsetRequest(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET: one queue to an offset, or all (-1) or one to a time (negative: to the end)."""
+
+    topic: str
+    group: str
+    queue_id: Int32 = -1
+    timestamp: Int64 = -1
+    offset: Int64 | None = None
+    is_force: bool = False
+
+
+class ConsumerStatusRequest(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; `client_addr` is a client id, empty or none: all."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
 class ConsumerGroupRequest(Header):
     """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST; by the broker: NOTIFY_CONSUMER_IDS_CHANGED."""
 
@@ -323,6 +361,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: SendRequest,
     RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
     RequestCode.RECALL_MESSAGE: RecallRequest,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReply,
     RequestCode.PULL_MESSAGE: PullRequest,
     RequestCode.LITE_PULL_MESSAGE: PullRequest,
     RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
@@ -333,6 +372,8 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_MIN_OFFSET: QueueRequest,
     RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetRequest,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusRequest,
     RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupRequest,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerGroupRequest,

@@ -45,6 +45,8 @@ TRACE_ON: Final = "TRACE_ON"
 POP_CK: Final = "POP_CK"
 INSTANCE_ID: Final = "INSTANCE_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 
 def parse(raw: bytes | str) -> dict[str, str]:

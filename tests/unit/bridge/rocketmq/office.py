@@ -44,6 +44,7 @@ class Client:
         self.transport: FakeTransport = connect(self.connection, office.loop)
         self._frames = FrameReader(1 << 24)
         self._opaque = 0
+        self.version = remoting.VERSION
 
     def ask(
         self, code: int, body: bytes | Body = b"", *, oneway: bool = False, json: bool = True, **ext: object
@@ -51,7 +52,9 @@ class Client:
         self._opaque += 1
         fields = {name: _text(value) for name, value in ext.items() if value is not None}
         raw = fastjson.write(body) if isinstance(body, Body) else body
-        self.say(remoting.request(code, self._opaque, fields, raw, oneway=oneway, json=json))
+        command = remoting.request(code, self._opaque, fields, raw, oneway=oneway, json=json)
+        command.version = self.version
+        self.say(command)
         return self.answer_to(self._opaque)
 
     def say(self, command: RemotingCommand) -> None:
@@ -78,6 +81,13 @@ class Client:
         told = [c.ext["consumerGroup"] for c in self.heard if c.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
         self.heard.clear()
         return told
+
+    def asked(self, code: int) -> list[RemotingCommand]:
+        """Take what the broker asked of this client since the last look."""
+        self.answer_to(-1)
+        found = [command for command in self.heard if command.code == code and not command.is_response]
+        self.heard = [command for command in self.heard if command not in found]
+        return found
 
     def close(self) -> None:
         self.connection.close("")

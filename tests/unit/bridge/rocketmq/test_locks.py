@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rocketmq.locks import LOCK_MS, Locks
+from bridge.rocketmq.locks import CLIENT_LOCK_MS, LOCK_MS, Locks
 from protocol.rocketmq.fastjson import MessageQueue
 
 QUEUES = [MessageQueue("orders", "duolog", queue_id) for queue_id in range(3)]
 STEPS = st.tuples(
-    st.sampled_from(["lock", "unlock", "advance"]),
+    st.sampled_from(["lock", "unlock", "left", "advance"]),
     st.sampled_from(["g", "h"]),
     st.sampled_from(["1", "2"]),
     st.sets(st.sampled_from(QUEUES)),
@@ -39,8 +39,14 @@ def test_queue_belongs_to_who_locked_it_last_and_lately(
                 for place, held in model.items()
                 if place[0] != group or place[1] not in queues or held[0] != client_id
             }
+        elif what == "left":
+            locks.left(group, client_id, mono_ms)
+            for place, (owner, until) in model.items():
+                if (place[0], owner) == (group, client_id):
+                    model[place] = owner, min(until, mono_ms + CLIENT_LOCK_MS)
         else:
-            locks.advance(mono_ms)
+            freed = {place[0] for place, (_, until) in model.items() if until <= mono_ms}
+            assert set(locks.advance(mono_ms)) == freed
             model = {place: held for place, held in model.items() if held[1] > mono_ms}
         assert len(locks) == len(model)
         for name in ("g", "h"):
