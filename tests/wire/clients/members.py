@@ -96,6 +96,7 @@ class PushMember:
         self._agent = agent
         self._name = f"push-{next(_names)}"
         self._open = True
+        self.group = group
         self.arrivals: list[Arrival] = []
         self.started_ms = 0
         agent.call("open", name=self._name, namesrv=namesrv, group=group, topics=dict.fromkeys(topics, 0), **arguments)

@@ -340,7 +340,7 @@ final class RocketmqAgent {
                 consumer.setMaxReconsumeTimes(args.get("attempts").getAsInt());
             }
             if (Agent.flag(args, "broadcast")) {
-                consumer.setMessageModel(MessageModel.BROADCASTING);
+                consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));
             }
             if (Agent.flag(args, "assigned")) { // The broker says who has which queue; clients of 4.9 do not ask.
                 DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);

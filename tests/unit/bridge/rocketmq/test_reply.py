@@ -53,6 +53,13 @@ def test_reply_is_pushed_to_the_requester_and_kept(office: Office, code: int, bo
     assert bytes(message.decode(kept.frame).body) == body
 
 
+def test_request_is_kept_with_the_cluster_that_its_replier_needs(office: Office) -> None:
+    topic = office.topic()
+    office.connect().send(properties="REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c1\x02")
+    (kept,) = office.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=topic.queues[0].visible_end)
+    assert properties.parse(message.decode(kept.frame).properties)["CLUSTER"] == "DefaultCluster"
+
+
 def test_reply_to_nobody_is_refused_and_not_kept(office: Office) -> None:
     requester, replier = office.connect(), office.connect()
     requester.beat(client_id="asker")

@@ -1,0 +1,177 @@
+"""What RocketMQ consumers do beyond reading: fail, give up, take dead letters back, broadcast, pause, reply, are moved.
+
+Stock Java clients of 5.5.0 and 4.9.8, whose listeners fail at messages that begin with `b` as often as they are told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients import remoting
+from tests.wire.clients.jvm import Agent, Agents
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.members import PushMember
+from tests.wire.clients.message import Message
+from tests.wire.clients.rocketmq_clients import RocketmqJava
+
+pytestmark = pytest.mark.usefixtures("both_families")
+
+NEVER = 1 << 30  # Failures: more than any number of attempts.
+WITHIN_S = 30.0
+RESET_OFFSET = 222
+_numbers = itertools.count(int(time.time()))
+
+
+@pytest.fixture(params=["5.5", "4.9"])
+def rocket(request: pytest.FixtureRequest, agents: Agents) -> Agent:
+    return agents.rocketmq(request.param)
+
+
+@pytest.fixture
+def rocket55(agents: Agents) -> Agent:
+    return agents.rocketmq("5.5")
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = fresh("consuming")
+    remoting.create_topic(broker.rocketmq, name, 2)
+    return name
+
+
+def fresh(what: str) -> str:
+    return f"{what}-{next(_numbers)}"
+
+
+def push(agent: Agent, broker: Broker, topic: str, texts: Sequence[str], queues: int = 2) -> None:
+    messages = [Message(text.encode(), number % queues) for number, text in enumerate(texts)]
+    RocketmqJava(broker.namesrv, agent, "5.5", "json").write(topic, messages, way="sync", codec="none")
+
+
+def described(broker: Broker, group: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{broker.http}/api/groups/{group}", timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def await_dead_letters(broker: Broker, group: str, count: int) -> None:
+    eventually("dead letters", lambda: described(broker, group)["dead_letters"], lambda n: n == count, WITHIN_S)
+
+
+def redrive(broker: Broker, group: str) -> str:
+    command = [sys.executable, "-I", "-m", "bridge", "group", "redrive", group, "--http", broker.http]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+# -- Dead letters
+
+
+def test_message_without_attempts_left_is_a_dead_letter_until_it_is_redriven(
+    broker: Broker, rocket: Agent, topic: str
+) -> None:
+    group = fresh("group")
+    with PushMember(rocket, broker.namesrv, group, [topic], failures=NEVER, attempts=0) as member:
+        push(rocket, broker, topic, ["good", "bad"])
+        Confluent(broker.kafka).write(topic, [Message(b"bad of kafka", 0)], way="single", codec="none")
+        member.await_texts(3)
+        await_dead_letters(broker, group, 2)
+    assert redrive(broker, group) == f"redrove 2 dead letters of {group}\n"
+    with PushMember(rocket, broker.namesrv, group, [topic]) as member:
+        assert sorted(member.await_texts(2, WITHIN_S)) == ["bad", "bad of kafka"]
+        assert {each.seen.topic for each in member.arrivals} == {topic}
+        assert {each.attempt for each in member.arrivals} == {0}
+    assert redrive(broker, group) == f"redrove 0 dead letters of {group}\n"
+
+
+def test_orderly_consumer_gives_up_and_goes_on(broker: Broker, rocket: Agent, topic: str) -> None:
+    """It tries again by itself, in place; what it gives up goes to the dead letters, and the queue goes on."""
+    group = fresh("group")
+    push(rocket, broker, topic, ["a", "bad", "c", "d"], queues=1)
+    with PushMember(rocket, broker.namesrv, group, [topic], orderly=True, failures=NEVER, attempts=2) as member:
+        texts = eventually("the last", lambda: member.texts, lambda seen: "d" in seen, WITHIN_S)
+        await_dead_letters(broker, group, 1)
+    assert texts == ["a", "bad", "bad", "bad", "c", "d"]
+
+
+# -- Ways to consume
+
+
+def test_broadcast_gives_everything_to_everybody(broker: Broker, rocket: Agent, topic: str) -> None:
+    group = fresh("group")
+    with (
+        PushMember(rocket, broker.namesrv, group, [topic], broadcast=True) as first,
+        PushMember(rocket, broker.namesrv, group, [topic], broadcast=True) as second,
+    ):
+        push(rocket, broker, topic, [f"m{n}" for n in range(6)])
+        for member in (first, second):
+            assert sorted(member.await_texts(6, WITHIN_S)) == [f"m{n}" for n in range(6)]
+
+
+def test_paused_consumer_gets_nothing_until_it_goes_on(broker: Broker, rocket: Agent, topic: str) -> None:
+    with PushMember(rocket, broker.namesrv, fresh("group"), [topic]) as member:
+        push(rocket, broker, topic, ["a"])
+        member.await_texts(1, WITHIN_S)
+        member.suspend(on=True)
+        # One pull of each queue may be on its way already; what comes by it is consumed.
+        push(rocket, broker, topic, ["b", "c"])
+        push(rocket, broker, topic, ["d", "e"])
+        time.sleep(0.5)
+        assert len(member.texts) < 5
+        member.suspend(on=False)
+        assert sorted(member.await_texts(5, WITHIN_S)) == ["a", "b", "c", "d", "e"]
+
+
+# -- A tool moves a group
+
+
+def reset(broker: Broker, topic: str, group: str, timestamp: int) -> None:
+    fields = {"topic": topic, "group": group, "timestamp": timestamp, "isForce": "true"}
+    reply = remoting.ask(broker.rocketmq, RESET_OFFSET, fields)
+    assert reply.code == 0, reply.remark
+
+
+def test_live_group_is_reset_by_time(broker: Broker, rocket55: Agent, topic: str) -> None:
+    with PushMember(rocket55, broker.namesrv, fresh("group"), [topic], persist_ms=200) as member:
+        push(rocket55, broker, topic, ["a", "b"])
+        member.await_texts(2, WITHIN_S)
+        time.sleep(0.01)  # Let the clock move on.
+        middle_ms = int(time.time() * 1000)
+        push(rocket55, broker, topic, ["c", "d"])
+        member.await_texts(4, WITHIN_S)
+        reset(broker, topic, member.group, middle_ms)
+        again = member.await_texts(6, WITHIN_S)[4:]
+        assert sorted(again) == ["c", "d"]
+
+
+@pytest.mark.soak
+def test_live_group_of_an_old_client_is_reset_by_time(broker: Broker, agents: Agents, topic: str) -> None:
+    """It takes the client ten seconds, as at home."""
+    rocket = agents.rocketmq("4.9")
+    with PushMember(rocket, broker.namesrv, fresh("group"), [topic], persist_ms=200) as member:
+        push(rocket, broker, topic, ["a", "b"])
+        member.await_texts(2, WITHIN_S)
+        reset(broker, topic, member.group, 0)
+        assert sorted(member.await_texts(4, 60)[2:]) == ["a", "b"]
+
+
+# -- Request and reply
+
+
+@pytest.mark.parametrize("callback", [False, True], ids=["waits", "callback"])
+def test_request_gets_its_reply(broker: Broker, rocket: Agent, topic: str, callback: bool) -> None:
+    with PushMember(rocket, broker.namesrv, fresh("group"), [topic], replies=True) as member:
+        member.await_queues(2)
+        ask = {"namesrv": broker.namesrv, "topic": topic, "callback": callback}
+        answers = [rocket.call("request", text=f"what is {n}?", **ask) for n in range(3)]
+    assert answers == [f"re: what is {n}?" for n in range(3)]
