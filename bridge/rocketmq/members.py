@@ -262,7 +262,7 @@ class Members(Generic[Channel]):
 
     def _forget_producer(self, channel: Channel) -> None:
         client_id = self._producer_ids.pop(channel, None)
-        if client_id is not None and self._producer_channels[client_id] == channel:
+        if client_id is not None and self._producer_channels.get(client_id) == channel:
             del self._producer_channels[client_id]
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
