@@ -152,16 +152,19 @@ class Transaction(Generic[PositionT]):
     def deadline_ms(self) -> int:
         return self.started_ms + self.timeout_ms
 
-    def standing(self, producer: Producer) -> Standing:
+    def standing(self, producer: Producer, ask: Ask) -> Standing:
         if producer == self.producer:
             return Standing.CURRENT
-        if producer == self.before:
+        # An end asked for once more is known by its epoch alone: whose transaction took too long may still abort it,
+        # and go on (TransactionCoordinator.scala#endTransaction, retryOnEpochBump).
+        is_one_behind = producer.id == self.producer.id and producer.epoch == self.producer.epoch - 1
+        if producer == self.before or (is_one_behind and ask in (Ask.COMMIT_RENEW, Ask.ABORT_RENEW)):
             return Standing.BEFORE
         return Standing.FENCED if producer.id == self.producer.id else Standing.STRANGER
 
     def judge(self, ask: Ask, producer: Producer | None = None) -> Outcome:
         """Say what comes of a request; `producer` is who asks, None where that does not matter."""
-        standing = Standing.CURRENT if producer is None else self.standing(producer)
+        standing = Standing.CURRENT if producer is None else self.standing(producer, ask)
         if standing is Standing.STRANGER:
             return Outcome.FENCED if ask is Ask.RESUME else Outcome.UNKNOWN
         return TABLE.get((ask, standing, self.state), Outcome.FENCED)
