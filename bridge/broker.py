@@ -37,6 +37,7 @@ from store.errors import StoreError
 from store.files import RealFiles
 from store.flusher import Flusher
 from store.options import StoreOptions
+from store.queue import Queue
 
 log = logging.getLogger("bridge")
 
@@ -190,7 +191,7 @@ class Broker(Core):
         self.keeper = Keeper(
             self.store,
             lambda: [*self.topics.all()],
-            self.halves.first_kept,
+            self._first_kept,
             lambda now_ms: self.positions.expire(now_ms, lambda group: self.families.active(group) is not None),
             self.options.retention.check_interval_ms,
             mono_ms,
@@ -223,11 +224,17 @@ class Broker(Core):
         add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
+        add("delayed messages", self.delays.next_deadline_ms, self.delays.run, is_wall=True)
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
         if self.hooks is not None:
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
         self.ticker.arm()
+
+    def _first_kept(self, queue: Queue) -> int | None:
+        """Say from which offset on retention must leave a queue alone; None: it may take all."""
+        first_kept = self.halves.first_kept(queue)
+        return self.delays.first_kept(queue) if first_kept is None else first_kept
 
     def ready_line(self) -> str:
         """What scripts wait for on standard output."""

@@ -21,6 +21,7 @@ from txn.half import CHECKS_MAX
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
+DELAY_LEVELS_MAX = 128  # each is a queue
 FOREVER = -1  # of retention: no limit
 _UNKNOWN = "no such setting; `duolog settings` lists them"
 
@@ -319,6 +320,28 @@ class ConvertOptions(_Section, frozen=True):
     cache_bytes: Annotated[int, _setting("opened batches kept for the next pull", ge=0)] = 16 * MIB
 
 
+class DelayOptions(_Section, frozen=True):
+    """Delayed messages."""
+
+    levels: Annotated[
+        str, _setting("delay of each level of RocketMQ's `DELAY`, the first is level 1", rocketmq="messageDelayLevel")
+    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    max_days: Annotated[
+        int,
+        _setting(
+            "furthest time of delivery; what asks for a later one is refused",
+            rocketmq="timerMaxDelaySec",
+            ge=1,
+            le=36_500,
+        ),
+    ] = 3_650
+    pending_max: Annotated[
+        int, _setting("delayed messages waiting, 32 bytes of memory each; further ones are refused", ge=1)
+    ] = 20_000_000
+    verdict_hours: Annotated[int, _setting("that a message was cancelled is remembered for so long", ge=1)] = 24
+    verdicts_max: Annotated[int, _setting("and for so many messages, the latest ones", ge=1)] = 200_000
+
+
 class TxnOptions(_Section, frozen=True):
     """Transactions."""
 
@@ -374,6 +397,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     hooks: HooksOptions = HooksOptions()
     limits: LimitsOptions = LimitsOptions()
     convert: ConvertOptions = ConvertOptions()
+    delay: DelayOptions = DelayOptions()
     txn: TxnOptions = TxnOptions()
 
 
@@ -433,6 +457,7 @@ def _convert(key: str, value: str | int, field_type: Any) -> Any:
 def _check_together(options: Options) -> None:
     """Check what one field cannot say alone."""
     _check_advertised(options.server.advertise)
+    level_delays_ms(options.delay.levels)
     store, groups, topics = options.store, options.groups, options.topics
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
@@ -446,6 +471,20 @@ def _check_together(options: Options) -> None:
     ):
         if low > high:
             raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def level_delays_ms(levels: str) -> list[int]:
+    """Read the table of delay levels; raises ConfigError."""
+    units = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
+    delays = []
+    for level in levels.split():
+        found = re.fullmatch(r"(\d{1,9})([smhd])", level, re.ASCII)
+        if found is None:
+            raise ConfigError(f"delay.levels: expected numbers with s, m, h or d, got {level!r}")
+        delays.append(int(found[1]) * units[found[2]])
+    if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
+        raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
+    return delays
 
 
 def _check_advertised(host: str) -> None:

@@ -11,7 +11,8 @@ import base64
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
-from bridge.config import Options
+from bridge.config import Options, level_delays_ms
+from bridge.delays import Delays
 from bridge.families import Families
 from bridge.half_messages import Halves
 from bridge.kafka.group_coordinator import GroupCoordinator
@@ -52,7 +53,9 @@ class Core:
         self.topics = Topics(
             self.ledger,
             options.topics,
-            system=system_topics(options.rocketmq.cluster, options.rocketmq.broker),
+            system=system_topics(
+                options.rocketmq.cluster, options.rocketmq.broker, len(level_delays_ms(options.delay.levels))
+            ),
             config_defaults=broker_defaults(options),
         )
         self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
@@ -60,6 +63,7 @@ class Core:
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, options)
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.ledger, options.txn)
+        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
@@ -80,16 +84,18 @@ class Core:
         `store_host` is the packed address of the RocketMQ port, as records and message ids carry it.
         Raises StoreError and OSError.
         """
+        self.delays.begin(now_ms)
         self.store = Store.open(files, options, self.ledger, now_ms)
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self.publisher = Publisher(turn_log, self.producers, self.transactions, self.metrics, self.options)
+        self.publisher = Publisher(turn_log, self.producers, self.transactions, self.delays, self.metrics, self.options)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.publisher.store_host = self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)
         self.store.on_visible = self.purgatory.on_visible
         self._cluster.name_if_new(now_ms)
+        self.delays.attach(self.store, self.publisher, self._cluster.id)
 
     @property
     def cluster_id(self) -> str:

@@ -49,6 +49,10 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     if broker.hooks is not None:
         skipped = {(why,): count for why, count in broker.hooks.skipped.items()}
         yield _labelled("hooks_skipped", "Calls of hooks that counted for nothing.", ("why",), skipped)
+    yield _labelled(
+        "delayed", "Delayed messages, by what was done.", ("done",), {(what,): n for what, n in metrics.timers.items()}
+    )
+    yield _gauge("delayed_pending", "Delayed messages that wait.", len(broker.delays))
     yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
     yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
     yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)

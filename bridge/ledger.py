@@ -6,7 +6,8 @@
 
 Replay is the only code that changes state, live and at recovery alike. An owner registers its replay function for
 each record type it cares for (several may care for one: a deleted topic takes positions and producers with it), and
-a snapshot function. Owners register before the store is opened, in an order in which snapshots may be replayed.
+a snapshot function. What follows from an entry alone, by the `extra` in its header, is replayed in the same way.
+Owners register before the store is opened, in an order in which snapshots may be replayed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from bridge.records import Record, decode, encode
 from store.entry import Appended, Frame, Promise, Slot, State
 
 RecordT = TypeVar("RecordT", bound=Record)
+ExtraWatcher = Callable[[Slot, int, int, bytes], None]
 FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
 
 
@@ -34,6 +36,7 @@ class Ledger:
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
         self._snapshots: list[Callable[[], Iterable[Record]]] = []
         self._watchers: list[FrameWatcher] = []
+        self._extras: dict[int, ExtraWatcher] = {}
         self._log: Log | None = None
         self._barrier: Promise | None = None
 
@@ -56,6 +59,9 @@ class Ledger:
             # What frames ask may be less than what state is owed.
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
+        for frame, slot in zip(frames, appended.slots, strict=False):
+            if frame.extra and (watcher := self._extras.get(frame.extra[0])):
+                watcher(slot, frame.form, frame.size, frame.extra)
         for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
             self._replay(record, slot)
         self._barrier = appended.promise
@@ -78,12 +84,19 @@ class Ledger:
         """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""
         self._watchers.append(watcher)
 
+    def on_extra(self, kind: int, watcher: ExtraWatcher) -> None:
+        """Have `watcher(slot, form, frame size, extra)` see each entry whose extra begins so, live as at recovery."""
+        assert kind not in self._extras, f"two owners of extra {kind}"
+        self._extras[kind] = watcher
+
     # -- Recovery (store.Replayer)
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
         self._replay(decode(payload), slot)
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        if extra and (extra_watcher := self._extras.get(extra[0])):
+            extra_watcher(slot, form, len(frame), extra)
         for watcher in self._watchers:
             watcher(key, slot, form, count, frame, extra)
 

@@ -23,6 +23,7 @@ from bridge.config import KafkaOptions
 from bridge.forms import KAFKA
 from bridge.ledger import Ledger
 from bridge.records import (
+    DelayedBatch,
     ProducerBatch,
     ProducerIdsReserved,
     ProducerWindow,
@@ -32,6 +33,7 @@ from bridge.records import (
 )
 from protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from store.entry import Promise, Slot
+from store.format import NO_OFFSET
 
 BATCHES_REMEMBERED: Final = 5
 IDS_RESERVED: Final = 1000  # ProducerIdsBlock.java
@@ -89,6 +91,7 @@ class Producers:
         self._next_id = self._granted = 0  # What is left of this run's block.
         ledger.own(ProducerIdsReserved, self._replay_reserved)
         ledger.own(ProducerWindows, self._replay_windows)
+        ledger.own(DelayedBatch, self._replay_delayed)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_frame(self.replay_frame)
         ledger.on_snapshot(self._snapshot)
@@ -196,6 +199,13 @@ class Producers:
             self._windows.move_to_end((producer_id, key))
             for batch in batches:
                 window.add(batch)
+
+    def _replay_delayed(self, record: DelayedBatch, slot: Slot) -> None:
+        key, producer_id, epoch, first, last = (
+            record.key, record.producer_id, record.epoch, record.first_sequence, record.last_sequence,
+        )  # fmt: skip
+        batch = ProducerBatch(first, last, NO_OFFSET, slot.position, slot.stored_ms)
+        self.remember(key, producer_id, epoch, batch)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         for name in [name for name in self._windows if name[1] >> 16 == record.number]:

@@ -1,49 +1,54 @@
 """The one door into a queue: every message of either protocol that becomes visible comes through here.
 
     check     one sound batch or message, within the limits of its topic and family
-    wishes    a delay, or RocketMQ's transaction: refused as not supported, never delivered at once
+    wishes    a delayed message is parked (`bridge/delays.py`); RocketMQ's half messages do not come this way
     repeats   an idempotent producer's batch that lies in the log already: answered with its place, appended nowhere
     txn       a batch of a Kafka transaction: its producer must be the newest, and its transaction have the queue
     append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
 
-Which of RocketMQ's properties ask for what: MessageConst.java. Kafka records ask for a delay by headers named as
-RocketMQ's properties TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC. A batch is opened only if these bytes occur in
-it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated
-for it; the topic config `delay.headers` turns the search off).
+What asks for a delay: `bridge/wishes.py`. A Kafka batch is opened only if the names of the headers occur in it: one
+search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for it;
+the topic config `delay.headers` turns the search off). All of a batch with delayed records is one unit: a parked entry
+for each of these, the rest as a new batch without producer id, and what the producer's window needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from bridge import forms
+from bridge import forms, parked
 from bridge.config import Options
+from bridge.delays import Delays
 from bridge.metrics import Metrics
 from bridge.producers import Producers
+from bridge.records import DelayedBatch
 from bridge.topics import Topic
 from bridge.transactions import Transactions
+from bridge.wishes import Wish
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, inflate
-from protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason
+from protocol.kafka.record_batch import HEADER_BYTES, BatchBuilder, BatchHeader, InvalidBatch, Reason, Record
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message
 from store.entry import Appended, Buffer, Frame, Promise, Slot, Stamp, State
+from store.format import NO_OFFSET
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
 RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
 
-TIMER_NAMES: Final = (properties.TIMER_DELIVER_MS, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC)
+DELAYED_RECORDS_MAX: Final = 1 << 14  # of one batch, at 15 us each; librdkafka's batches have 10,000 records at most
+
+_DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
 _TIMER_PREFIX: Final = b"TIMER_DEL"
 _UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
 _BYTES_AN_UNDERSCORE: Final = 512  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
 _ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG")
-_NO_LEVEL: Final = "0"
 
 
 class NotSupported(Exception):
-    """The message asks for a delay or a transaction."""
+    """The message asks for a transaction, or for a delay where there can be none."""
 
 
 class ProduceRefused(Exception):
@@ -58,10 +63,17 @@ class Log(Protocol):
     def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended: ...
 
 
+class _Parted(NamedTuple):
+    """The records of a batch by what they ask for."""
+
+    now: list[Record]
+    later: list[tuple[Wish, Record]]
+
+
 class Published(NamedTuple):
     """Where a batch lies; of a repeated one, where it lay already."""
 
-    base_offset: int
+    base_offset: int  # -1: records of it are delayed
     log_append_ms: int  # -1: timestamps are the producer's
     promise: Promise
 
@@ -70,10 +82,16 @@ class Publisher:
     """The door. `store_host` is the packed address of the RocketMQ port, known once it listens."""
 
     def __init__(
-        self, log: Log, producers: Producers, transactions: Transactions, metrics: Metrics, options: Options
+        self,
+        log: Log,
+        producers: Producers,
+        transactions: Transactions,
+        delays: Delays,
+        metrics: Metrics,
+        options: Options,
     ) -> None:
         self.store_host = NO_HOST
-        self._log, self._producers, self._metrics = log, producers, metrics
+        self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
         self._transactions = transactions
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
@@ -96,18 +114,19 @@ class Publisher:
     ) -> Published:
         """Append what a Produce request has for one partition; for the last two see `Transactions.admit`.
 
-        Raises InvalidBatch, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError, and then has
-        appended nothing.
+        Raises InvalidBatch, DelayRefused, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError,
+        and then has appended nothing.
         """
         if not topic.may_produce:
-            raise ProduceRefused(f"topic {topic.name} is the broker's own")
+            raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         settings = topic.settings
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         if header.codec == Codec.ZSTD and not allows_zstd:
             raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
         _check_timestamps(topic, header, now_ms)
+        parted = None
         if settings.compact or settings.delay_headers:
-            self._check_records(topic, batch, header)
+            parted = self._look_inside(topic, batch, header, now_ms)
 
         queue = topic.queues[queue_id]
         log_append_time = settings.log_append_time
@@ -118,6 +137,8 @@ class Publisher:
                 promise = Promise(repeated.position + 1, queue.durable)
                 return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
             self._transactions.admit(queue.key, header, transactional_id, adds_itself=adds_itself)
+        if parted is not None:
+            return self._park_batch(topic, queue_id, header, parted, now_ms)
         count = header.record_count
         stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
@@ -131,21 +152,38 @@ class Publisher:
         self._metrics.bytes_in["kafka"] += len(batch)
         return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)
 
-    def _check_records(self, topic: Topic, batch: Buffer, header: BatchHeader) -> None:
-        """Open the batch where that may matter; raises for a record that its topic does not take."""
-        if not topic.settings.compact and not self._mentions_timer(batch, header):
-            return
+    def _look_inside(self, topic: Topic, batch: Buffer, header: BatchHeader, now_ms: int) -> _Parted | None:
+        """Open the batch where that may matter; None if nothing of it is delayed.
+
+        Raises for a record that its topic does not take.
+        """
+        settings = topic.settings
+        if not settings.compact and not self._mentions_timer(batch, header):
+            return None
         self.opened_bytes += header.record_count * RECORD_COST_BYTES
+        parted = _Parted([], [])
+        wish_of = self._delays.wishes.of_headers
         try:
             for record in record_batch.records(batch, self._inflate_bytes_max):
-                if topic.settings.compact and record.key is None:
+                if settings.compact and record.key is None:
                     raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
-                if topic.settings.delay_headers and any(name in TIMER_NAMES for name, _ in record.headers):
-                    raise NotSupported("delayed messages are not supported")
+                wish = wish_of(record.headers, now_ms) if record.headers and settings.delay_headers else None
+                if wish is None:
+                    parted.now.append(record)
+                else:
+                    parted.later.append((wish, record))
         except InvalidBatch:
             raise
         except ProtocolError as error:
             raise InvalidBatch(Reason.INVALID, str(error)) from error
+        if len(parted.later) > DELAYED_RECORDS_MAX:
+            raise InvalidBatch(
+                Reason.TOO_LARGE, f"batch of {len(parted.later)} delayed records; {DELAYED_RECORDS_MAX} are allowed"
+            )
+        if parted.later and header.is_transactional:
+            raise NotSupported("a record of a transaction is not delayed")
+        self.opened_bytes += len(parted.later) * _DELAYED_COST_BYTES
+        return parted if parted.later else None
 
     def _mentions_timer(self, batch: Buffer, header: BatchHeader) -> bool:
         if not header.codec:
@@ -157,6 +195,42 @@ class Publisher:
         except ProtocolError as error:
             self.opened_bytes += self._inflate_bytes_max
             raise InvalidBatch(Reason.INVALID, str(error)) from error
+
+    def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: _Parted, now_ms: int) -> Published:
+        """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit."""
+        queue = topic.queues[queue_id]
+        parked_frames = []
+        for wish, record in parted.later:
+            body = parked.parked_record(record, wish.due_ms, now_ms)
+            extra = parked.extra(queue.key, wish.due_ms)
+            where, stamp = self._delays.queue_of(wish), self._kafka_stamp(0, log_append_time=False)
+            parked_frames.append(Frame(where, forms.KAFKA, body, 1, wish.due_ms, 0, stamp, extra))
+        others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
+        records = []
+        if header.producer_id >= 0:
+            first, last = header.base_sequence, header.last_sequence
+            records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
+        end = self._delays.park([*parked_frames, *others], now_ms, records).promise.end
+        self._metrics.records_in["kafka"] += header.record_count
+        self._metrics.bytes_in["kafka"] += header.size
+        return Published(NO_OFFSET, now_ms if topic.settings.log_append_time else -1, Promise(end, queue.durable))
+
+    def _rest_of(self, topic: Topic, queue_id: int, header: BatchHeader, rest: list[Record], now_ms: int) -> Frame:
+        """Make a new batch of the records that are not delayed."""
+        builder = BatchBuilder()
+        for number, record in enumerate(rest):
+            builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+        body = builder.finish(0, 0, codec=header.codec)
+        return self._kafka_frame(topic, queue_id, body, len(rest), max(record.timestamp_ms for record in rest), now_ms)
+
+    def _kafka_frame(
+        self, topic: Topic, queue_id: int, body: Buffer, count: int, timestamp_ms: int, now_ms: int
+    ) -> Frame:
+        log_append_time = topic.settings.log_append_time
+        stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
+        if log_append_time:
+            timestamp_ms = now_ms
+        return Frame(topic.queues[queue_id], forms.KAFKA, body, count, timestamp_ms, 0, stamp)
 
     def _kafka_stamp(self, leader_epoch: int, log_append_time: bool) -> Stamp:
         """Give the one stamp of that kind; there are a few, since epochs rise only with unclean starts."""
@@ -171,15 +245,20 @@ class Publisher:
     def rocketmq(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> Appended:
         """Append one message, or a batch as one unit with one entry for each message.
 
-        Topic, queue and store host of a record are the door's, whatever its message says. Raises MessageTooLarge,
-        NotSupported, ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
+        Topic, queue and store host of a record are the door's, whatever its message says. A delayed message is turned
+        into the form in which it waits (`parked.park_message`). Raises DelayRefused, MessageTooLarge, NotSupported,
+        ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
-        return self._log.append(self.rocketmq_frames(topic, queue_id, messages), now_ms)
+        frames = self.rocketmq_frames(topic, queue_id, messages, now_ms)
+        if frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
+            slots, promise = self._delays.park(frames, now_ms)
+            return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
+        return self._log.append(frames, now_ms)
 
-    def rocketmq_frames(self, topic: Topic, queue_id: int, messages: Sequence[Message]) -> list[Frame]:
-        """Give what `rocketmq` would append, for who appends it in a unit of his own. Raises as it does."""
+    def rocketmq_frames(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> list[Frame]:
+        """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does."""
         if not topic.may_produce:
-            raise ProduceRefused(f"topic {topic.name} is the broker's own")
+            raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
@@ -187,7 +266,12 @@ class Publisher:
         for message in messages:
             raw = message.properties
             text = raw.decode("latin-1")  # Byte for byte: to search in text takes a sixth of what it takes in bytes.
-            self._check_message(message, text)
+            found = self._check_message(message, text)
+            wish = self._delays.wishes.of_properties(found, now_ms) if found is not None else None
+            if wish is not None and found is not None:
+                frames.append(self._parked_message(topic, queue_id, message, wish, found))
+                size += len(message.body)
+                continue
             tag = properties.get(raw, properties.TAGS) if properties.TAGS in text else None
             code = tags.hash_code(tag) if tag else tags.NO_TAG
             pieces = pieces_of(message)
@@ -199,13 +283,26 @@ class Publisher:
         self._metrics.bytes_in["rocketmq"] += size
         return frames
 
-    def check_half(self, topic: Topic, message: Message) -> None:
+    def check_half(self, topic: Topic, message: Message, now_ms: int) -> None:
         """Raise what `rocketmq` would for a half message if it were committed now."""
         if not topic.may_produce:
-            raise ProduceRefused(f"topic {topic.name} is the broker's own")
-        self._check_message(message, message.properties.decode("latin-1"), is_half=True)
+            raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
+        found = self._check_message(message, message.properties.decode("latin-1"), is_half=True)
+        if found is not None:
+            self._delays.wishes.of_properties(found, now_ms)
 
-    def _check_message(self, message: Message, text: str, *, is_half: bool = False) -> None:
+    def _parked_message(
+        self, topic: Topic, queue_id: int, message: Message, wish: Wish, found: dict[str, str]
+    ) -> Frame:
+        tag, where = found.get(properties.TAGS), self._delays.queue_of(wish)
+        parked.park_message(message, topic.rocketmq_name, queue_id, self.store_host, wish, found)
+        record = rocketmq_message.encode(message)
+        code = tags.hash_code(tag) if tag else tags.NO_TAG
+        extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
+        return Frame(where, forms.ROCKETMQ, record, 1, wish.due_ms, code, _stamp_rocketmq, extra)
+
+    def _check_message(self, message: Message, text: str, *, is_half: bool = False) -> dict[str, str] | None:
+        """Check size and wishes; gives the properties, parsed, where one of them may ask for a delay."""
         raw = message.properties
         if len(message.body) > self._body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
             raise MessageTooLarge(
@@ -214,8 +311,23 @@ class Publisher:
             )
         for mark in _ROCKETMQ_MARKS:
             if mark in text:
-                _check_wishes(raw, is_half=is_half)
-                return
+                found = properties.parse(raw)
+                _refuse_unknown(found, is_half=is_half)
+                return found
+        return None
+
+    # -- What was parked
+
+    def delivery(self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int) -> Frame:
+        """Make a parked entry the frame of its queue."""
+        if form == forms.KAFKA:
+            body = parked.delivered_batch(frame, due_ms)
+            return self._kafka_frame(topic, queue_id, body, 1, due_ms, now_ms)
+        pieces, raw = parked.delivered_message(frame, topic.rocketmq_name, queue_id, self.store_host, now_ms)
+        tag = properties.get(raw, properties.TAGS) if b"TAGS" in raw else None
+        code = tags.hash_code(tag) if tag else tags.NO_TAG
+        born_ms = rocketmq_message.born_ms_of(frame)
+        return Frame(topic.queues[queue_id], forms.ROCKETMQ, pieces, 1, born_ms, code, _stamp_rocketmq)
 
 
 def _has_timer_name(data: bytes) -> bool:
@@ -234,15 +346,13 @@ def _has_timer_name(data: bytes) -> bool:
     return at >= 0 and data.find(_TIMER_PREFIX, at - _UNDERSCORE_AT) >= 0
 
 
-def _check_wishes(raw: bytes, *, is_half: bool) -> None:
-    """Refuse properties that ask for a delay or a transaction; a level of 0 and TRAN_MSG=false ask for nothing.
+def _refuse_unknown(found: Mapping[str, str], *, is_half: bool) -> None:
+    """Refuse what is not there yet, rather than do something else at once; TRAN_MSG=false asks for nothing.
 
     Half messages do not come this way, except to be checked.
     """
-    found = properties.parse(raw)
-    level = found.get(properties.DELAY, _NO_LEVEL)
-    if level.strip() != _NO_LEVEL or any(name in found for name in TIMER_NAMES):
-        raise NotSupported("delayed messages are not supported")
+    if properties.TIMER_DEL_UNIQKEY in found:
+        raise NotSupported("TIMER_DEL_UNIQKEY is not supported; recall a delayed message by its recallHandle")
     if found.get(properties.TRAN_MSG, "").lower() == "true" and not is_half:  # Boolean.parseBoolean
         raise NotSupported("transactional messages are not supported")
 

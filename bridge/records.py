@@ -209,6 +209,62 @@ class HalfVerdicts(_Record, frozen=True, tag=52):
     verdicts: bytes
 
 
+# -- Delay. An id of a timer is 16 bytes: due time u64 | address u64, big-endian.
+
+
+class DelayedBatch(_Record, frozen=True, tag=40):
+    """A batch of an idempotent producer, of which records were parked: a repeat of it is answered, not appended."""
+
+    key: int
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+
+
+class TimersDelivered(_Record, frozen=True, tag=41):
+    """The frames of this unit are the messages of these timers."""
+
+    topic: int
+    ids: bytes
+
+
+class TimersCancelled(_Record, frozen=True, tag=42):
+    """They will never be delivered: asked for, or (`is_dropped`) because there is no such topic any more."""
+
+    ids: bytes
+    at_ms: int
+    is_dropped: bool = False
+
+
+class TimerMoved(_Record, frozen=True, tag=43):
+    """A pending timer is due at another time; its id stays."""
+
+    given_ms: int
+    address: int
+    due_ms: int
+    is_restored: bool = False  # in snapshots: the timer's row says it already
+
+
+class DelayPaused(_Record, frozen=True, tag=44):
+    """Whether the deliveries of a topic wait."""
+
+    topic: int
+    is_paused: bool
+
+
+class TimersPending(_Record, frozen=True, tag=45):
+    """Only in snapshots: rows as `delay/rows.py` has them."""
+
+    rows: bytes
+
+
+class TimersCancelledBefore(_Record, frozen=True, tag=46):
+    """Only in snapshots: due time, address and time of each cancel, u64."""
+
+    rows: bytes
+
+
 Record = (
     ClusterNamed
     | TopicCreated
@@ -229,6 +285,13 @@ Record = (
     | HalvesLooked
     | HalvesOpen
     | HalfVerdicts
+    | DelayedBatch
+    | TimersDelivered
+    | TimersCancelled
+    | TimerMoved
+    | DelayPaused
+    | TimersPending
+    | TimersCancelledBefore
 )
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

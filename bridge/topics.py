@@ -36,7 +36,9 @@ from protocol.rocketmq.names import (
     OP_HALF_TOPIC,
     REPLY_SUFFIX,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SYSTEM_PREFIX,
+    TIMER_TOPIC,
     TRACE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
 )
@@ -96,8 +98,8 @@ class SystemTopic(NamedTuple):
     may_produce: bool = False
 
 
-def system_topics(cluster: str, broker: str) -> Collection[SystemTopic]:
-    """The topics that RocketMQ clients and tools take for granted."""
+def system_topics(cluster: str, broker: str, delay_levels: int = 18) -> Collection[SystemTopic]:
+    """The topics that RocketMQ clients and tools take for granted, and those where delayed messages wait."""
     return (
         SystemTopic(AUTO_CREATE_TOPIC, AUTO_CREATED_QUEUES_MAX, PERM_READ_WRITE | PERM_INHERIT),
         SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
@@ -107,6 +109,8 @@ def system_topics(cluster: str, broker: str) -> Collection[SystemTopic]:
         SystemTopic(HALF_TOPIC, 1),
         SystemTopic(OP_HALF_TOPIC, 1),
         SystemTopic(TRANS_CHECK_MAX_TIME_TOPIC, 1),
+        SystemTopic(SCHEDULE_TOPIC, delay_levels),
+        SystemTopic(TIMER_TOPIC, 1),
     )
 
 
@@ -231,6 +235,8 @@ class Topics:
         for system in self._system.values():
             if system.name not in self._by_rocketmq_name:
                 self._create(system.name, system.queue_count, {}, now_ms, system.perm)  # Whatever the limits are.
+            elif (topic := self._by_rocketmq_name[system.name]).queue_count < system.queue_count:
+                self._ledger.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
         if not clean:
             self._begin_epochs(now_ms)
 

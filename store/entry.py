@@ -52,6 +52,12 @@ class Frame:
     stamp: Stamp | None = None
     extra: bytes = b""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the frame."""
+        body = self.body
+        return len(body) if isinstance(body, bytes | bytearray | memoryview) else sum(map(len, body))
+
 
 @dataclass(slots=True)
 class State:
@@ -75,6 +81,14 @@ class Appended(NamedTuple):
 
     slots: list[Slot]
     promise: Promise
+
+
+class Place(NamedTuple):
+    """Where a frame lies, for who knows it without an index."""
+
+    position: int  # of its entry
+    size: int  # of the frame
+    form: int
 
 
 class Stored(NamedTuple):

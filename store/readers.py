@@ -40,3 +40,29 @@ class ColdRead:
 
     def _run(self) -> list[Stored]:
         return self._frames.from_disk(self._find_rows())
+
+
+class ColdEntries:
+    """A read of entries by their places, some of which are not in memory. Start it once; `done` as for `ColdRead`."""
+
+    __slots__ = ("_executor", "_frames", "_in_memory", "_rows")
+
+    def __init__(self, executor: Executor, frames: Frames, rows: list[Row], in_memory: list[Stored]) -> None:
+        self._executor = executor
+        self._frames = frames
+        self._rows = rows
+        self._in_memory = in_memory  # they follow the rows
+
+    def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
+        def finish(found: list[Stored] | Failure) -> None:
+            if isinstance(found, OSError):
+                done(StoreError(f"reading {len(self._rows)} entries from {self._rows[0][1]} on: {found}"))
+            elif isinstance(found, StoreError):
+                done(found)
+            else:
+                done(found + self._in_memory)
+
+        self._executor.submit(self._run, finish)
+
+    def _run(self) -> list[Stored]:
+        return self._frames.from_disk(self._rows)

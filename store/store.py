@@ -28,7 +28,7 @@ from store.checkpoints import Checkpoints, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
 from store.control import Control, Kind, queue_control
 from store.encode import Entry, put_frame, put_other, sizes_of
-from store.entry import Appended, Frame, Promise, Slot, State, Stored, new_tuple
+from store.entry import Appended, Frame, Place, Promise, Slot, State, Stored, new_tuple
 from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
@@ -39,7 +39,7 @@ from store.promises import Done, Promises
 from store.queue import Queue, queue_key
 from store.queue_index import QueueIndex, Row
 from store.queues import Queues
-from store.readers import ColdRead
+from store.readers import ColdEntries, ColdRead
 from store.recovery import RecoveryReport, recover
 from store.replay import Replayer
 from store.retention import NO_LIMIT, RetentionLimits, expired_to
@@ -476,6 +476,22 @@ class Store:
             return find(offset, max_entries, max_bytes, until, block=True) or []
 
         return ColdRead(self.readers, self._frames, queue, offset, find_rows)
+
+    def read_at(self, places: Sequence[Place]) -> list[Stored] | ColdEntries:
+        """Return the frames at these places, which must rise in position; visible or not, all must be in the log still.
+
+        Of each `Stored` only position, form and frame mean anything. What is not in memory comes as ColdEntries.
+        """
+        rows: list[Row] = [(NO_OFFSET, position, size, 1, 0, 0, 0, form, 0) for position, size, form in places]
+        floor = self._log.tail.floor
+        if rows[0][1] >= floor:
+            return self._frames.cached(rows)
+        in_files = [row for row in rows if row[1] < floor]
+        in_tail = self._frames.cached(rows[len(in_files) :]) if len(in_files) < len(rows) else []
+        found = self._frames.cached(in_files)
+        if len(found) == len(in_files):
+            return found + in_tail
+        return ColdEntries(self.readers, self._frames, in_files, in_tail)
 
     def find_by_time(self, queue: Queue, timestamp_ms: int, until: int) -> Stored | ColdRead | None:
         """Return the first entry by whose end a record timestamp of at least this was seen; None if there is none.

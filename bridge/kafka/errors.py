@@ -18,6 +18,7 @@ from bridge.transactions import (
     TransactionLimit,
     UnknownTransactionalProducer,
 )
+from bridge.wishes import DelayRefused
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from store.errors import Corruption, EntryTooLarge, OffsetOutOfRange, StoreError
@@ -52,6 +53,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (NoTransactionalId, ErrorCode.transactional_id_authorization_failed),
     (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
     (TransactionLimit, ErrorCode.policy_violation),
+    (DelayRefused, ErrorCode.invalid_record),
     (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),

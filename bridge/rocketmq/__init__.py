@@ -10,6 +10,7 @@ from bridge.rocketmq import admin, membership, namesrv, offsets, resets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
+from bridge.rocketmq.recall import recall_message
 from bridge.rocketmq.reply import send_reply
 from bridge.rocketmq.retry import send_back
 from bridge.rocketmq.send import send_message
@@ -30,6 +31,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.SEND_BATCH_MESSAGE: send_message,
     Code.SEND_REPLY_MESSAGE: send_reply,
     Code.SEND_REPLY_MESSAGE_V2: send_reply,
+    Code.RECALL_MESSAGE: recall_message,
     Code.PULL_MESSAGE: pull_message,
     Code.LITE_PULL_MESSAGE: pull_message,
     Code.VIEW_MESSAGE_BY_ID: view_message,

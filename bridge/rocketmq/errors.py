@@ -12,6 +12,7 @@ from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.members import TooManyMembers
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
+from bridge.wishes import DelayRefused
 from protocol.errors import ProtocolError
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.names import IllegalName
@@ -34,6 +35,7 @@ class Refused(Exception):
 _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (EntryTooLarge, ResponseCode.MESSAGE_ILLEGAL),
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
+    (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
     (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.
     (MessageTooLarge, ResponseCode.MESSAGE_ILLEGAL),
     (ProduceRefused, ResponseCode.NO_PERMISSION),

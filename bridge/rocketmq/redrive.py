@@ -61,7 +61,7 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
             each.reconsume_times = 0
         now_ms = broker.clock.now_ms()
         position = CommittedPosition(queue.key, found.next_offset)
-        frames = broker.publisher.rocketmq_frames(retries, 0, again)
+        frames = broker.publisher.rocketmq_frames(retries, 0, again, now_ms)
         broker.ledger.commit(broker.positions.records(group, [position], now_ms), now_ms, frames)
         count += len(frames)
         await asyncio.sleep(0)

@@ -12,16 +12,17 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
-from bridge.publish import TIMER_NAMES
+from bridge.parked import due_of
 from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
-from protocol.rocketmq import batch, flags, properties, remoting
+from bridge.wishes import TIMER_NAMES
+from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import message_ids
-from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, check_topic
+from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TIMER_TOPIC, check_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
 
@@ -62,8 +63,18 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     store_host = broker.publisher.store_host
     ids = message_ids(store_host, [position for position, _, _ in slots])
     waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
-    buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key)
+    handle = "" if is_batch else _recall_handle(broker, request.topic, messages[0], slots[0].position, unique_key)
+    buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key, handle)
     return Answer(buffers, promise if waits else None)
+
+
+def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
+    """Give a message that waits for a time of its own choice the handle by which its sender may recall it."""
+    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
+        return ""
+    due_ms = due_of(message)
+    timer_id = broker.delays.text_of((due_ms, position))
+    return recall_handle.encode(topic, broker.options.rocketmq.broker, due_ms, unique_key, timer_id)
 
 
 # -- Where it goes

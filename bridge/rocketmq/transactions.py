@@ -77,7 +77,7 @@ def prepare(
 ) -> Appended:
     """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves."""
     broker.halves.check_room()
-    broker.publisher.check_half(topic, sent)
+    broker.publisher.check_half(topic, sent, broker.clock.now_ms())
     raw = sent.properties
     added = f"REAL_TOPIC\x01{topic.rocketmq_name}\x02REAL_QID\x01{queue_id}\x02"
     added += f"{properties.TRANSACTION_ID}\x01{properties.get(raw, properties.UNIQ_KEY)}\x02"
@@ -146,7 +146,7 @@ def _committed(broker: "Broker", half: Message) -> Sequence[Frame]:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     # A topic that was made again may have fewer queues.
     queue_id = int(properties.get(half.properties, properties.REAL_QID) or 0) % topic.queue_count
-    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)])
+    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)], broker.clock.now_ms())
 
 
 def _final(half: Message) -> Message:

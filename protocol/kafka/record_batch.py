@@ -48,6 +48,8 @@ _LENGTH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
+_TIMESTAMPS: Final = struct.Struct(">qq")
+_BASE_TIMESTAMP_AT: Final = 27
 _LENGTH_AT, _LEADER_EPOCH_AT, _CRC_AT, _MAX_TIMESTAMP_AT = 8, 12, 17, 35
 ATTRIBUTES_AT: Final = 22  # Their low byte, which holds all the bits that have a meaning.
 
@@ -239,6 +241,12 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) 
     (length,) = _LENGTH.unpack_from(buffer, at + _LENGTH_AT)
     signed = memoryview(buffer)[at + _CRC_FROM : at + _PREFIX_BYTES + length]
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(signed))
+
+
+def restamp_single(batch: bytearray, timestamp_ms: int) -> None:
+    """Give the one record of an uncompressed batch another timestamp; signs it anew."""
+    _TIMESTAMPS.pack_into(batch, _BASE_TIMESTAMP_AT, timestamp_ms, timestamp_ms)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
 
 
 # -- Reading records

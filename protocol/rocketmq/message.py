@@ -124,6 +124,39 @@ class Writer:
         )
 
 
+def readdressed(
+    record: memoryview, topic: str, queue_id: int, properties: bytes, store_host: bytes
+) -> tuple[Buffer, Buffer, bytes]:
+    """Write the message in `record` for another queue: as `Writer.pieces`; the body is a slice of `record`.
+
+    Raises ProtocolError if `record` is none, or the properties exceed the format.
+    """
+    body_at, _, _ = _places(record, 0)
+    body_end = body_at + _read(_I32, record, body_at - 4)
+    sys_flag = record[_SYS_FLAG_LOW_BYTE_AT]
+    if len(store_host) != (20 if sys_flag & STORE_HOST_V6 else 8) or len(properties) > PROPERTIES_BYTES_MAX:
+        message = decode(record)
+        message.properties = properties
+        return Writer(topic, queue_id, store_host).pieces(message)
+    magic, encoded_topic = _topics.get(topic) or _encode_topic(topic)
+    tail = encoded_topic + _U16.pack(len(properties)) + properties
+    head = bytearray(record[:body_at])
+    _U32.pack_into(head, 0, body_end + len(tail))
+    _U32.pack_into(head, _MAGIC_AT, magic)
+    _U32.pack_into(head, _QUEUE_ID_AT, queue_id)
+    store_host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
+    head[store_host_at : store_host_at + len(store_host)] = store_host
+    return head, record[body_at:body_end], tail
+
+
+def born_ms_of(buffer: Buffer, at: int = 0) -> int:
+    return _read(_I64, buffer, at + _BORN_MS_AT)
+
+
+def store_ms_of(buffer: Buffer, at: int = 0) -> int:
+    return _read(_I64, buffer, at + _STORE_MS_AT + (12 if buffer[at + _SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 0))
+
+
 # Magic, and the topic with its length, by name: the same few topics come over and over.
 _topics: dict[str, tuple[int, bytes]] = {}
 _TOPICS_CACHED_MAX: Final = 4096  # Then the cache starts anew.
@@ -265,9 +298,11 @@ _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)
 # What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).
 _HEADS = [struct.Struct(f">iIIiiqqiq{born}sq{store}siqi") for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))]
 _MAGIC_AT = 4
+_QUEUE_ID_AT = 12
 _QUEUE_OFFSET_AT = 20
 _PHYSICAL_OFFSET_AT = 28
 _SYS_FLAG_LOW_BYTE_AT = 39
+_BORN_MS_AT = 40
 _STORE_MS_AT = 56
 
 

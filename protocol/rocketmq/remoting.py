@@ -136,12 +136,14 @@ def encode(command: RemotingCommand) -> list[Buffer]:
     return [_HEAD.pack(4 + header_bytes + size, serialize_type << 24 | header_bytes) + header, *pieces]
 
 
-def encode_stored(asked: RemotingCommand, message_id: str, queue_id: int, queue_offset: int, key: str) -> list[Buffer]:
+def encode_stored(
+    asked: RemotingCommand, message_id: str, queue_id: int, queue_offset: int, key: str, recall_handle: str = ""
+) -> list[Buffer]:
     """Write the answer that tells where a message was stored: of all answers the most frequent, so it has a short way.
 
-    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id.
+    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id; only a delayed one has a handle.
     """
-    if asked.json:
+    if asked.json and not recall_handle:
         header = _STORED_JSON % (asked.opaque, message_id.encode(), queue_id, queue_offset, _encode_text(key))
         return [_HEAD.pack(4 + len(header), _JSON << 24 | len(header)) + header]
     ext = {
@@ -152,6 +154,8 @@ def encode_stored(asked: RemotingCommand, message_id: str, queue_id: int, queue_
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
+    if recall_handle:
+        ext["recallHandle"] = recall_handle
     return encode(response(asked, ext=ext))
 
 

@@ -277,7 +277,7 @@ BAD_COMMANDS = {
     "illegal topic": (SEND, frames.send_fields("a b"), b"", ResponseCode.INVALID_PARAMETER),
     "long topic": (SEND, frames.send_fields("x" * 9999), b"", ResponseCode.INVALID_PARAMETER),
     "topic without template": (SEND, frames.send_fields("new", defaultTopic="?"), b"", ResponseCode.TOPIC_NOT_EXIST),
-    "delay": (SEND, frames.send_fields(TOPIC, properties="DELAY\x013\x02"), b"", ResponseCode.MESSAGE_ILLEGAL),
+    "delay": (SEND, frames.send_fields(TOPIC, properties="DELAY\x01soon\x02"), b"", ResponseCode.MESSAGE_ILLEGAL),
     "large body": (SEND, frames.send_fields(TOPIC), bytes(5 * MIB), ResponseCode.MESSAGE_ILLEGAL),
     "large properties": (SEND, frames.send_fields(TOPIC, properties="x" * 40_000), b"", ResponseCode.MESSAGE_ILLEGAL),
     "batch of garbage": (RequestCode.SEND_BATCH_MESSAGE, frames.send_fields(TOPIC), os.urandom(500), NO_FIELD),

@@ -1,10 +1,9 @@
-"""What is not there yet is refused in each protocol's own words; nothing that asks for a delay is delivered at once."""
+"""What is not there yet is refused in each protocol's own words."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
 
 import pytest
 
@@ -30,24 +29,6 @@ def expect_nothing_else(broker: Broker, topic: str) -> None:
     """Write one more message, and see that it is all there is."""
     Confluent(broker.kafka).write(topic, [Message(b"the only one")], way="single", codec="none")
     assert end_offsets(broker.kafka, topic) == {0: 1}
-
-
-@pytest.mark.parametrize("header", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_delay_asked_for_by_a_kafka_header(broker: Broker, agents: Agents, topic: str, header: str, codec: str) -> None:
-    messages = [Message(b"at once"), Message(b"later", headers=((header, b"9999999999999"),))]
-    java = KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3")
-    with pytest.raises(AgentError, match="delayed messages are not supported"):
-        java.write(topic, messages, way="batch", codec=codec)
-    expect_nothing_else(broker, topic)
-
-
-@pytest.mark.parametrize("version", ["5.5", "4.9"])
-def test_delay_asked_for_by_a_rocketmq_level(broker: Broker, agents: Agents, topic: str, version: str) -> None:
-    delayed: dict[str, Any] = Message(b"later").as_rocketmq_json() | {"delay_level": 3}
-    with pytest.raises(AgentError, match="delayed messages are not supported"):
-        agents.rocketmq(version).call("write", namesrv=broker.namesrv, topic=topic, how="sync", messages=[delayed])
-    expect_nothing_else(broker, topic)
 
 
 def test_message_over_the_limit(broker: Broker, agents: Agents, topic: str) -> None:

@@ -1,5 +1,6 @@
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -52,6 +53,8 @@ final class RocketmqAgent {
         Map<String, Agent.Command> commands = new HashMap<>();
         commands.put("write", RocketmqAgent::write);
         commands.put("write_oneway", RocketmqAgent::writeOneway);
+        commands.put("write_delayed", RocketmqAgent::writeDelayed);
+        commands.put("recall", RocketmqAgent::recall);
         commands.put("read_push", RocketmqAgent::readPush);
         commands.put("read_lite", RocketmqAgent::readLite);
         commands.put("read_pull", RocketmqAgent::readPull);
@@ -178,6 +181,30 @@ final class RocketmqAgent {
         return done.get(timeoutMs + 5_000, TimeUnit.MILLISECONDS);
     }
 
+    /** Sends one by one; the answer has [msgId, recall handle] for each message. */
+    private static Object writeDelayed(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        List<Object> sent = new ArrayList<>();
+        for (Message message : messages(args)) {
+            SendResult result = producer.send(message);
+            Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
+            sent.add(List.of(result.getMsgId(), handle == null ? "" : handle));
+        }
+        return sent;
+    }
+
+    /** Takes a delayed message back by its handle; the answer is its msgId. Clients of 4.9 cannot. */
+    private static Object recall(JsonObject args) throws Exception {
+        DefaultMQProducer producer = producer(args);
+        try {
+            return DefaultMQProducer.class
+                    .getMethod("recallMessage", String.class, String.class)
+                    .invoke(producer, args.get("topic").getAsString(), args.get("handle").getAsString());
+        } catch (InvocationTargetException error) {
+            throw new IllegalStateException(error.getCause());
+        }
+    }
+
     /**
      * A TransactionMQProducer. Each message says by its properties "local" and "check" (commit, rollback, unknown) what
      * its transaction and a later check give; what it was checked for is kept until "tx_checked".
@@ -261,7 +288,7 @@ final class RocketmqAgent {
         return select(producer.fetchPublishMessageQueues(topic), null, id);
     }
 
-    private static List<Message> messages(JsonObject args) {
+    private static List<Message> messages(JsonObject args) throws ReflectiveOperationException {
         List<Message> messages = new ArrayList<>();
         for (JsonElement each : args.getAsJsonArray("messages")) {
             messages.add(message(args.get("topic").getAsString(), each.getAsJsonObject()));
@@ -269,7 +296,7 @@ final class RocketmqAgent {
         return messages;
     }
 
-    private static Message message(String topic, JsonObject from) {
+    private static Message message(String topic, JsonObject from) throws ReflectiveOperationException {
         Message message = new Message(topic, Agent.bytes(from, "body"));
         if (Agent.has(from, "tags")) {
             message.setTags(from.get("tags").getAsString());
@@ -284,6 +311,11 @@ final class RocketmqAgent {
         }
         if (Agent.has(from, "delay_level")) {
             message.setDelayTimeLevel(from.get("delay_level").getAsInt());
+        }
+        for (String setter : List.of("setDeliverTimeMs", "setDelayTimeMs", "setDelayTimeSec")) { // not in 4.9
+            if (Agent.has(from, setter)) {
+                Message.class.getMethod(setter, long.class).invoke(message, from.get(setter).getAsLong());
+            }
         }
         message.setWaitStoreMsgOK(!Agent.flag(from, "no_wait"));
         return message;

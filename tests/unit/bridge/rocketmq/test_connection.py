@@ -16,7 +16,7 @@ from tests.unit.bridge.rocketmq.office import Office
 # Features that are not there: a client that asks for them must hear so.
 ABSENT = (
     RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE,
-    RequestCode.RECALL_MESSAGE, RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.QUERY_ASSIGNMENT,
     RequestCode.PUT_KV_CONFIG, RequestCode.REGISTER_BROKER,
 )  # fmt: skip
 

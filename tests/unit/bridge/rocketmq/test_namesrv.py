@@ -37,7 +37,7 @@ def test_route_waits_until_the_topic_is_durable(office: Office, client: Client) 
     assert client.last_answer().code == 0
 
 
-@pytest.mark.parametrize("name", ["orders", "%RETRY%billing", "a.b", "SCHEDULE_TOPIC_XXXX", ""])
+@pytest.mark.parametrize("name", ["orders", "%RETRY%billing", "a.b", "OFFSET_MOVED_EVENT", ""])
 def test_no_route_for_what_is_not_there(office: Office, client: Client, name: str) -> None:
     assert client.ask(ROUTE, topic=name).code == ResponseCode.TOPIC_NOT_EXIST
     assert office.topics.by_rocketmq_name(name) is None
@@ -69,7 +69,7 @@ def test_who_asks_twice_gets_a_route_and_its_heartbeat_makes_the_topic(office: O
     assert office.topics.by_rocketmq_name("others") is None
 
 
-@pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing", "a.b", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing", "a.b", "rmq_sys_x", "OFFSET_MOVED_EVENT"])
 def test_names_that_nobody_can_wait_for(client: Client, name: str) -> None:
     assert expect(client, name) == ResponseCode.TOPIC_NOT_EXIST
 

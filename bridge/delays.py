@@ -1,0 +1,440 @@
+"""Delayed messages: parked in the log, delivered when they are due; the coordinator around `delay/timers.py`.
+
+    door ---- park ---> one unit: the parked entries (bridge/parked.py), what of the batch is not delayed
+                                                                                   |
+    ticker -- run ----> Timers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
+    verbs --- cancel, reschedule, deliver_now, pause, resume --> one unit each
+
+Replay is the only code that changes the timers, so what the log does not have has not happened: a crash delivers a
+message neither twice nor never. Deliveries are cut into slices of `DELIVERED_IN_SLICE`, about a millisecond, between
+which the loop turns; topics take turns, so one with many due messages does not hold up the others. What lies neither in
+the tail nor in the page cache is read by a thread; until it is there the topic waits, the others go on.
+
+A timer's id for clients is 24 letters: its due time when it was parked, its address in the log, and a check sum with
+the cluster's id in it, so that one that was never given is told from one whose message was delivered.
+"""
+
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from bridge import parked
+from bridge.config import HOUR_MS, DelayOptions
+from bridge.ledger import Ledger
+from bridge.metrics import Metrics
+from bridge.records import (
+    DelayPaused,
+    Record,
+    TimerMoved,
+    TimersCancelled,
+    TimersCancelledBefore,
+    TimersDelivered,
+    TimersPending,
+    TopicDeleted,
+)
+from bridge.topics import QUEUE_ID_BITS, Topic, Topics
+from bridge.wishes import Wish, Wishes
+from delay.rows import Timer
+from delay.timers import Timers, Turn
+from delay.verdicts import Cancelled, Verdict
+from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from store.entry import Appended, Frame, Place, Promise, Slot, Stored
+from store.errors import EntryTooLarge, StoreError
+from store.queue import Queue
+from store.readers import ColdEntries
+
+DELIVERED_IN_SLICE: Final = 128
+DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
+MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
+RETRY_MS: Final = 1_000  # when parked messages could not be read
+
+_ID: Final = Struct(">QQ")
+_TEXT_ID: Final = Struct(">QQI")
+_DUE_BYTES_CUT: Final = 2  # No time needs the first two bytes, so an id is 18 bytes: 24 letters without padding.
+_TEXT_ID_LENGTH: Final = 24
+_CANCELLED: Final = Struct(">QQQ")
+_CANCELLED_IN_RECORD: Final = 10_000
+
+TimerId = tuple[int, int]  # due time when it was parked, address
+
+log = logging.getLogger("bridge")
+
+
+class TooManyTimers(StoreError):
+    """`delay.pending_max` is reached; senders may try again."""
+
+
+class DelayStore(Protocol):
+    """What this asks of the store."""
+
+    def read_at(self, places: Sequence[Place]) -> list[Stored] | ColdEntries: ...
+
+
+class Door(Protocol):
+    """Makes what leaves fit for its queue (`bridge/publish.py`)."""
+
+    def delivery(
+        self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int
+    ) -> Frame: ...
+
+
+class Decision(NamedTuple):
+    """A verdict, and what must hold before anybody hears it."""
+
+    verdict: Verdict
+    promise: Promise
+
+
+class TimerView(NamedTuple):
+    """A pending timer, for people."""
+
+    id: str
+    topic: str
+    queue_id: int
+    due_ms: int
+    form: int  # of the frame (`bridge/forms.py`)
+    frame: memoryview  # as it is parked
+
+
+class Delays:
+    """The delayed messages of one broker."""
+
+    def __init__(self, ledger: Ledger, topics: Topics, options: DelayOptions, metrics: Metrics) -> None:
+        self.wishes = Wishes(options)
+        self._ledger, self._topics, self._metrics = ledger, topics, metrics
+        self._pending_max = options.pending_max
+        self._timers = Timers()
+        self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
+        self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
+        self._run_ms = 0  # when `run` ran last
+        self._was_read: list[tuple[Turn, list[Stored]]] = []  # by a thread, to be delivered by the next `run`
+        self._store: DelayStore | None = None
+        self._door: Door | None = None
+        self._id_salt = b""
+        ledger.own(TimersDelivered, self._replay_delivered)
+        ledger.own(TimersCancelled, self._replay_cancelled)
+        ledger.own(TimerMoved, self._replay_moved)
+        ledger.own(DelayPaused, self._replay_paused)
+        ledger.own(TimersPending, self._replay_pending)
+        ledger.own(TimersCancelledBefore, self._replay_cancelled_before)
+        ledger.own(TopicDeleted, self._replay_topic_deleted)
+        ledger.on_extra(parked.EXTRA_KIND, self._replay_parked)
+        ledger.on_snapshot(self._snapshot)
+
+    def begin(self, now_ms: int) -> None:
+        """Say what time it is, before the log is recovered: what was due before then needs no wheel."""
+        self._timers = Timers(now_ms)
+
+    def attach(self, store: DelayStore, door: Door, cluster_id: str) -> None:
+        """Name the parts that stand on the recovered log."""
+        self._store, self._door = store, door
+        self._id_salt = cluster_id.encode()
+
+    def __len__(self) -> int:
+        """How many are pending."""
+        return len(self._timers)
+
+    # -- Parking
+
+    def queue_of(self, wish: Wish) -> Queue:
+        """The queue in which a message waits."""
+        topic = self._topics.by_rocketmq_name(SCHEDULE_TOPIC if wish.level else TIMER_TOPIC)
+        assert topic is not None, "topics of the broker's own are made at start"
+        return topic.queues[wish.level - 1 if wish.level else 0]
+
+    def park(self, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()) -> Appended:
+        """Append parked entries, and others that came with them, as one unit.
+
+        Raises TooManyTimers and other StoreError, and then has appended nothing.
+        """
+        if len(self._timers) + len(frames) > self._pending_max:
+            raise TooManyTimers(f"{len(self._timers)} messages are delayed; delay.pending_max is {self._pending_max}")
+        before = len(self._timers)
+        appended = self._ledger.commit(records, now_ms, frames)
+        self._metrics.timers["parked"] += len(self._timers) - before
+        return appended
+
+    # -- Ids
+
+    def text_of(self, timer_id: TimerId) -> str:
+        """Write an id as clients get it."""
+        raw = _ID.pack(*timer_id)
+        return urlsafe_b64encode((raw + self._check(raw))[_DUE_BYTES_CUT:]).decode()
+
+    def id_of(self, text: str) -> TimerId | None:
+        """Read an id; None if this cluster never gave it."""
+        if len(text) != _TEXT_ID_LENGTH:
+            return None
+        try:
+            raw = bytes(_DUE_BYTES_CUT) + urlsafe_b64decode(text)
+        except (Base64Error, ValueError):
+            return None
+        if len(raw) != _TEXT_ID.size or raw[16:] != self._check(raw[:16]):
+            return None
+        due_ms, address = _ID.unpack_from(raw)
+        return due_ms, address
+
+    def _check(self, raw: bytes) -> bytes:
+        return crc32c(self._id_salt + raw).to_bytes(4, "big")
+
+    # -- Verbs
+
+    def cancel(self, text: str, now_ms: int) -> Decision:
+        """Let a message never be delivered, if it is not yet. Raises StoreError, and then has changed nothing."""
+        timer_id = self.id_of(text)
+        if timer_id is None or self._timers.find(*timer_id) is None:
+            return self._past(timer_id)
+        promise = self._ledger.commit([TimersCancelled(_ID.pack(*timer_id), now_ms)], now_ms).promise
+        self._metrics.timers["cancelled"] += 1
+        return Decision(Verdict.CANCELLED, promise)
+
+    def reschedule(self, text: str, due_ms: int, now_ms: int) -> Decision:
+        """Let a pending message be due at another time, at once if that has passed; its id stays.
+
+        Raises DelayRefused if that is too far away, and StoreError.
+        """
+        timer_id = self.id_of(text)
+        if timer_id is None or self._timers.find(*timer_id) is None:
+            return self._past(timer_id)
+        self.wishes.at(due_ms, now_ms)
+        promise = self._ledger.commit([TimerMoved(*timer_id, max(0, due_ms))], now_ms).promise
+        return Decision(Verdict.RESCHEDULED, promise)
+
+    def deliver_now(self, text: str, now_ms: int) -> Decision:
+        """Let a pending message be due now: it is delivered in its turn, unless its topic is paused."""
+        return self.reschedule(text, now_ms, now_ms)
+
+    def view(self, text: str, done: Callable[[TimerView | StoreError | None], None]) -> None:
+        """Give a pending message to `done`, now or when it was read; None if none has this id."""
+        timer_id = self.id_of(text)
+        timer = self._timers.find(*timer_id) if timer_id else None
+        topic = self._topics.by_number(timer.topic) if timer else None
+        if timer is None or topic is None:
+            done(None)
+            return
+        queue_id = timer.key & (1 << QUEUE_ID_BITS) - 1
+        picture = partial(TimerView, text, topic.name, queue_id, timer.due_ms, timer.form)
+
+        def read(found: list[Stored] | StoreError) -> None:
+            done(found if isinstance(found, StoreError) else picture(found[0].frame))
+
+        assert self._store is not None, "the store is not open"
+        found = self._store.read_at([Place(timer.address, timer.size, timer.form)])
+        if isinstance(found, ColdEntries):
+            found.start(read)
+        else:
+            read(found)
+
+    def pause(self, topic: Topic, now_ms: int) -> Promise:
+        """Hold a topic's deliveries back until `resume`, over restarts too."""
+        return self._set_paused(topic, now_ms, is_paused=True)
+
+    def resume(self, topic: Topic, now_ms: int) -> Promise:
+        return self._set_paused(topic, now_ms, is_paused=False)
+
+    def is_paused(self, topic: Topic) -> bool:
+        return topic.number in self._timers.paused
+
+    def counts(self) -> dict[int, int]:
+        """How many are pending, by topic number."""
+        return self._timers.counts()
+
+    def _set_paused(self, topic: Topic, now_ms: int, *, is_paused: bool) -> Promise:
+        if self.is_paused(topic) == is_paused:
+            return self._ledger.barrier()
+        return self._ledger.commit([DelayPaused(topic.number, is_paused)], now_ms).promise
+
+    def _past(self, timer_id: TimerId | None) -> Decision:
+        """Say what has become of a timer that is not pending."""
+        verdict = Verdict.NOT_FOUND
+        if timer_id is not None:
+            verdict = Verdict.CANCELLED if timer_id in self._cancelled else Verdict.DELIVERED
+        return Decision(verdict, self._ledger.barrier())
+
+    # -- Retention
+
+    def first_kept(self, queue: Queue) -> int | None:
+        """Say from which offset on retention must leave a queue alone; None: it may take all."""
+        topic = self._topics.by_number(queue.topic)
+        if topic is None or topic.rocketmq_name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            return None
+        pinned_from = self._timers.pinned_from()
+        if pinned_from is None:
+            return None
+        number = queue.index.find_position(pinned_from)
+        rows = queue.index.rows(number) if number is not None else None
+        if rows is None:
+            return queue.start_offset  # It would take a read to find out; so this time nothing goes.
+        return rows[0][0] if rows else None
+
+    # -- Delivering
+
+    def next_deadline_ms(self) -> int | None:
+        """The wall time before which there is nothing to do."""
+        if self._was_read:
+            return 0
+        deadline_ms = self._timers.next_deadline_ms()
+        if self._unread:
+            retry_ms = min(self._unread.values())
+            return retry_ms if deadline_ms is None else min(deadline_ms, retry_ms)
+        return deadline_ms
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        """Deliver one slice of what is due. Raises StoreError, and what was due is still due."""
+        self._run_ms = now_ms
+        if self._unread:
+            self._read_again(now_ms)
+        while self._was_read:
+            self._deliver_read(*self._was_read.pop(), now_ms)
+        timers = self._timers
+        timers.advance(now_ms, MOVED_IN_SLICE)
+        count_left, bytes_left = DELIVERED_IN_SLICE, DELIVERED_BYTES_IN_SLICE
+        while count_left > 0 and bytes_left > 0:
+            turn = timers.take(now_ms, count_left, bytes_left)
+            if turn is None:
+                return
+            self._begin(turn, now_ms)
+            count_left -= len(turn.timers)
+            bytes_left -= sum(timer.size for timer in turn.timers)
+
+    def _begin(self, turn: Turn, now_ms: int) -> None:
+        """Deliver a turn at once if its messages are in memory, else have them read first."""
+        assert self._store is not None, "the store is not open"
+        is_over = True
+        try:
+            topic = self._topics.by_number(turn.topic)
+            if topic is None:
+                self._drop(turn, now_ms)
+                return
+            by_address = sorted(turn.timers, key=_address_of)
+            found = self._store.read_at([Place(timer.address, timer.size, timer.form) for timer in by_address])
+            if isinstance(found, ColdEntries):
+                is_over = False
+                found.start(partial(self._finish_read, turn))
+            else:
+                self._deliver(topic, turn.timers, found, now_ms)
+        finally:
+            if is_over:
+                self._timers.give_back(turn.topic)
+
+    def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
+        """Take what a thread has read."""
+        if isinstance(found, StoreError):
+            log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", turn.topic, RETRY_MS, str(found))
+            self._unread[turn.topic] = self._run_ms + RETRY_MS
+        else:
+            self._was_read.append((turn, found))
+
+    def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
+        """Deliver of a turn what is still pending, and still due: it took a while to be read."""
+        try:
+            topic = self._topics.by_number(turn.topic)
+            if topic is not None:
+                find, given_ms = self._timers.find, self._timers.given_ms
+                timers = [
+                    timer
+                    for timer in turn.timers
+                    if timer.due_ms <= now_ms and find(given_ms(timer), timer.address) == timer
+                ]
+                self._deliver(topic, timers, found, now_ms)
+        finally:
+            self._timers.give_back(turn.topic)
+
+    def _read_again(self, now_ms: int) -> None:
+        for topic in [topic for topic, at_ms in self._unread.items() if at_ms <= now_ms]:
+            del self._unread[topic]
+            self._timers.give_back(topic)
+
+    def _deliver(self, topic: Topic, timers: list[Timer], found: list[Stored], now_ms: int) -> None:
+        """Append these messages to their queues, in order, as one unit with what says so."""
+        if not timers:
+            return
+        assert self._door is not None, "the door is not open"
+        frames_at = {stored.position: stored.frame for stored in found}
+        delivery, mask = self._door.delivery, (1 << QUEUE_ID_BITS) - 1
+        frames = [
+            delivery(topic, timer.key & mask, timer.form, frames_at[timer.address], timer.due_ms, now_ms)
+            for timer in timers
+        ]
+        try:
+            self._ledger.commit([TimersDelivered(topic.number, self._ids_of(timers))], now_ms, frames)
+        except EntryTooLarge:
+            self._deliver_parts(topic, timers, found, now_ms)
+            return
+        self._metrics.timers["delivered"] += len(timers)
+
+    def _deliver_parts(self, topic: Topic, timers: list[Timer], found: list[Stored], now_ms: int) -> None:
+        """Deliver less at once, for together they do not fit into a segment."""
+        if len(timers) == 1:
+            log.error("delayed message dropped, no segment holds it topic=%s bytes=%d", topic.name, timers[0].size)
+            self._drop(Turn(topic.number, timers), now_ms)
+            return
+        middle = len(timers) // 2
+        self._deliver(topic, timers[:middle], found, now_ms)
+        self._deliver(topic, timers[middle:], found, now_ms)
+
+    def _drop(self, turn: Turn, now_ms: int) -> None:
+        self._ledger.commit([TimersCancelled(self._ids_of(turn.timers), now_ms, is_dropped=True)], now_ms)
+        self._metrics.timers["dropped"] += len(turn.timers)
+
+    def _ids_of(self, timers: Iterable[Timer]) -> bytes:
+        given_ms = self._timers.given_ms
+        return b"".join([_ID.pack(given_ms(timer), timer.address) for timer in timers])
+
+    # -- Replay
+
+    def _replay_parked(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        key, due_ms = parked.read_extra(extra)
+        self._timers.add(Timer(due_ms, slot.position, key, size, 0, form))
+
+    def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
+        self._timers.delivered(record.topic, _ID.iter_unpack(record.ids))
+
+    def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
+        for timer_id in _ID.iter_unpack(record.ids):
+            self._timers.remove(*timer_id)
+            self._cancelled.add(timer_id, record.at_ms)
+
+    def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
+        if record.is_restored:
+            self._timers.restore_moved(record.address, record.given_ms, record.due_ms)
+        else:
+            self._timers.move(record.given_ms, record.address, record.due_ms)
+
+    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
+        if record.is_paused:
+            self._timers.pause(record.topic)
+        else:
+            self._timers.resume(record.topic)
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        """What is due for it later is dropped then; a pause would hold that up."""
+        self._timers.resume(record.number)
+
+    def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
+        self._timers.restore(record.rows)
+
+    def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: Slot) -> None:
+        for due_ms, address, at_ms in _CANCELLED.iter_unpack(record.rows):
+            self._cancelled.add((due_ms, address), at_ms)
+
+    def _snapshot(self) -> Iterable[Record]:
+        for rows in self._timers.snapshot():
+            yield TimersPending(rows)
+        for address, given_ms, due_ms in self._timers.moved():
+            yield TimerMoved(given_ms, address, due_ms, is_restored=True)
+        for topic in sorted(self._timers.paused):
+            yield DelayPaused(topic, is_paused=True)
+        cancelled = [_CANCELLED.pack(*timer_id, at_ms) for timer_id, at_ms in self._cancelled.all()]
+        for at in range(0, len(cancelled), _CANCELLED_IN_RECORD):
+            yield TimersCancelledBefore(b"".join(cancelled[at : at + _CANCELLED_IN_RECORD]))
+
+
+def _address_of(timer: Timer) -> int:
+    return timer.address

@@ -1,0 +1,123 @@
+"""How a delayed message lies in the log until it is due, and how it leaves: pure functions for both forms.
+
+    RocketMQ    a record of SCHEDULE_TOPIC_XXXX (queue = level - 1) or rmq_sys_wheel_timer, as its own broker has it:
+                the message's properties, then TIMER_OUT_MS (when it is due), REAL_TOPIC and REAL_QID (where it goes)
+    Kafka       a batch of one record in rmq_sys_wheel_timer, as it will be delivered: uncompressed, no producer id, its
+                timestamp the due time, its own timestamp in the header __BORN_TIMESTAMP
+
+Each is one entry of the log, so that whoever delivers it has nothing to open. The entry's `extra` says what a timer is
+made of, live and at recovery:
+
+    extra     kind u8 = 0x44 | queue key of the destination u64 | due u64
+
+Delivered, a RocketMQ message keeps born time, hosts, key and tags. As at home, one of a level loses DELAY and what
+else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses REAL_TOPIC and REAL_QID and gets
+TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. ScheduleMessageService.java#messageTimeUp, TimerMessageStore.java#convert.
+"""
+
+from struct import Struct
+from typing import Final
+
+from bridge.wishes import Wish
+from protocol.errors import ProtocolError
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import BatchBuilder, Record
+from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq import properties as names
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from store.entry import Buffer
+
+BORN_TIMESTAMP: Final = "__BORN_TIMESTAMP"
+
+_EXTRA: Final = Struct(">BQQ")
+EXTRA_KIND: Final = 0x44  # of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9
+_OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
+_WISHES_OF_LEVEL: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+_LEVEL_FROM: Final = b"\x02DELAY\x01"
+_OUT_FROM: Final = b"\x02TIMER_OUT_MS\x01"
+_REAL_FROM: Final = b"\x02REAL_TOPIC\x01"
+
+
+def extra(key: int, due_ms: int) -> bytes:
+    return _EXTRA.pack(EXTRA_KIND, key, due_ms)
+
+
+def read_extra(raw: bytes) -> tuple[int, int]:
+    """Give (queue key of the destination, due time) of a parked entry."""
+    _, key, due_ms = _EXTRA.unpack(raw)
+    return key, due_ms
+
+
+# -- RocketMQ
+
+
+def park_message(
+    message: Message, topic: str, queue_id: int, store_host: bytes, wish: Wish, found: dict[str, str]
+) -> None:
+    """Turn a message for a queue of `topic` into its parked form; `found` are its properties, parsed.
+
+    Raises ProtocolError for properties that cannot be written.
+    """
+    for name in _OWN if not wish.level else (*_OWN, *_WISHES_OF_LEVEL):
+        found.pop(name, None)
+    own = (
+        f"{names.TIMER_OUT_MS}\x01{wish.due_ms}\x02{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02"
+    )
+    level = f"{names.DELAY}\x01{wish.level}\x02" if wish.level else ""
+    message.properties = (names.encode(found) + own + level).encode()
+    message.store_host = store_host
+    message.topic = SCHEDULE_TOPIC if wish.level else TIMER_TOPIC
+    message.queue_id = wish.level - 1 if wish.level else 0
+
+
+def due_of(message: Message) -> int:
+    """Say when a message that `park_message` was given is due."""
+    value = names.get(message.properties, names.TIMER_OUT_MS)
+    assert value is not None, "a parked message"
+    return int(value)
+
+
+def delivered_message(
+    record: memoryview, topic: str, queue_id: int, store_host: bytes, now_ms: int
+) -> tuple[tuple[Buffer, Buffer, bytes], bytes]:
+    """Give a parked record as that of its queue, in pieces, and its properties."""
+    parked = rocketmq_message.properties_of(record)
+    level_at = parked.rfind(_LEVEL_FROM)
+    real_at = parked.rfind(_REAL_FROM)
+    if real_at < 0:
+        raise ProtocolError(f"a parked message without {names.REAL_TOPIC}: {parked[-100:]!r}")
+    if level_at > real_at:
+        out_at = parked.rfind(_OUT_FROM, 0, real_at)
+        kept = parked[: max(out_at, 0) + 1] if out_at >= 0 else b""
+        raw = kept + parked[real_at + 1 : level_at + 1]
+    else:
+        times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
+            rocketmq_message.store_ms_of(record),
+            now_ms,
+        )
+        raw = parked[: real_at + 1] + times
+    return rocketmq_message.readdressed(record, topic, queue_id, raw, store_host), raw
+
+
+# -- Kafka
+
+
+def parked_record(record: Record, due_ms: int, now_ms: int) -> bytearray:
+    """Give a delayed record as the batch that will be delivered."""
+    _, timestamp_ms, key, value, headers = record
+    born_ms = timestamp_ms if timestamp_ms >= 0 else now_ms
+    kept = [header for header in headers if header[0] != BORN_TIMESTAMP]
+    kept.append((BORN_TIMESTAMP, str(born_ms).encode()))
+    builder = BatchBuilder()
+    builder.append(0, due_ms, key, value, kept)
+    return builder.finish(0, 0)
+
+
+def delivered_batch(batch: memoryview, due_ms: int) -> Buffer:
+    """Give a parked batch as it is delivered at `due_ms`: mostly as it lies there."""
+    if record_batch.read_header(batch).max_timestamp == due_ms:
+        return batch
+    stamped = bytearray(batch)
+    record_batch.restamp_single(stamped, due_ms)
+    return stamped

@@ -1,0 +1,46 @@
+"""RECALL_MESSAGE (370): take back a delayed message by the handle that the answer to its send gave.
+
+Apache's broker writes another timer that deletes the first when both are due; here the verdict is durable before it is
+answered. A message that lies in its queue already cannot be recalled. Source: RecallMessageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from delay.verdicts import Verdict
+from protocol.errors import ProtocolError
+from protocol.rocketmq import recall_handle
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import RecallRequest
+from protocol.rocketmq.recall_handle import RecallHandle
+from protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+_REMARKS: Final = {
+    Verdict.DELIVERED: "recall failed, the message is delivered already",
+    Verdict.NOT_FOUND: "recall failed, the handle names no message of this broker",
+}
+
+
+def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = RecallRequest.parse(command.ext)
+    handle = _handle(broker, request)
+    verdict, promise = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
+    if verdict is Verdict.CANCELLED:
+        return answer(command, ext={"msgId": handle.unique_key}, promise=promise)
+    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], promise=promise)
+
+
+def _handle(broker: "Broker", request: RecallRequest) -> RecallHandle:
+    try:
+        handle = recall_handle.decode(request.recall_handle)
+    except ProtocolError as error:
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+    if handle.topic != request.topic or handle.broker != broker.options.rocketmq.broker:
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic or broker does not match the handle")
+    return handle

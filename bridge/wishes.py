@@ -1,0 +1,98 @@
+"""What a message asks for about its time: read from RocketMQ's properties, or from a Kafka record's headers.
+
+    DELAY               level 1..n of `delay.levels`; above the greatest: the greatest; wins over all below
+    TIMER_DELAY_SEC     seconds from now                 of these three the first that is there counts
+    TIMER_DELAY_MS      milliseconds from now
+    TIMER_DELIVER_MS    wall time in milliseconds
+
+A RocketMQ property is text. A Kafka header's value is text if all of it is ASCII digits, else a big-endian integer of
+eight bytes; of a name that occurs twice the last counts. A time that has passed asks for nothing: the message is
+delivered at once. What cannot be read, or lies beyond `delay.max_days`, is refused. Source: HookUtils.java.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from bridge.config import DAY_MS, SECOND_MS, DelayOptions, level_delays_ms
+from protocol.kafka.record_batch import Header
+from protocol.rocketmq import properties
+
+# In the order in which they count, with what turns them into milliseconds.
+_SCALES: Final = {
+    properties.TIMER_DELAY_SEC: SECOND_MS,
+    properties.TIMER_DELAY_MS: 1,
+    properties.TIMER_DELIVER_MS: 1,
+}
+TIMER_NAMES: Final = tuple(_SCALES)
+_ABSOLUTE: Final = properties.TIMER_DELIVER_MS
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_BYTES_OF_INTEGER: Final = 8
+_DIGITS_MAX: Final = 19
+
+
+class DelayRefused(Exception):
+    """The time that a message asks for cannot be read, or is too far away; the text names property and limit."""
+
+
+class Wish(NamedTuple):
+    """When to deliver, and by which level RocketMQ's tools show it; 0: a time of the sender's own choice."""
+
+    due_ms: int
+    level: int = 0
+
+
+class Wishes:
+    """Reads what messages ask for."""
+
+    def __init__(self, options: DelayOptions) -> None:
+        self._levels_ms = level_delays_ms(options.levels)
+        self._max_days = options.max_days
+
+    def of_properties(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
+        """Read RocketMQ's properties; None: deliver now. Raises DelayRefused."""
+        level = _integer(properties.DELAY, found.get(properties.DELAY, "0").strip())
+        if level > 0:
+            level = min(level, len(self._levels_ms))
+            return Wish(now_ms + self._levels_ms[level - 1], level)
+        for name in TIMER_NAMES:
+            if name in found:
+                return self._wish(name, _integer(name, found[name]), now_ms)
+        return None
+
+    def of_headers(self, headers: Sequence[Header], now_ms: int) -> Wish | None:
+        """Read the headers of a Kafka record; None: deliver now. Raises DelayRefused."""
+        found = {name: value for name, value in headers if name in _SCALES}
+        for name in TIMER_NAMES:
+            if name in found:
+                return self._wish(name, _integer_of_header(name, found[name]), now_ms)
+        return None
+
+    def at(self, due_ms: int, now_ms: int) -> Wish | None:
+        """Check a time that was asked for otherwise."""
+        return self._wish("the time", due_ms, now_ms, is_absolute=True)
+
+    def _wish(self, name: str, value: int, now_ms: int, *, is_absolute: bool = False) -> Wish | None:
+        due_ms = value if is_absolute or name == _ABSOLUTE else now_ms + value * _SCALES[name]
+        if due_ms <= now_ms:
+            return None
+        if due_ms - now_ms > self._max_days * DAY_MS:
+            raise DelayRefused(
+                f"{name}={value} is {(due_ms - now_ms) // DAY_MS} days from now; delay.max_days is {self._max_days}"
+            )
+        return Wish(due_ms)
+
+
+def _integer(name: str, text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise DelayRefused(f"{name} is no integer: {text[:40]!r}")
+    return int(text)
+
+
+def _integer_of_header(name: str, value: bytes | None) -> int:
+    if value and value.isdigit() and len(value) <= _DIGITS_MAX:
+        return int(value)
+    if value is not None and len(value) == _BYTES_OF_INTEGER:
+        return int.from_bytes(value, "big", signed=True)
+    raise DelayRefused(f"header {name} has neither digits nor an integer of eight bytes: {(value or b'')[:40]!r}")

@@ -1,0 +1,138 @@
+"""Pending timers as rows of bytes, sorted and searched without an object for each.
+
+    due u64 | address u64 | queue key u64 | frame size u32 | name size u16 | form u8 | 0        32 bytes, big-endian
+
+`address` is where the parked message lies in the log: unique, and rising with the order of arrival; (due, address) is
+the order of delivery. As the fields are big-endian, rows sort as bytes. A queue key of 0 marks a row that is gone.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from store.entry import new_tuple
+
+ROW: Final = Struct(">QQQIHBx")
+ROW_SIZE: Final = ROW.size
+TOPIC_SHIFT: Final = 16  # of a queue key: topic number << 16 | queue id
+SWEPT_FROM: Final = 64  # rows that are gone, from which on a pack may be swept
+_KEY_AT: Final = 16
+_NO_KEY: Final = bytes(8)
+_U64: Final = Struct(">Q")
+
+
+class Timer(NamedTuple):
+    """One parked message."""
+
+    due_ms: int
+    address: int  # of the entry that holds it
+    key: int  # of the queue it goes to
+    size: int  # of its frame
+    name_size: int  # of the sender's own key; 0: it gave none
+    form: int  # of its frame
+
+    @property
+    def topic(self) -> int:
+        return self.key >> TOPIC_SHIFT
+
+
+def pack_row(timer: Timer) -> bytes:
+    return ROW.pack(*timer)
+
+
+class Pack:
+    """Rows in one order: by address (`AddressPack`) or by due time and address (`DuePack`).
+
+    Rows mostly come in order; where one does not, the pack is sorted when somebody searches it.
+    """
+
+    __slots__ = ("_is_sorted", "_last", "gone", "head", "rows")
+
+    _from = 0  # of a row, the bytes that it is sorted by
+    _until = 16
+
+    def __init__(self) -> None:
+        self.rows = bytearray()
+        self.head = 0  # rows before this byte were taken out
+        self.gone = 0  # marked rows behind it
+        self._last = b""
+        self._is_sorted = True
+
+    def __len__(self) -> int:
+        return (len(self.rows) - self.head) // ROW_SIZE - self.gone
+
+    def append(self, row: bytes) -> None:
+        sort_key = row[self._from : self._until]
+        if sort_key > self._last:
+            self._last = sort_key
+        else:
+            self._is_sorted = False
+        self.rows += row
+
+    def find(self, due_ms: int, address: int) -> int:
+        """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
+        self.sort()
+        rows, start, until = self.rows, self._from, self._until
+        wanted = _U64.pack(address) if start else _U64.pack(due_ms) + _U64.pack(address)
+        low, high = self.head // ROW_SIZE, len(rows) // ROW_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            at = middle * ROW_SIZE
+            if rows[at + start : at + until] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        at = low * ROW_SIZE
+        is_here = rows[at : at + 8] == _U64.pack(due_ms) and rows[at + 8 : at + 16] == _U64.pack(address)
+        return at if is_here and rows[at + _KEY_AT : at + 24] != _NO_KEY else -1
+
+    def at(self, at: int) -> Timer:
+        return new_tuple(Timer, ROW.unpack_from(self.rows, at))
+
+    def mark(self, at: int) -> None:
+        """Let the row that begins at this byte be gone."""
+        self.rows[at + _KEY_AT : at + 24] = _NO_KEY
+        self.gone += 1
+        if self.gone > SWEPT_FROM and self.gone * ROW_SIZE > (len(self.rows) - self.head) // 2:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self.rows = bytearray(b"".join(self.live()))
+        self.head = self.gone = 0
+
+    def sort(self) -> None:
+        if not self._is_sorted:
+            start, until = self._from, self._until
+            rows = sorted(self.live(), key=lambda row: row[start:until])
+            self.rows = bytearray(b"".join(rows))
+            self.head = self.gone = 0
+            self._last = bytes(self.rows[-ROW_SIZE:][start:until])
+            self._is_sorted = True
+
+    def live(self) -> Iterator[bytes]:
+        """Yield the rows that are not gone."""
+        rows = bytes(self.rows)
+        for at in range(self.head, len(rows), ROW_SIZE):
+            row = rows[at : at + ROW_SIZE]
+            if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY:
+                yield row
+
+    def bytes_from_head(self) -> bytes:
+        """Return the live rows as they lie there."""
+        return b"".join(self.live()) if self.gone else bytes(memoryview(self.rows)[self.head :])
+
+    def drop_head(self, until: int) -> None:
+        """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
+        self.head = until
+        if self.head > len(self.rows) // 2:
+            del self.rows[: self.head]
+            self.head = 0
+
+
+class AddressPack(Pack):
+    __slots__ = ()
+    _from = 8
+
+
+class DuePack(Pack):
+    __slots__ = ()

@@ -1,0 +1,369 @@
+"""All pending timers of one broker: a pure machine, which never asks the time and never touches the log.
+
+    add -> windows -------------- the hand gets there -------------> ready, by topic --- take ---> delivered
+                                                                                                   (remove)
+           [ 18h ][ 4.6h ]..[ 65s ][ 65s ]..[ 256ms ]..[1ms][1ms]    orders   [row row row]
+           rows, by address                                          billing  [row]
+
+A *window* holds the rows of all timers due within it. There is one for each slot of a hierarchical timing wheel, and
+the rule is that of `delay/wheel.py`: a timer lies at the level of the highest byte in which its time differs from
+the hand. One such wheel, with windows for items, says which window begins next. When the hand gets to a window of more
+than a millisecond, its rows move down; those of one millisecond go to their topics, which are *ready*:
+
+    hand 0x0000     rows due 0x0102, 0x0103 in the window 0x0100..0x01ff
+    hand 0x0100     the window opens: its rows now lie in the windows 0x0102 and 0x0103, one millisecond each
+    hand 0x0102     the first opens: its row is ready
+
+So there are never more than 256 windows for each of eight levels, whatever the number of timers: 32 bytes for each, no
+object. Adding and cancelling do not depend on how many there are, but for the bisection of one window. Rows move
+a bounded number at a time; while a window is half moved the hand stands just before it, so that a timer added for it
+goes to its end, behind its equals.
+
+Ready topics take turns. Their rows stay until they are delivered: up to that moment each may be cancelled.
+If the clock is set back, ready rows wait in their order until it says again that they are due.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, pack_row
+from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
+from store.entry import new_tuple
+
+ROWS_IN_PART: Final = 1 << 15  # of a snapshot: 1 MiB
+PIN_BITS: Final = 20  # what is pinned of the log is known to a MiB
+
+_LEVEL_BITS: Final = 4  # of a window's name
+
+
+class Turn(NamedTuple):
+    """What a topic may deliver now, in order."""
+
+    topic: int
+    timers: list[Timer]
+
+
+class _Window(AddressPack):
+    __slots__ = ("level", "name", "start_ms")
+
+    def __init__(self, level: int, name: int, start_ms: int) -> None:
+        super().__init__()
+        self.level = level
+        self.name = name
+        self.start_ms = start_ms
+
+
+class Timers:
+    """The pending timers. `start_ms` is the wall time now: what is due before goes straight to its topic."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self._hand_ms = start_ms  # Invariant: all windows begin later, but for the one that is half moved.
+        self._windows: dict[int, _Window] = {}  # by name
+        self._calendar: Wheel[_Window] = Wheel(start_ms)
+        self._moving: _Window | None = None
+        self._ready: dict[int, DuePack] = {}  # by topic
+        self._turns: dict[int, None] = {}  # ready topics in the order of their turns
+        self._ready_ms = NEVER_MS  # no topic in turn has anything due before
+        self._away: set[int] = set()  # topics that had their turn and are not back
+        self._paused: set[int] = set()
+        self._counts: dict[int, int] = {}  # by topic
+        self._pins: dict[int, int] = {}  # how many timers lie in each MiB of the log
+        self._moved: dict[int, tuple[int, int]] = {}  # by address: due when its id was given, due now
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    # -- Adding and removing
+
+    def add(self, timer: Timer) -> None:
+        due_ms, address, key, _, _, _ = timer
+        self._put(pack_row(timer), due_ms, key, self._hand_ms)
+        topic = key >> TOPIC_SHIFT
+        self._counts[topic] = self._counts.get(topic, 0) + 1
+        pin = address >> PIN_BITS
+        self._pins[pin] = self._pins.get(pin, 0) + 1
+        self._count += 1
+
+    def find(self, given_ms: int, address: int) -> Timer | None:
+        """Return the timer whose id has this due time and address, with the time at which it is due now."""
+        found = self._place(given_ms, address)
+        return found[0].at(found[1]) if found else None
+
+    def remove(self, given_ms: int, address: int) -> Timer | None:
+        """Let a timer be pending no more: it is cancelled, or delivered."""
+        found = self._place(given_ms, address)
+        if found is None:
+            return None
+        pack, at = found
+        timer = pack.at(at)
+        pack.mark(at)
+        self._count_off(timer)
+        return timer
+
+    def delivered(self, topic: int, ids: Iterable[tuple[int, int]]) -> None:
+        """Remove what was delivered: mostly the first rows of a ready topic, which go fast."""
+        pack = self._ready.get(topic)
+        for given_ms, address in ids:
+            if pack is None or not self._drop_first(pack, given_ms, address):
+                self.remove(given_ms, address)
+                pack = self._ready.get(topic)
+        if pack is not None and not len(pack):
+            self._forget_ready(topic)
+
+    def _drop_first(self, pack: DuePack, given_ms: int, address: int) -> bool:
+        """Take the row out if it is the first; false if not."""
+        pack.sort()
+        head, rows = pack.head, pack.rows
+        while pack.gone and head < len(rows) and not ROW.unpack_from(rows, head)[2]:
+            head += ROW_SIZE
+            pack.gone -= 1
+        pack.head = head
+        if head >= len(rows):
+            return False
+        timer = new_tuple(Timer, ROW.unpack_from(rows, head))
+        due_ms = self._moved[address][1] if address in self._moved else given_ms
+        if timer.address != address or timer.due_ms != due_ms:
+            return False
+        pack.drop_head(head + ROW_SIZE)
+        self._count_off(timer)
+        return True
+
+    def move(self, given_ms: int, address: int, due_ms: int) -> bool:
+        """Let a pending timer be due at another time; its id stays. False if it is not pending."""
+        timer = self.remove(given_ms, address)
+        if timer is None:
+            return False
+        self._moved[address] = (given_ms, due_ms)
+        self.add(timer._replace(due_ms=due_ms))
+        return True
+
+    def given_ms(self, timer: Timer) -> int:
+        """Return the due time in the timer's id."""
+        moved = self._moved.get(timer.address)
+        return timer.due_ms if moved is None else moved[0]
+
+    def _count_off(self, timer: Timer) -> None:
+        self._count -= 1
+        self._moved.pop(timer.address, None)
+        for counts, name in ((self._counts, timer.topic), (self._pins, timer.address >> PIN_BITS)):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+
+    # -- Places
+
+    def _put(self, row: bytes, due_ms: int, key: int, hand_ms: int) -> None:
+        """Put a row where it belongs while the hand is there."""
+        if due_ms <= hand_ms:
+            self._put_ready(row, due_ms, key >> TOPIC_SHIFT)
+            return
+        level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
+        shift = level * DIGIT_BITS
+        name = (due_ms >> shift) << _LEVEL_BITS | level
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = _Window(level, name, due_ms >> shift << shift)
+            self._calendar.add(window.start_ms, window)
+        window.append(row)
+
+    def _put_ready(self, row: bytes, due_ms: int, topic: int) -> None:
+        pack = self._ready.get(topic)
+        if pack is None:
+            pack = self._ready[topic] = DuePack()
+        pack.append(row)
+        if topic not in self._paused and topic not in self._away:
+            self._turns.setdefault(topic)
+            if due_ms < self._ready_ms:
+                self._ready_ms = due_ms
+
+    def _place(self, given_ms: int, address: int) -> tuple[AddressPack | DuePack, int] | None:
+        """Find the pack and the row of a timer."""
+        moved = self._moved.get(address)
+        if moved is not None and moved[0] != given_ms:
+            return None
+        due_ms = given_ms if moved is None else moved[1]
+        found = self._look(due_ms, address, self._hand_ms)
+        if found is None and self._moving is not None:
+            found = self._look(due_ms, address, self._moving.start_ms)
+        return found
+
+    def _look(self, due_ms: int, address: int, hand_ms: int) -> tuple[AddressPack | DuePack, int] | None:
+        packs: Iterable[AddressPack | DuePack]
+        if due_ms <= hand_ms:
+            packs = self._ready.values()
+        else:
+            level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
+            window = self._windows.get((due_ms >> level * DIGIT_BITS) << _LEVEL_BITS | level)
+            packs = () if window is None else (window,)
+        for pack in packs:
+            at = pack.find(due_ms, address)
+            if at >= 0:
+                return pack, at
+        return None
+
+    # -- The hand
+
+    def next_deadline_ms(self) -> int | None:
+        """Return a time before which there is nothing to do; None while nothing is pending or all waits for others."""
+        if self._moving is not None:
+            return self._moving.start_ms
+        opens_ms = self._calendar.next_deadline_ms()
+        if not self._turns:
+            return opens_ms
+        return self._ready_ms if opens_ms is None else min(opens_ms, self._ready_ms)
+
+    def advance(self, now_ms: int, moves_max: int) -> None:
+        """Move the hand towards `now_ms`, until about so many rows have moved or there are no more to be moved."""
+        while moves_max > 0:
+            if self._moving is None and not self._open_next(now_ms):
+                return
+            moves_max -= self._move_some(moves_max)
+
+    def _open_next(self, now_ms: int) -> bool:
+        """Let the hand get to the next window; false if none begins by `now_ms`."""
+        calendar = self._calendar
+        while (opens_ms := calendar.next_deadline_ms()) is not None and opens_ms <= now_ms:
+            for window in calendar.advance(opens_ms):
+                assert self._moving is None, f"two windows begin at {opens_ms}"
+                self._moving = window
+                self._hand_ms = window.start_ms - 1
+            if self._moving is not None:
+                return True
+        if now_ms > self._hand_ms:
+            self._hand_ms = now_ms
+            calendar.advance(now_ms)
+        return False
+
+    def _move_some(self, moves_max: int) -> int:
+        """Move rows of the open window down to where they belong when it begins; returns how many it looked at."""
+        window = self._moving
+        assert window is not None, "no window is open"
+        window.sort()
+        start_ms, rows = window.start_ms, window.rows
+        end = min(len(rows), window.head + moves_max * ROW_SIZE)
+        chunk = bytes(memoryview(rows)[window.head : end])
+        at = 0
+        for due_ms, _, key, _, _, _ in ROW.iter_unpack(chunk):
+            if key:
+                self._put(chunk[at : at + ROW_SIZE], due_ms, key, start_ms)
+            else:
+                window.gone -= 1
+            at += ROW_SIZE
+        if end < len(rows):
+            window.drop_head(end)
+        else:
+            del self._windows[window.name]
+            self._hand_ms, self._moving = start_ms, None
+        return len(chunk) // ROW_SIZE + 1
+
+    # -- Delivering
+
+    def take(self, now_ms: int, count_max: int, bytes_max: int) -> Turn | None:
+        """Return what the next topic may deliver: at most so many, and so many bytes unless the first has more.
+
+        They stay pending until `delivered` or `remove`; the topic has no other turn until `give_back`.
+        """
+        if now_ms < self._ready_ms:
+            return None
+        earliest_ms = NEVER_MS
+        for topic in list(self._turns):
+            pack = self._ready[topic]
+            timers = _first_of(pack, now_ms, count_max, bytes_max)
+            if timers:
+                del self._turns[topic]
+                self._away.add(topic)
+                return Turn(topic, timers)
+            if not len(pack):
+                self._forget_ready(topic)
+            else:
+                earliest_ms = min(earliest_ms, next(_timers_of(pack)).due_ms)
+        self._ready_ms = earliest_ms
+        return None
+
+    def give_back(self, topic: int) -> None:
+        """Let a topic that had its turn wait for the next one."""
+        self._away.discard(topic)
+        self._line_up(topic)
+
+    def pause(self, topic: int) -> None:
+        """Let nothing of a topic be taken."""
+        self._paused.add(topic)
+        self._turns.pop(topic, None)
+
+    def resume(self, topic: int) -> None:
+        self._paused.discard(topic)
+        self._line_up(topic)
+
+    @property
+    def paused(self) -> frozenset[int]:
+        return frozenset(self._paused)
+
+    def _line_up(self, topic: int) -> None:
+        if topic in self._ready and topic not in self._paused and topic not in self._away:
+            self._turns.setdefault(topic)
+            self._ready_ms = 0
+
+    def _forget_ready(self, topic: int) -> None:
+        self._ready.pop(topic, None)
+        self._turns.pop(topic, None)
+
+    # -- Looking
+
+    def count(self, topic: int) -> int:
+        return self._counts.get(topic, 0)
+
+    def counts(self) -> dict[int, int]:
+        """How many are pending, by topic number."""
+        return dict(self._counts)
+
+    def pinned_from(self) -> int | None:
+        """Return a position of the log from which on it is needed; None if none of it is."""
+        return min(self._pins) << PIN_BITS if self._pins else None
+
+    def all(self) -> Iterator[Timer]:
+        """Yield every pending timer, in no order; nothing may change meanwhile."""
+        for part in self._packs():
+            yield from _timers_of(part)
+
+    # -- Snapshots
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield all rows in parts; `restore` takes them."""
+        for pack in self._packs():
+            rows = pack.bytes_from_head()
+            for at in range(0, len(rows), ROWS_IN_PART * ROW_SIZE):
+                yield rows[at : at + ROWS_IN_PART * ROW_SIZE]
+
+    def restore(self, rows: bytes) -> None:
+        for row in ROW.iter_unpack(rows):
+            self.add(new_tuple(Timer, row))
+
+    def moved(self) -> list[tuple[int, int, int]]:
+        """The timers that were moved: (address, due time in the id, due time now)."""
+        return [(address, given_ms, due_ms) for address, (given_ms, due_ms) in self._moved.items()]
+
+    def restore_moved(self, address: int, given_ms: int, due_ms: int) -> None:
+        self._moved[address] = (given_ms, due_ms)
+
+    def _packs(self) -> Iterator[AddressPack | DuePack]:
+        yield from self._windows.values()
+        yield from self._ready.values()
+
+
+def _timers_of(pack: AddressPack | DuePack) -> Iterator[Timer]:
+    pack.sort()
+    for row in ROW.iter_unpack(memoryview(pack.rows)[pack.head :]):
+        if row[2]:
+            yield new_tuple(Timer, row)
+
+
+def _first_of(pack: DuePack, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
+    """Return the first timers that are due, within these limits."""
+    found: list[Timer] = []
+    for timer in _timers_of(pack):
+        if timer.due_ms > now_ms or len(found) >= count_max or (found and timer.size > bytes_max):
+            break
+        found.append(timer)
+        bytes_max -= timer.size
+    return found

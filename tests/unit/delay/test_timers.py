@@ -1,0 +1,215 @@
+"""Proves that timers are delivered in due order, each once and never early, whatever happens to clock and process.
+
+A random history of adds, cancels, moves, pauses, steps of the clock in both directions and restarts runs against a
+sorted list. At every step what is taken is what the list says, topic by topic; restarts go through a snapshot.
+"""
+
+from collections import defaultdict
+from random import Random
+
+import pytest
+
+from delay.rows import Timer
+from delay.timers import Timers
+from delay.verdicts import Cancelled
+
+TOPICS = 4
+SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each level of the wheel and more
+
+
+class Model:
+    """What should happen: plain lists and dicts."""
+
+    def __init__(self) -> None:
+        self.pending: dict[tuple[int, int], Timer] = {}  # by id
+        self.paused: set[int] = set()
+
+    def due(self, topic: int, now_ms: int) -> list[tuple[int, Timer]]:
+        found = [
+            (given, timer)
+            for (given, _), timer in self.pending.items()
+            if timer.topic == topic and timer.due_ms <= now_ms
+        ]
+        return sorted(found, key=lambda pair: (pair[1].due_ms, pair[1].address))
+
+
+class History:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.now_ms = 1_700_000_000_000
+        self.model = Model()
+        self.timers = Timers(self.now_ms)
+        self.address = 0
+        self.delivered: dict[int, list[Timer]] = defaultdict(list)
+
+    def add(self) -> None:
+        for _ in range(self.rng.choice((1, 1, 5, 200))):
+            self.address += self.rng.choice((40, 40, 1 << 20))
+            topic = self.rng.randrange(1, TOPICS + 1)
+            due_ms = max(0, self.now_ms + self.rng.randrange(-5, self.rng.choice(SPANS)))
+            timer = Timer(due_ms, self.address, topic << 16 | self.rng.randrange(3), self.rng.randrange(500), 0, 3)
+            self.timers.add(timer)
+            self.model.pending[due_ms, self.address] = timer
+
+    def some_id(self) -> tuple[int, int]:
+        return self.rng.choice([*self.model.pending, (self.now_ms, 7)])
+
+    def cancel(self) -> None:
+        given_ms, address = self.some_id()
+        expected = self.model.pending.pop((given_ms, address), None)
+        assert self.timers.find(given_ms, address) == expected
+        assert self.timers.remove(given_ms, address) == expected
+        assert self.timers.find(given_ms, address) is None
+
+    def move(self) -> None:
+        given_ms, address = self.some_id()
+        due_ms = self.now_ms + self.rng.randrange(-5, self.rng.choice(SPANS))
+        timer = self.model.pending.get((given_ms, address))
+        assert self.timers.move(given_ms, address, due_ms) == (timer is not None)
+        if timer is not None:
+            self.model.pending[given_ms, address] = timer._replace(due_ms=due_ms)
+
+    def pass_time(self) -> None:
+        self.now_ms += self.rng.randrange(self.rng.choice(SPANS[:5]))
+
+    def step_clock(self) -> None:
+        self.now_ms += self.rng.choice((-100_000, -3_000, 86_400_000))
+
+    def pause_or_resume(self) -> None:
+        topic = self.rng.randrange(1, TOPICS + 1)
+        if topic in self.model.paused:
+            self.model.paused.discard(topic)
+            self.timers.resume(topic)
+        else:
+            self.model.paused.add(topic)
+            self.timers.pause(topic)
+
+    def restart(self) -> None:
+        parts, moved = list(self.timers.snapshot()), self.timers.moved()
+        self.timers = Timers(self.now_ms)
+        for rows in parts:
+            self.timers.restore(rows)
+        for row in moved:
+            self.timers.restore_moved(*row)
+        for topic in self.model.paused:
+            self.timers.pause(topic)
+
+    def move_a_little(self) -> None:
+        self.timers.advance(self.now_ms, self.rng.randrange(1, 50))
+
+    def take_once(self) -> bool:
+        """Take one turn and compare it with the model; false when there is none."""
+        turn = self.timers.take(self.now_ms, self.rng.choice((1, 7, 100)), self.rng.choice((0, 1000, 1 << 20)))
+        if turn is None:
+            return False
+        topic, timers = turn
+        assert topic not in self.model.paused
+        expected = self.model.due(topic, self.now_ms)[: len(timers)]
+        assert timers == [timer for _, timer in expected], "out of order, early, or lost"
+        ids = [(self.timers.given_ms(timer), timer.address) for timer in timers]
+        assert ids == [(given, timer.address) for given, timer in expected]
+        self.timers.delivered(topic, ids)
+        for timer_id in ids:
+            del self.model.pending[timer_id]
+        self.timers.give_back(topic)
+        return True
+
+    def take_all(self) -> None:
+        self.timers.advance(self.now_ms, 1 << 30)
+        while self.take_once():
+            pass
+        for topic in range(1, TOPICS + 1):
+            assert topic in self.model.paused or not self.model.due(topic, self.now_ms), "due and not taken"
+        deadline_ms = self.timers.next_deadline_ms()
+        waiting = [t.due_ms for t in self.model.pending.values() if t.topic not in self.model.paused]
+        if waiting:
+            assert deadline_ms is not None
+            assert self.now_ms < deadline_ms <= min(waiting)
+
+    def check(self) -> None:
+        assert len(self.timers) == len(self.model.pending)
+        assert sorted(self.timers.all()) == sorted(self.model.pending.values())
+        for topic in range(1, TOPICS + 1):
+            assert self.timers.count(topic) == sum(t.topic == topic for t in self.model.pending.values())
+        pinned = self.timers.pinned_from()
+        assert (pinned is None) == (not self.model.pending)
+        if pinned is not None:
+            assert pinned <= min(address for _, address in self.model.pending) < pinned + (1 << 20)
+
+    def run(self, steps: int) -> None:
+        choices = [
+            (self.add, 10), (self.cancel, 6), (self.move, 4), (self.pass_time, 10), (self.step_clock, 1),
+            (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3),
+        ]  # fmt: skip
+        for _ in range(steps):
+            self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]()
+            if self.rng.random() < 0.1:
+                self.check()
+        for topic in list(self.model.paused):
+            self.model.paused.discard(topic)
+            self.timers.resume(topic)
+        self.now_ms += 10**12
+        self.take_all()
+        assert not self.model.pending
+        assert len(self.timers) == 0
+        assert self.timers.next_deadline_ms() is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_history_delivers_what_a_sorted_list_would(seed: int) -> None:
+    History(seed).run(120)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_many_histories_deliver_what_a_sorted_list_would(seed: int) -> None:
+    History(seed).run(2_000)
+
+
+def test_turns_go_round_the_topics_however_much_one_has() -> None:
+    timers = Timers(0)
+    for address in range(1, 1001):
+        timers.add(Timer(10, address, 1 << 16, 10, 0, 3))
+    timers.add(Timer(10, 1001, 2 << 16, 10, 0, 3))
+    timers.advance(10, 1 << 30)
+    first, second = timers.take(10, 50, 1 << 20), timers.take(10, 50, 1 << 20)
+    assert first is not None
+    assert second is not None
+    assert [(turn.topic, len(turn.timers)) for turn in (first, second)] == [(1, 50), (2, 1)]
+    assert timers.take(10, 50, 1 << 20) is None, "both topics are away"
+
+
+def test_timer_taken_may_be_cancelled_until_it_is_delivered() -> None:
+    timers = Timers(0)
+    for address in (1, 2, 3):
+        timers.add(Timer(10, address, 1 << 16, 10, 0, 3))
+    timers.advance(10, 1 << 30)
+    assert timers.take(10, 50, 1 << 20) is not None
+    assert timers.remove(10, 1) is not None
+    timers.delivered(1, [(10, 2)])
+    timers.give_back(1)
+    turn = timers.take(10, 50, 1 << 20)
+    assert turn is not None
+    assert [timer.address for timer in turn.timers] == [3]
+
+
+def test_rows_move_a_bounded_number_at_a_time() -> None:
+    timers = Timers(0)
+    for address in range(1, 5001):
+        timers.add(Timer(100_000, address, 1 << 16, 10, 0, 3))
+    rounds = 0
+    while not (turn := timers.take(100_000, 1 << 20, 1 << 30)) or len(turn.timers) < 5000:
+        if turn:
+            timers.give_back(1)
+        timers.advance(100_000, 100)
+        rounds += 1
+    assert rounds > 50
+
+
+def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
+    cancelled = Cancelled(count_max=3, keep_ms=100)
+    for number in range(5):
+        cancelled.add((number, number), number)
+    assert [timer_id in cancelled for timer_id in ((1, 1), (2, 2), (4, 4))] == [False, True, True]
+    cancelled.add((9, 9), 104)
+    assert len(cancelled) == 1

@@ -1,0 +1,145 @@
+"""Delayed messages with stock clients: each way in, in order, never early, at the real topic; recalls; kills.
+
+Order, content and verdicts are asserted, and that nothing is early on the broker's clock; how late something is depends
+on the machine, so nothing here asks that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.kit.broker import Broker
+from tests.wire.clients.jvm import AgentError, Agents
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message, Seen
+from tests.wire.clients.topics import create_topic, end_offsets
+
+pytestmark = pytest.mark.usefixtures("both_families")
+BROKER_SETTINGS = {"delay.levels": "3s 5s 6s"}
+WITHIN_S = 60
+_numbers = itertools.count(int(time.time()))
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"delay-{next(_numbers)}"
+    create_topic(broker.kafka, name, 1)
+    return name
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def delayed(text: str, **wish: int) -> dict[str, Any]:
+    """One message for the Java agent; `wish` is named as its setter."""
+    return Message(text.encode(), 0).as_rocketmq_json() | wish
+
+
+def send(broker: Broker, agents: Agents, topic: str, *messages: dict[str, Any]) -> list[tuple[str, str]]:
+    """Send with RocketMQ 5.5; gives (msgId, recall handle) for each."""
+    sent = agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=topic, messages=[*messages])
+    return [(each[0], each[1]) for each in sent]
+
+
+def read(broker: Broker, topic: str, count: int) -> list[Seen]:
+    return Confluent(broker.kafka).read({topic: count}, WITHIN_S)
+
+
+def texts(seen: list[Seen]) -> list[str]:
+    return [each.text for each in sorted(seen, key=lambda each: each.offset)]
+
+
+# -- RocketMQ
+
+
+def test_levels_and_times_of_one_choice_come_in_due_order(broker: Broker, agents: Agents, topic: str) -> None:
+    send(broker, agents, topic, delayed("first"))
+    start_ms = now_ms()
+    sent = send(
+        broker,
+        agents,
+        topic,
+        delayed("level 3", delay_level=3),
+        delayed("at 4000", setDeliverTimeMs=start_ms + 4000),
+        delayed("above all levels", delay_level=18),
+        delayed("level 1", delay_level=1),
+        delayed("in 2000", setDelayTimeMs=2000),
+        delayed("in the past", setDeliverTimeMs=start_ms - 5000),
+        delayed("at once"),
+    )
+    assert [bool(handle) for _, handle in sent] == [False, True, False, False, True, False, False]
+    found = texts(read(broker, topic, 8))
+    assert found == [
+        "first", "in the past", "at once", "in 2000", "level 1", "at 4000", "level 3", "above all levels",
+    ]  # fmt: skip
+
+
+def test_delayed_message_reaches_a_push_consumer_as_it_was_sent(broker: Broker, agents: Agents, topic: str) -> None:
+    due_ms = now_ms() + 3000
+    one = Message(b"later", 0, b"k1 k2", (("city", b"Bern"),), tags="paid").as_rocketmq_json()
+    ((message_id, _),) = send(broker, agents, topic, one | {"setDeliverTimeMs": due_ms})
+    (seen,) = agents.rocketmq("5.5").call(
+        "read_push", namesrv=broker.namesrv, topics={topic: 1}, timeout_ms=WITHIN_S * 1000
+    )
+    properties = seen["properties"]
+    assert (seen["topic"], seen["queue"], seen["offset"]) == (topic, 0, 0)
+    assert properties["KEYS"] == "k1 k2"
+    assert (properties["TAGS"], properties["city"], properties["UNIQ_KEY"]) == ("paid", "Bern", message_id)
+    assert properties["TIMER_DELIVER_MS"] == str(due_ms)
+    assert "REAL_TOPIC" not in properties
+    assert int(properties["TIMER_DEQUEUE_MS"]) >= due_ms
+    assert due_ms <= seen["store_ms"]
+
+
+@pytest.mark.parametrize("version", ["5.5", "4.9"])
+def test_level_with_either_client(broker: Broker, agents: Agents, topic: str, version: str) -> None:
+    agents.rocketmq(version).call(
+        "write", namesrv=broker.namesrv, topic=topic, how="sync", messages=[delayed("level", delay_level=1)]
+    )
+    assert end_offsets(broker.kafka, topic) == {0: 0}
+    assert texts(read(broker, topic, 1)) == ["level"]
+
+
+def test_recalled_message_is_never_delivered(broker: Broker, agents: Agents, topic: str) -> None:
+    start_ms = now_ms()
+    sent = send(
+        broker,
+        agents,
+        topic,
+        delayed("recalled", setDeliverTimeMs=start_ms + 5000),
+        delayed("kept", setDeliverTimeMs=start_ms + 5001),
+    )
+    agent = agents.rocketmq("5.5")
+    for _ in range(2):  # Whoever asks again hears the same.
+        assert agent.call("recall", namesrv=broker.namesrv, topic=topic, handle=sent[0][1]) == sent[0][0]
+    assert texts(read(broker, topic, 1)) == ["kept"]
+    with pytest.raises(AgentError, match="delivered already"):
+        agent.call("recall", namesrv=broker.namesrv, topic=topic, handle=sent[1][1])
+    assert end_offsets(broker.kafka, topic) == {0: 1}
+
+
+def test_what_lies_too_far_or_is_no_number_is_refused(broker: Broker, agents: Agents, topic: str) -> None:
+    with pytest.raises(AgentError, match=r"delay\.max_days is 3650"):
+        send(broker, agents, topic, delayed("never", setDeliverTimeMs=now_ms() + 3651 * 86_400_000))
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0})
+    errors: list[Any] = []
+    for value in (b"soon", b"\x01\x02"):
+        producer.produce(
+            topic, b"x", headers=[("TIMER_DELAY_MS", value)], on_delivery=lambda error, _: errors.append(error)
+        )
+        producer.flush(WITHIN_S)
+    assert [error.name() for error in errors] == ["INVALID_RECORD", "INVALID_RECORD"]
+    assert end_offsets(broker.kafka, topic) == {0: 0}
+
+
+def test_system_topics_show_what_waits(broker: Broker, agents: Agents, topic: str) -> None:
+    before = end_offsets(broker.kafka, "rmq_sys_wheel_timer")[0]
+    send(broker, agents, topic, delayed("later", setDelayTimeMs=600_000))
+    after = end_offsets(broker.kafka, "rmq_sys_wheel_timer")[0]
+    assert after == before + 1
