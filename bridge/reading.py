@@ -16,6 +16,8 @@ offsets go by, a warning says where, nobody stalls. A record of RocketMQ that is
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from bridge import forms
@@ -43,6 +45,8 @@ FILTERED_BYTES_MAX: Final = 4 << 20
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
+
+_FORM: Final = attrgetter("form")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -107,31 +111,38 @@ class QueueReader:
 
     def _batches(self, queue: Queue, topic: Topic, stored: list[Stored], max_bytes: int) -> list[Buffer]:
         buffers: list[Buffer] = []
-        count = len(stored)
+        room, count = max_bytes, 0
+        for form, entries in groupby(stored, _FORM):
+            run = [*entries]
+            if form == forms.ROCKETMQ:
+                made, taken, goes_on = self._made_batches(queue, topic, run, room, is_first=not buffers)
+            else:
+                made, taken, goes_on = [entry.frame for entry in run], len(run), True
+            buffers += made
+            room -= sum(map(len, made))
+            count += taken
+            if not goes_on:
+                break
+        self._metrics.frames_out["kafka"] += count
+        self._metrics.bytes_out["kafka"] += max_bytes - room
+        return buffers
+
+    def _made_batches(
+        self, queue: Queue, topic: Topic, run: list[Stored], room: int, *, is_first: bool
+    ) -> tuple[list[Buffer], int, bool]:
+        """Make batches of a run of RocketMQ's records: (batches, records taken, whether there is room for more)."""
+        made: list[Buffer] = []
         at = 0
-        while at < count:
-            entry = stored[at]
-            if entry.form != forms.ROCKETMQ:
-                buffers.append(entry.frame)
-                max_bytes -= len(entry.frame)
-                at += 1
-                continue
-            end = at + 1
-            while end < count and stored[end].form == forms.ROCKETMQ:
-                end += 1
-            batch, taken, met_fault = self._batch_of(
-                queue, topic, stored[at:end], min(max_bytes, CONVERTED_BATCH_BYTES_MAX)
-            )
-            if len(batch) > max_bytes and buffers:
-                break  # Inflated it is larger than it was in the log.
-            buffers.append(batch)
-            max_bytes -= len(batch)
+        while at < len(run):
+            batch, taken, met_fault = self._batch_of(queue, topic, run[at:], min(room, CONVERTED_BATCH_BYTES_MAX))
+            if len(batch) > room and (made or not is_first):
+                return made, at, False  # Inflated it is larger than it was in the log.
+            made.append(batch)
+            room -= len(batch)
             at += taken
             if met_fault:
-                break  # It was dear to find: the next read goes on behind it.
-        self._metrics.frames_out["kafka"] += at
-        self._metrics.bytes_out["kafka"] += sum(map(len, buffers))
-        return buffers
+                return made, at, False  # It was dear to find: the next read goes on behind it.
+        return made, at, True
 
     def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> Batched:
         """Make a batch of the first records of a run."""

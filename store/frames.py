@@ -49,9 +49,10 @@ class Frames:
     def _from_tail(self, rows: list[Row]) -> list[Stored]:
         chunk = self._log.tail.chunk_of(rows[0][1])
         assert chunk is not None, f"position {rows[0][1]} is not in the tail"
-        if rows[-1][1] < chunk.end:
+        end = chunk.end
+        if rows[-1][1] < end:
             return _cut(rows, chunk.view, chunk.start)
-        here = [row for row in rows if row[1] < chunk.end]
+        here = [row for row in rows if row[1] < end]
         return _cut(here, chunk.view, chunk.start) + self._from_tail(rows[len(here) :])
 
     # -- Files

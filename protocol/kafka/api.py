@@ -29,7 +29,7 @@ from kio.static.constants import EntityType
 
 from protocol.errors import ProtocolError
 from protocol.kafka import fetch, produce, shape
-from protocol.kafka.wire import MALFORMED, Buffer, read_classic_string, skip_tags
+from protocol.kafka.wire import MALFORMED, Buffer, new_tuple, read_classic_string, skip_tags
 
 __all__ = (
     "FLEXIBLE_FROM",
@@ -207,7 +207,7 @@ def decode_header(buffer: Buffer) -> RequestHeader:
             at = skip_tags(buffer, at)
     except MALFORMED as error:
         raise ProtocolError(f"malformed request header: {error}") from None
-    return RequestHeader(api_key, version, correlation_id, client_id or "", at)
+    return new_tuple(RequestHeader, (api_key, version, correlation_id, client_id or "", at))
 
 
 def decode_request(api_key: int, version: int, buffer: Buffer, at: int = 0) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic
+from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic, new_tuple
 
 VERSION_MIN: Final = 4
 VERSION_MAX: Final = 12
@@ -132,7 +132,7 @@ def _decode_topics(version: int, buffer: Buffer, at: int) -> list[PartitionAsked
             if version < 9:
                 partition, fetch_offset, max_bytes = fields
                 fields = partition, -1, fetch_offset, max_bytes
-            partitions.append(PartitionAsked(topic, *fields))
+            partitions.append(new_tuple(PartitionAsked, (topic, *fields)))
             at = skip_tags(buffer, at + asked_size)
         at = skip_tags(buffer, at)
     return partitions

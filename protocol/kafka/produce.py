@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic
+from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic, new_tuple
 
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 12
@@ -87,10 +87,10 @@ def _decode(version: int, view: memoryview, at: int) -> ProduceRequest:
             (partition,) = _I32.unpack_from(view, at)
             records, at = read_bytes(view, at + 4)
             at = skip_tags(view, at)
-            partitions.append(PartitionRecords(topic, partition, records))
+            partitions.append(new_tuple(PartitionRecords, (topic, partition, records)))
         at = skip_tags(view, at)
     skip_tags(view, at)
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+    return new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, partitions))
 
 
 def encode_response(
