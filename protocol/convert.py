@@ -172,7 +172,7 @@ def _open_record(record: memoryview) -> tuple[int, int, int, memoryview, bytes]:
         raise ProtocolError(f"no message in {len(record)} bytes: {error}") from None
     if body_size < 0 or end != len(record):
         raise ProtocolError(f"message of {len(record)} bytes with a body of {body_size} ends at {end}")
-    return sys_flag, born_ms, stored_ms, record[fixed.size : topic_at], bytes(record[at + 2 :])
+    return sys_flag, born_ms, stored_ms, record[fixed.size : topic_at], record[at + 2 :].tobytes()
 
 
 def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
@@ -185,7 +185,7 @@ def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
         pairs = dict([pair.split(b"\x01", 1) for pair in raw.split(b"\x02") if b"\x01" in pair])
     key = pairs.pop(b"KEYS", None) or None
     is_null = False
-    if b"__KAFKA_" in raw:
+    if raw.find(b"__KAFKA_") >= 0:  # `in` takes twice as long.
         is_null = pairs.pop(b"__KAFKA_NULL", None) == b"true"
         key = _unescaped_key(pairs.pop(b"__KAFKA_KEY", None), key)
         return key, is_null, _unescaped_headers(pairs)

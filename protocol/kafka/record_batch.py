@@ -306,12 +306,17 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
     make = tuple.__new__
     try:
         # One varint after another, each first taken as the single byte that it mostly is: `n > 127` says that more
-        # follow. Zig-zag is undone by `>> 1`, since all but the timestamp are even: an odd number is negative.
+        # follow. Sizes and deltas of offsets are as often two bytes, so these are put together here. Zig-zag is undone
+        # by `>> 1`, since all but the timestamp are even: an odd number is negative.
         for _ in range(index, end_index):
             n = body[at]
             at += 1
             if n > 127:
-                n, at = _more(body, at, n)
+                if (second := body[at]) < 128:
+                    n += (second << 7) - 128
+                    at += 1
+                else:
+                    n, at = _more(body, at, n)
             doubled_end = 2 * at + n  # Doubled, so that a negative size never comes out right.
             n = body[at + 1]  # Past the attributes, which have no meaning yet.
             at += 2
@@ -322,7 +327,11 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             delta = body[at]
             at += 1
             if delta > 127:
-                delta, at = _more(body, at, delta)
+                if (second := body[at]) < 128:
+                    delta += (second << 7) - 128
+                    at += 1
+                else:
+                    delta, at = _more(body, at, delta)
             if not previous < delta <= last_delta or delta & 1:
                 raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
             previous = delta
@@ -342,7 +351,11 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             at += 1
             if n != 1:
                 if n > 127:
-                    n, at = _more(body, at, n)
+                    if (second := body[at]) < 128:
+                        n += (second << 7) - 128
+                        at += 1
+                    else:
+                        n, at = _more(body, at, n)
                 if n & 1:
                     raise ProtocolError("record with a negative value size")
                 start = at
@@ -497,21 +510,24 @@ class BatchBuilder:
         elif timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
         self._count += 1
+        delta_ms = timestamp_ms - self._base_timestamp
+        value_size = -1 if value is None else len(value)
+        # The varints of every record are looked up here: five calls would take as long as all the rest.
         record = b"".join(
             (
                 b"\0",
-                varint(timestamp_ms - self._base_timestamp),
-                varint(offset_delta),
-                b"\x01" if key is None else varint(len(key)),
-                key or b"",
-                b"\x01" if value is None else varint(len(value)),
+                _ENCODED[delta_ms] if 0 <= delta_ms < _ENCODED_MAX else _encode(delta_ms),
+                _ENCODED[offset_delta] if offset_delta < _ENCODED_MAX else _encode(offset_delta),
+                b"\x01" if key is None else varint(len(key)) + key,
+                _ENCODED[value_size] if 0 <= value_size < _ENCODED_MAX else _encode(value_size),
                 value or b"",
                 headers,
             )
         )
-        size = varint(len(record))
+        record_size = len(record)
+        size = _ENCODED[record_size] if record_size < _ENCODED_MAX else _encode(record_size)
         self._parts += (size, record)
-        self.size += len(size) + len(record)
+        self.size += len(size) + record_size
 
     def finish(
         self,
@@ -612,9 +628,10 @@ def _encode(value: int) -> bytes:
 
 
 # Most of what is encoded are sizes and deltas below this.
-_ENCODED: Final = tuple(map(_encode, range(2048)))
+_ENCODED_MAX: Final = 2048
+_ENCODED: Final = tuple(map(_encode, range(_ENCODED_MAX)))
 
 
 def varint(value: int) -> bytes:
     """Give `value` as a zig-zag varint."""
-    return _ENCODED[value] if 0 <= value < 2048 else _encode(value)
+    return _ENCODED[value] if 0 <= value < _ENCODED_MAX else _encode(value)
