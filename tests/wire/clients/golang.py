@@ -1,0 +1,31 @@
+"""The agent of Go clients: built once by the Go tool chain, then driven like the Java agents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.kit.lacking import leave_out
+from tests.wire.clients.jvm import Agent
+
+GO = Path(__file__).parent.parent / "go"
+BUILD_WITHIN_S = 600
+
+
+def go_agent() -> Agent:
+    """Build and start it; the test is left out where there is no Go, and fails where nothing may be lacking."""
+    go = shutil.which("go")
+    if go is None:
+        leave_out("no Go tool chain: go is not on the path")
+    binary = GO / "target" / "agent"
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+    built = subprocess.run(
+        [go, "build", "-o", str(binary), "."],
+        cwd=GO, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_WITHIN_S,
+    )  # fmt: skip
+    if built.returncode != 0:
+        leave_out(f"the Go client could not be built: {built.stderr.strip()[-1000:]}")
+    return Agent("go", [str(binary)], Path(tempfile.mkdtemp(prefix="duolog-go-")))
