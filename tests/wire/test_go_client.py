@@ -93,6 +93,7 @@ def test_orderly_consumer_sees_each_queue_in_its_order(broker: Broker, go: Agent
         assert offsets == list(range(len(offsets))) != []
 
 
+@pytest.mark.soak  # The client looks for its retry topic 20 s after its start.
 def test_message_that_fails_comes_again_until_it_is_taken(broker: Broker, go: Agent, topic: str) -> None:
     send(go, broker, topic, ["again"])
     with Push(go, broker, topic, failures=1) as push:
