@@ -13,6 +13,7 @@ entry's header. So the state follows from frames; only looks have records of the
 Reading a half message does not wait until it is durable: what is appended because of it lies behind it in the log.
 """
 
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -148,10 +149,11 @@ class Halves:
         )
 
     def _replay_verdicts(self, record: HalfVerdicts, slot: Slot) -> None:
-        self.state.restore_verdicts(record.end_offset, record.verdicts)
+        self.state.restore_verdicts(record.end_offset, zlib.decompress(record.verdicts))
 
     def _snapshot(self) -> Iterable[Record]:
-        yield HalfVerdicts(*self.state.verdicts())
+        end_offset, verdicts = self.state.verdicts()
+        yield HalfVerdicts(end_offset, zlib.compress(verdicts, 1))
         for page in self.state.snapshot():
             yield HalvesOpen(*page)
 

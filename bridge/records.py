@@ -203,10 +203,10 @@ class HalvesOpen(_Record, frozen=True, tag=51):
 
 
 class HalfVerdicts(_Record, frozen=True, tag=52):
-    """Only in snapshots: the verdicts of the last half messages, a byte each, up to the one before `end_offset`."""
+    """Only in snapshots: the verdicts of the last half messages, up to the one before `end_offset`."""
 
     end_offset: int
-    verdicts: bytes
+    verdicts: bytes  # a byte each, zlib
 
 
 # -- Delay. An id of a timer is 16 bytes: due time u64 | address u64, big-endian.

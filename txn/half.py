@@ -85,17 +85,27 @@ class OpenPage(NamedTuple):
 class HalfMessages:
     """All of them. Invariant: `looked`, `decided` and `prepared` alone change it."""
 
-    def __init__(self, *, immunity_ms: int, interval_ms: int, checks_max: int, open_ms_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        immunity_ms: int,
+        interval_ms: int,
+        checks_max: int,
+        open_ms_max: int,
+        page_max: int = PAGE_MAX,
+        verdicts_kept: int = VERDICTS_KEPT,
+    ) -> None:
         assert checks_max < CHECKS_MAX, f"{checks_max} checks do not fit into a byte"
         self.checks_max = checks_max
         self._immunity_ms, self._interval_ms, self._open_ms_max = immunity_ms, interval_ms, open_ms_max
+        self._page_max = page_max
         self._pages: list[_Page] = []  # by offset
         self._starts: list[int] = []  # Invariant: the first offset of each page, holes included.
         self._heap: list[tuple[int, int, _Page]] = []  # by due time and number; those of pages that are gone stay in
         self._pages_made = 0  # numbers them, so that equal times never compare pages
         self._askers = _Askers()
         self._count = 0
-        self._verdicts = _Verdicts()
+        self._verdicts = _Verdicts(verdicts_kept)
 
     # -- Asking
 
@@ -109,7 +119,7 @@ class HalfMessages:
     @property
     def first_offset(self) -> int | None:
         """The oldest open one: nothing from here on may be lost. None if there is none."""
-        return self._pages[0].first_open() if self._pages else None
+        return next((page.first_open() for page in self._pages if page.open_count), None)
 
     def find(self, offset: int) -> Half | None:
         found = self._find(offset)
@@ -145,7 +155,7 @@ class HalfMessages:
         """Give a time before which nothing is to be looked at; None: nothing is open."""
         heap = self._heap
         while heap and not heap[0][2].open_count:
-            heappop(heap)
+            heappop(heap)[2].heap_ms = _NEVER_MS
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int, count_max: int) -> list[Half]:
@@ -186,8 +196,9 @@ class HalfMessages:
         page.open_count -= 1
         self._count -= 1
         self._verdicts.put(offset, verdict)
-        if page.open_count * 2 <= len(page.offsets):
-            self._tidy(page)
+        size = len(page.offsets)
+        if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
+            self._tidy(page)  # The last page is left alone until it is full: it is where most are decided.
 
     def looked(self, offsets: Iterable[int], now_ms: int) -> None:
         """Count a look at these, and put the next one an interval later."""
@@ -207,6 +218,8 @@ class HalfMessages:
 
     def snapshot(self) -> Iterator[OpenPage]:
         for page in self._pages:
+            if not page.open_count:
+                continue
             names = {number: self._askers.name(number) for number in {*page.askers} if self._askers.name(number)}
             offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, page.open_columns())
             yield OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
@@ -249,7 +262,7 @@ class HalfMessages:
         page = self._pages[-1] if self._pages else None
         if page is not None and offset <= page.offsets[-1]:
             return  # A snapshot's, appended again.
-        if page is None or len(page.offsets) >= PAGE_MAX:
+        if page is None or len(page.offsets) >= self._page_max:
             self._pages_made += 1
             page = _Page(self._pages_made)
             self._pages.append(page)
@@ -278,7 +291,7 @@ class HalfMessages:
             return
         page.drop_holes()
         self._starts[number] = page.offsets[0]
-        if number and len(self._pages[number - 1].offsets) + len(page.offsets) <= PAGE_MAX // 2:
+        if number and len(self._pages[number - 1].offsets) + len(page.offsets) <= self._page_max // 2:
             before = self._pages[number - 1]
             before.join(page)
             del self._pages[number], self._starts[number]
@@ -383,36 +396,37 @@ class _Askers:
 
 
 class _Verdicts:
-    """The verdicts of the last VERDICTS_KEPT half messages, in a ring by offset."""
+    """The verdicts of the last so many half messages, in a ring by offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self._end_offset = 0
-        self._ring = bytearray(VERDICTS_KEPT)
+        self._size = size
+        self._ring = bytearray(size)
 
     def get(self, offset: int) -> Verdict | None:
-        if not self._end_offset - VERDICTS_KEPT <= offset < self._end_offset:
+        if not self._end_offset - self._size <= offset < self._end_offset:
             return None
-        number = self._ring[offset % VERDICTS_KEPT]
+        number = self._ring[offset % self._size]
         return Verdict(number) if number else None
 
     def forget(self, offset: int) -> None:
         """Make room for a new half message."""
         if offset >= self._end_offset:
-            self._ring[offset % VERDICTS_KEPT] = 0
+            self._ring[offset % self._size] = 0
             self._end_offset = offset + 1
 
     def put(self, offset: int, verdict: Verdict) -> None:
-        if offset >= self._end_offset - VERDICTS_KEPT:
-            self._ring[offset % VERDICTS_KEPT] = verdict
+        if offset >= self._end_offset - self._size:
+            self._ring[offset % self._size] = verdict
 
     def snapshot(self) -> tuple[int, bytes]:
-        at = self._end_offset % VERDICTS_KEPT
+        at = self._end_offset % self._size
         return self._end_offset, bytes(self._ring[at:] + self._ring[:at]).lstrip(b"\0")
 
     def restore(self, end_offset: int, verdicts: bytes) -> None:
         if end_offset < self._end_offset:
             return  # A snapshot's, appended again.
         self._end_offset = end_offset
-        whole = bytearray(verdicts.rjust(VERDICTS_KEPT, b"\0"))
-        at = end_offset % VERDICTS_KEPT
-        self._ring = whole[VERDICTS_KEPT - at :] + whole[: VERDICTS_KEPT - at]
+        whole = bytearray(verdicts.rjust(self._size, b"\0"))
+        at = end_offset % self._size
+        self._ring = whole[self._size - at :] + whole[: self._size - at]

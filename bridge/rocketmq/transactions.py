@@ -14,7 +14,7 @@ TransactionalMessageBridge.java, AbstractTransactionalMessageCheckListener.java.
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from bridge import forms
@@ -188,9 +188,10 @@ class Checks:
         if not due:
             return
         to_read: list[tuple[Half, bool]] = []
+        has_producer = cache(lambda group: any(map(self._takes, self._channels(group))))
         for count, half in enumerate(due):
             is_last = halves.state.is_last_look(half, now_ms)
-            if is_last or self._producer(half.asker) is not None:
+            if is_last or has_producer(half.asker):
                 to_read.append((half, is_last))
                 if len(to_read) == CHECKS_AT_ONCE:
                     due = due[: count + 1]
@@ -221,16 +222,19 @@ class Checks:
         else:
             done(found)
 
+    def _channels(self, group: str) -> "Sequence[RocketMQConnection]":
+        return self._broker.rocketmq_members.producer_channels(group)
+
+    def _takes(self, channel: "RocketMQConnection") -> bool:
+        """Say whether the channel takes what it is sent."""
+        return not channel.closed and channel.pending_bytes <= self._broker.options.limits.unsent_bytes_max
+
     def _producer(self, group: str) -> "RocketMQConnection | None":
-        """Give a producer of the group that takes what it is sent, another one each time."""
-        channels = self._broker.rocketmq_members.producer_channels(group)
-        unsent_bytes_max = self._broker.options.limits.unsent_bytes_max
+        """Give a producer of the group, another one each time."""
         self._turn += 1
-        for number in range(len(channels)):
-            channel = channels[(self._turn + number) % len(channels)]
-            if not channel.closed and channel.pending_bytes <= unsent_bytes_max:
-                return channel
-        return None
+        channels = self._channels(group)
+        start = self._turn % len(channels) if channels else 0
+        return next(filter(self._takes, (*channels[start:], *channels[:start])), None)
 
     def _ask(self, half: Half, stored: Stored) -> None:
         channel = self._producer(half.asker)

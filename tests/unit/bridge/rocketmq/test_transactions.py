@@ -1,0 +1,341 @@
+"""Transactions of RocketMQ's producers, frame by frame: what lies in the log afterwards, what is answered, who is
+asked.
+
+The office's producers heartbeat as members of the group `shop`.
+"""
+
+from typing import Any
+
+import pytest
+
+from bridge.config import Options, TxnOptions
+from bridge.rocketmq.transactions import CHECKS_AT_ONCE, Checks
+from protocol.rocketmq import message, properties
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.message_id import parse_message_id
+from tests.unit.bridge.rocketmq.office import Client, Office
+
+HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
+IMMUNITY, INTERVAL, CHECK_MAX = 6_000, 30_000, 2
+
+
+class Shop(Office):
+    def __init__(self, *arguments: Any, **txn: int) -> None:
+        given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
+        super().__init__(*arguments, options=Options(txn=TxnOptions(**given)))
+        self.checks = Checks(self)
+        self.topic()
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, and look at what is due."""
+        self.pass_ms(ms)
+        now_ms = self.clock.now_ms()
+        while (deadline_ms := self.checks.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+            self.checks.run(now_ms, self.clock.mono_ms())
+        self.settle()
+
+    def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
+        found = self.topics.by_rocketmq_name(topic)
+        queue = found.queues[queue_id]
+        stored = self.store.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
+        return [message.decode(each.frame) for each in stored]
+
+    def counts(self) -> tuple[int, ...]:
+        """Messages in the half topic, the op topic, the real one, and among those that were given up."""
+        return tuple(len(self.messages(topic)) for topic in (HALF, OP, "orders", GIVEN_UP))
+
+
+def send_half(client: Client, body: bytes = b"body", queue_id: int = 0, **own: object) -> Any:
+    wishes = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K1", "TAGS": "blue", **own}
+    raw = "".join(f"{name}\x01{value}\x02" for name, value in wishes.items() if value)
+    answer = client.send(properties=raw, body=body, queueId=queue_id, sysFlag=4)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def end(client: Client, sent: Any, verdict: int, **fields: object) -> Any:
+    asked = {
+        "producerGroup": "shop",
+        "tranStateTableOffset": sent.ext["queueOffset"],
+        "commitLogOffset": parse_message_id(sent.ext["msgId"])[1],
+        "commitOrRollback": verdict,
+        "msgId": "K1",
+    }
+    return client.ask(RequestCode.END_TRANSACTION, **{**asked, **fields})
+
+
+def checked(client: Client) -> list[Any]:
+    client.answer_to(-1)
+    found = [command for command in client.heard if command.code == RequestCode.CHECK_TRANSACTION_STATE]
+    client.heard.clear()
+    return found
+
+
+# -- Sending and deciding
+
+
+def test_half_message_waits_in_the_half_topic() -> None:
+    shop = Shop()
+    sent = send_half(shop.connect(), b"one", queue_id=1)
+    assert sent.ext["transactionId"] == "K1"
+    assert shop.counts() == (1, 0, 0, 0)
+    (half,) = shop.messages(HALF)
+    found = properties.parse(half.properties)
+    assert (half.body, half.sys_flag, half.queue_id, half.queue_offset) == (b"one", 0, 0, int(sent.ext["queueOffset"]))
+    assert half.physical_offset == parse_message_id(sent.ext["msgId"])[1]
+    assert (found["REAL_TOPIC"], found["REAL_QID"], found["PGROUP"]) == ("orders", "1", "shop")
+    assert found["__transactionId__"] == "K1"
+
+
+def test_commit_moves_it_to_its_queue_in_one_unit() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, b"one", queue_id=1)
+    half = shop.messages(HALF)[0]
+    before = shop.store.next_position
+    assert end(client, sent, COMMIT).code == 0
+    assert [each.body for each in shop.messages("orders", 1)] == [b"one"]
+    final, op = shop.messages("orders", 1)[0], shop.messages(OP)[0]
+    assert before < final.physical_offset < op.physical_offset < shop.store.next_position
+    assert final.sys_flag == 8
+    assert final.prepared_transaction_offset == half.physical_offset
+    assert not {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"} & properties.parse(final.properties).keys()
+    assert properties.parse(final.properties)["TAGS"] == "blue"
+    assert (op.body, properties.parse(op.properties)["TAGS"]) == (b"0,", "d")
+    pulled = client.pull(0, queueId=1, subscription="blue", subVersion=1)
+    assert pulled.code == 0
+    assert shop.counts()[:2] == (1, 1)
+
+
+def test_roll_back_leaves_an_op_message_only() -> None:
+    shop = Shop()
+    client = shop.connect()
+    assert end(client, send_half(client), ROLL_BACK).code == 0
+    assert shop.counts() == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("verdict", [UNKNOWN, 4, 99])
+def test_no_verdict_is_not_even_answered(verdict: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    assert end(client, send_half(client), verdict) is None
+    assert shop.counts() == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "remark"),
+    [
+        ({"producerGroup": "other"}, ResponseCode.SYSTEM_ERROR, "The producer group wrong"),
+        ({"producerGroup": ""}, ResponseCode.SYSTEM_ERROR, "The producer group wrong"),
+        ({"tranStateTableOffset": 1}, ResponseCode.SYSTEM_ERROR, "no half message 1"),
+        ({"tranStateTableOffset": -1}, ResponseCode.SYSTEM_ERROR, "no half message -1"),
+        ({"commitLogOffset": 0}, ResponseCode.SYSTEM_ERROR, "The commit log offset wrong"),
+        ({"tranStateTableOffset": None}, ResponseCode.SYSTEM_ERROR, "<tranStateTableOffset> is null"),
+        ({"tranStateTableOffset": 1 << 62}, ResponseCode.SYSTEM_ERROR, "no half message"),
+    ],
+)
+@pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
+def test_what_does_not_fit_changes_nothing(verdict: int, fields: dict, code: ResponseCode, remark: str) -> None:
+    shop = Shop()
+    client = shop.connect()
+    answer = end(client, send_half(client), verdict, **fields)
+    assert (answer.code, remark in answer.remark) == (code, True), answer.remark
+    assert shop.counts() == (1, 0, 0, 0)
+    assert len(shop.halves.state) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (COMMIT, COMMIT, ResponseCode.SUCCESS),
+        (ROLL_BACK, ROLL_BACK, ResponseCode.SUCCESS),
+        (COMMIT, ROLL_BACK, ResponseCode.TRANSACTION_FAILED),
+        (ROLL_BACK, COMMIT, ResponseCode.TRANSACTION_FAILED),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_second_verdict_changes_nothing(first: int, second: int, code: ResponseCode, restarted: bool) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client)
+    assert end(client, sent, first).code == 0
+    if restarted:
+        shop = Shop(shop.disk.after_kill())
+        client = shop.connect()
+    before = shop.counts()
+    assert end(client, sent, second).code == code
+    assert shop.counts() == before
+
+
+def test_verdict_after_its_own_immunity_comes_too_late_unless_it_was_asked_for() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS=2)
+    shop.pass_ms(2_001)
+    assert end(client, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+    assert shop.counts() == (1, 0, 0, 0)
+    assert end(client, sent, COMMIT, fromTransactionCheck=True).code == 0
+    assert shop.counts() == (1, 1, 1, 0)
+
+
+def test_topic_that_is_gone_keeps_it_open() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client)
+    shop.topics.delete(shop.topic(), shop.clock.now_ms())
+    assert end(client, sent, COMMIT).code == ResponseCode.TOPIC_NOT_EXIST
+    assert len(shop.halves.state) == 1
+    shop.topic(queues=1)
+    assert end(client, sent, COMMIT).code == 0
+
+
+def test_another_familys_message_in_the_half_queue_is_no_half_message_here() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, PGROUP="")
+    assert properties.parse(shop.messages(HALF)[0].properties)["PGROUP"] == "shop", "the request names it"
+    assert end(client, sent, COMMIT).code == 0
+
+
+def test_as_many_as_are_allowed_are_open() -> None:
+    shop = Shop(half_max=2)
+    client = shop.connect()
+    first = send_half(client)
+    send_half(client)
+    refused = client.send(properties="TRAN_MSG\x01true\x02")
+    assert (refused.code, "txn.half_max=2" in refused.remark) == (ResponseCode.SYSTEM_BUSY, True)
+    end(client, first, COMMIT)
+    send_half(client)
+
+
+def test_retry_that_still_carries_the_mark_is_no_half_message() -> None:
+    shop = Shop()
+    answer = shop.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
+    assert shop.counts()[0] == 0
+    assert answer.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SUCCESS)
+
+
+# -- Checking
+
+
+def test_producer_is_asked_with_the_message_as_it_was_sent() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, b"one", queue_id=1)
+    shop.wait(IMMUNITY - 1)
+    assert checked(client) == []
+    shop.wait(1)
+    (check,) = checked(client)
+    asked = message.decode(check.body)
+    assert check.is_oneway
+    assert check.ext == {
+        "topic": "orders", "tranStateTableOffset": sent.ext["queueOffset"], "msgId": "K1", "transactionId": "K1",
+        "commitLogOffset": str(parse_message_id(sent.ext["msgId"])[1]), "offsetMsgId": sent.ext["msgId"],
+        "bname": shop.options.rocketmq.broker,
+    }  # fmt: skip
+    assert (asked.topic, asked.queue_id, asked.body, asked.size) == ("orders", 1, b"one", len(check.body))
+    assert properties.parse(asked.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    assert end(client, sent, COMMIT, fromTransactionCheck=True).code == 0
+    shop.wait(10 * INTERVAL)
+    assert checked(client) == []
+    assert shop.counts() == (1, 1, 0, 0)
+
+
+def test_producers_of_the_group_are_asked_in_turn_and_those_that_left_are_not() -> None:
+    shop = Shop(check_max=20)
+    first, second, third = (shop.connect() for _ in range(3))
+    for number, client in enumerate((first, second, third)):
+        client.beat(client_id=f"client-{number}")
+    send_half(first)
+    first.close()
+    shop.wait(IMMUNITY)
+    for _ in range(3):
+        shop.wait(INTERVAL)
+    assert (len(checked(second)), len(checked(third))) == (2, 2)
+
+
+def test_who_does_not_take_what_it_is_sent_is_not_asked() -> None:
+    shop = Shop(check_max=20)
+    slow, other = shop.connect(), shop.connect()
+    slow.beat()
+    other.beat(client_id="other")
+    send_half(slow)
+    slow.connection._unsent_bytes = shop.options.limits.unsent_bytes_max + 1
+    shop.wait(IMMUNITY)
+    for _ in range(3):
+        shop.wait(INTERVAL)
+    slow.connection._unsent_bytes = 0
+    assert (len(checked(slow)), len(checked(other))) == (0, 4)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_asked_in_vain_it_is_put_aside(is_there: bool) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, b"lost")
+    if not is_there:
+        client.close()
+    shop.wait(IMMUNITY)
+    for _ in range(CHECK_MAX):
+        assert shop.counts() == (1, 0, 0, 0)
+        shop.wait(INTERVAL)
+    assert shop.counts() == (1, 1, 0, 1)
+    (given_up,) = shop.messages(GIVEN_UP)
+    found = properties.parse(given_up.properties)
+    assert given_up.body == b"lost"
+    assert (found["REAL_TOPIC"], found["TRANSACTION_CHECK_TIMES"], found["UNIQ_KEY"]) == ("orders", "2", "K1")
+    assert len(checked(client)) == (CHECK_MAX if is_there else 0)
+    if is_there:
+        assert end(client, sent, COMMIT).code == ResponseCode.TRANSACTION_FAILED
+        assert shop.counts() == (1, 1, 0, 1)
+
+
+def test_many_are_looked_at_in_turns_of_the_loop() -> None:
+    shop = Shop()
+    client = shop.connect()
+    for _ in range(CHECKS_AT_ONCE + 5):
+        send_half(client)
+    shop.pass_ms(IMMUNITY)
+    now_ms, mono_ms = shop.clock.now_ms(), shop.clock.mono_ms()
+    shop.checks.run(now_ms, mono_ms)
+    shop.settle()
+    assert len(checked(client)) == CHECKS_AT_ONCE
+    assert now_ms < shop.checks.next_deadline_ms() <= now_ms + 100
+    shop.wait(100)
+    assert len(checked(client)) == 5
+
+
+def test_checks_and_open_messages_are_what_they_were_after_a_restart() -> None:
+    shop = Shop()
+    client = shop.connect()
+    first, second = send_half(client, b"one"), send_half(client, b"two")
+    shop.wait(IMMUNITY)
+    end(client, first, ROLL_BACK)
+    before = list(shop.halves.state.open())
+    again = Shop(shop.disk.after_kill())
+    assert list(again.halves.state.open()) == before
+    assert [half.checks for half in before] == [1]
+    again.clock.pass_ms(shop.clock.now_ms() - again.clock.now_ms())
+    client = again.connect()
+    client.beat()
+    again.wait(INTERVAL)
+    (check,) = checked(client)
+    assert properties.parse(message.decode(check.body).properties)["TRANSACTION_CHECK_TIMES"] == "2"
+    assert end(client, second, COMMIT).code == 0
+
+
+def test_retention_leaves_what_is_open() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = [send_half(client) for _ in range(5)]
+    queue = shop.halves.half_queue
+    assert shop.halves.first_kept(queue) == 0
+    for each in sent[:3]:
+        end(client, each, COMMIT)
+    assert shop.halves.first_kept(queue) == 3
+    assert shop.halves.first_kept(shop.topic().queues[0]) is None
+    for each in sent[3:]:
+        end(client, each, COMMIT)
+    assert shop.halves.first_kept(queue) is None
