@@ -175,6 +175,7 @@ class Checks:
         self._not_before_ms = 0
         self._turn = 0  # Producers of a group are asked in turn.
         self.asked = self.unheard = self.given_up = 0  # Since the start: asked, nobody there to be, in vain.
+        self._last_given_up: Half | None = None  # of those that the log has no line about yet
 
     def next_deadline_ms(self) -> int | None:
         deadline_ms = self._broker.halves.state.next_deadline_ms()
@@ -201,6 +202,9 @@ class Checks:
         self.unheard += len(due) - len(to_read)
         for half, is_last in to_read:
             self._read(half, self._give_up if is_last else self._ask)
+        if self._last_given_up is not None:
+            last, self._last_given_up = self._last_given_up, None
+            log.warning("half messages given up in_all=%d last=%d group=%s", self.given_up, last.offset, last.asker)
 
     def _read(self, half: Half, then: Callable[[Half, Stored], None]) -> None:
         def done(found: Stored | StoreError) -> None:
@@ -267,10 +271,7 @@ class Checks:
         frame = broker.halves.given_up_frame(kept)
         broker.halves.end(half.offset, Verdict.GIVEN_UP, [frame], broker.clock.now_ms())
         self.given_up += 1
-        log.warning(
-            "half message given up offset=%d group=%s checks=%d age_ms=%d",
-            half.offset, half.asker, half.checks, broker.clock.now_ms() - half.stored_ms,
-        )  # fmt: skip
+        self._last_given_up = half
 
 
 def _checked(count: int) -> bytes:
