@@ -255,8 +255,13 @@ class Publisher:
             return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
         return self._log.append(frames, now_ms)
 
-    def rocketmq_frames(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> list[Frame]:
-        """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does."""
+    def rocketmq_frames(
+        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
+    ) -> list[Frame]:
+        """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does.
+
+        A delay counts from `sent_ms`, if the message was sent earlier than now.
+        """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         queue = topic.queues[queue_id]
@@ -267,8 +272,10 @@ class Publisher:
             raw = message.properties
             text = raw.decode("latin-1")  # Byte for byte: to search in text takes a sixth of what it takes in bytes.
             found = self._check_message(message, text)
-            wish = self._delays.wishes.of_properties(found, now_ms) if found is not None else None
-            if wish is not None and found is not None:
+            wish = None
+            if found is not None:
+                wish = self._delays.wishes.of_properties(found, now_ms if sent_ms is None else sent_ms)
+            if wish is not None and found is not None and wish.due_ms > now_ms:
                 frames.append(self._parked_message(topic, queue_id, message, wish, found))
                 size += len(message.body)
                 continue

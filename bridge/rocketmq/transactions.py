@@ -6,7 +6,8 @@
 
 A look that finds no producer, or none that takes what it is sent, counts as one: as at home, where after the last one
 the message goes to TRANS_CHECK_MAX_TIME_TOPIC. Who sent a half message counts as a producer of its group from then on:
-its first heartbeat may be half a minute away. A wish for a delay is judged with the half message and granted at commit.
+its first heartbeat may be half a minute away. A wish for a delay is judged with the half message, counts from then, and
+is granted at commit: visible at the later of the two.
 
 Ages are by the broker's clock, not by the time that the producer says. Source: EndTransactionProcessor.java,
 TransactionalMessageBridge.java, AbstractTransactionalMessageCheckListener.java.
@@ -119,7 +120,7 @@ def _end(
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
-    frames = _committed(broker, half) if verdict is Verdict.COMMITTED else ()
+    frames = _committed(broker, half, now_ms) if verdict is Verdict.COMMITTED else ()
     return answer(command, promise=halves.end(stored.base_offset, verdict, frames, now_ms))
 
 
@@ -138,15 +139,18 @@ def _check(request: EndTransactionRequest, stored: Stored, half: Message) -> Non
         raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
 
 
-def _committed(broker: "Broker", half: Message) -> Sequence[Frame]:
-    """Give what goes into the real queue; raises Refused if its topic is gone, and what the door raises."""
+def _committed(broker: "Broker", half: Message, now_ms: int) -> Sequence[Frame]:
+    """Give what goes into the real queue, or is parked until it is due.
+
+    Raises Refused if its topic is gone, and what the door raises.
+    """
     name = properties.get(half.properties, properties.REAL_TOPIC) or ""
     topic = broker.topics.by_rocketmq_name(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     # A topic that was made again may have fewer queues.
     queue_id = int(properties.get(half.properties, properties.REAL_QID) or 0) % topic.queue_count
-    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)], broker.clock.now_ms())
+    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)], now_ms, sent_ms=half.store_ms)
 
 
 def _final(half: Message) -> Message:

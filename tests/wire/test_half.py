@@ -43,7 +43,8 @@ class Producer:
         self.group = group or f"shop-{next(_numbers)}"
         agent.call("tx_open", name=self._name, namesrv=broker.namesrv, group=self.group, check=check)
 
-    def send(self, topic: str, *said: str, **properties: str) -> list[dict[str, Any]]:
+    def send(self, topic: str, *said: str, **properties: str) -> list[Any]:
+        """Send each in a transaction of its own."""
         messages = []
         for each in said:
             body, _, verdicts = each.partition(": ")
@@ -51,7 +52,8 @@ class Producer:
             asked = {"local": local, "check": check or "unknown", **properties}
             headers = tuple((name, value.encode()) for name, value in asked.items())
             messages.append(Message(body.encode(), headers=headers).as_rocketmq_json())
-        return self._agent.call("tx_send", name=self._name, topic=topic, messages=messages)
+        sent: list[Any] = self._agent.call("tx_send", name=self._name, topic=topic, messages=messages)
+        return sent
 
     def checked(self) -> list[dict[str, Any]]:
         return self._agent.call("tx_checked", name=self._name)
@@ -92,6 +94,21 @@ def test_who_does_not_know_is_asked(broker: Broker, agents: Agents, topic: str, 
     asked = eventually("checks", producer.checked, lambda checked: len(checked) >= 1, WITHIN_S)
     assert {each["topic"] for each in asked} == {topic}
     assert {each["transaction_id"] for each in asked} <= {each["transaction_id"] for each in sent}
+    producer.close()
+
+
+def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time(broker: Broker, agents: Agents, topic: str) -> None:
+    # The client of 5.5 refuses to send such a message; that of 4.9 does not know these properties, and lets them pass.
+    producer = Producer(broker, agents.rocketmq("4.9"))
+    start_ms = int(time.time() * 1000)
+    producer.send(topic, "never: rollback", "four: commit", TIMER_DELIVER_MS=str(start_ms + 4_000))
+    producer.send(topic, "one: unknown, commit", TIMER_DELIVER_MS=str(start_ms + 1), CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    producer.send(topic, "two: commit", TIMER_DELAY_SEC="2")
+    seen = expect(broker, agents, topic, "one", "two", "four")
+    read = agents.rocketmq("5.5").call("read_pull", namesrv=broker.namesrv, topics={topic: 3}, timeout_ms=40_000)
+    stored_ms = [each["store_ms"] - start_ms for each in read]
+    assert all(stored >= due for stored, due in zip(stored_ms, (1_000, 2_000, 4_000), strict=True)), stored_ms
+    assert not {"TRAN_MSG", "REAL_TOPIC"} & {name for each in seen for name, _ in each.headers}
     producer.close()
 
 

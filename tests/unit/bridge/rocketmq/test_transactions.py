@@ -32,6 +32,7 @@ class Shop(Office):
         """Let time pass, and look at what is due."""
         self.pass_ms(ms)
         now_ms = self.clock.now_ms()
+        self.delays.run(now_ms, self.clock.mono_ms())
         while (deadline_ms := self.checks.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             self.checks.run(now_ms, self.clock.mono_ms())
         self.settle()
@@ -215,6 +216,60 @@ def test_retry_that_still_carries_the_mark_is_no_half_message() -> None:
     answer = shop.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
     assert shop.counts()[0] == 0
     assert answer.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SUCCESS)
+
+
+# -- With a delay
+
+
+@pytest.mark.parametrize(
+    ("committed_ms", "visible_ms"),
+    [(1_000, 5_000), (5_000, 5_000), (5_001, 5_001), (9_000, 9_000)],
+)
+@pytest.mark.parametrize("wish", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time(wish: str, committed_ms: int, visible_ms: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    start_ms = shop.clock.now_ms()
+    value = {"TIMER_DELIVER_MS": start_ms + 5_000, "TIMER_DELAY_MS": 5_000, "TIMER_DELAY_SEC": 5}[wish]
+    sent = send_half(client, b"one", **{wish: value})
+    shop.wait(committed_ms)
+    checked(client)
+    assert shop.counts()[:3] == (1, 0, 0), "not seen while it is open"
+    assert end(client, sent, COMMIT).code == 0
+    shop.wait(max(0, visible_ms - committed_ms - 1))
+    assert shop.counts()[2] == (committed_ms >= visible_ms)
+    shop.wait(1)
+    (seen,) = shop.messages("orders")
+    assert seen.body == b"one"
+    assert "TRAN_MSG" not in properties.parse(seen.properties)
+    assert shop.counts() == (1, 1, 1, 0)
+
+
+def test_delayed_by_a_level_it_waits_in_the_schedule_topic_from_its_commit_on() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client, b"one", queue_id=1, DELAY=3)
+    assert shop.messages("SCHEDULE_TOPIC_XXXX", 2) == []
+    end(client, sent, COMMIT)
+    assert [each.body for each in shop.messages("SCHEDULE_TOPIC_XXXX", 2)] == [b"one"]
+    shop.wait(10_000)
+    assert [each.body for each in shop.messages("orders", 1)] == [b"one"]
+
+
+def test_rolled_back_it_is_never_seen_whatever_its_delay() -> None:
+    shop = Shop()
+    client = shop.connect()
+    end(client, send_half(client, TIMER_DELAY_MS=5_000), ROLL_BACK)
+    shop.wait(100_000)
+    assert shop.counts() == (1, 1, 0, 0)
+    assert len(shop.delays) == 0
+
+
+def test_delay_that_nobody_may_have_is_refused_with_the_half_message() -> None:
+    shop = Shop()
+    refused = shop.connect().send(properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02TIMER_DELAY_SEC\x019999999999\x02")
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert shop.counts()[0] == 0
 
 
 # -- Checking
