@@ -31,7 +31,7 @@ from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
 from store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 15  # of a snapshot: 1 MiB
-PIN_BITS: Final = 20  # what is pinned of the log is known to a MiB
+PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB
 
 _LEVEL_BITS: Final = 4  # of a window's name
 
@@ -67,7 +67,7 @@ class Timers:
         self._away: set[int] = set()  # topics that had their turn and are not back
         self._paused: set[int] = set()
         self._counts: dict[int, int] = {}  # by topic
-        self._pins: dict[int, int] = {}  # how many timers lie in each MiB of the log
+        self._pins: dict[int, int] = {}  # how many timers lie in each part of the log
         self._moved: dict[int, tuple[int, int]] = {}  # by address: due when its id was given, due now
         self._count = 0
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from delay.rows import Timer
-from delay.timers import Timers
+from delay.timers import PIN_BITS, Timers
 from delay.verdicts import Cancelled
 
 TOPICS = 4
@@ -134,7 +134,7 @@ class History:
         pinned = self.timers.pinned_from()
         assert (pinned is None) == (not self.model.pending)
         if pinned is not None:
-            assert pinned <= min(address for _, address in self.model.pending) < pinned + (1 << 20)
+            assert pinned <= min(address for _, address in self.model.pending) < pinned + (1 << PIN_BITS)
 
     def run(self, steps: int) -> None:
         choices = [

@@ -1,0 +1,219 @@
+"""Proves that a power cut loses no delayed message, delivers none twice and none early, whenever it comes.
+
+A long random history of parks, deliveries, cancels, moves, checkpoints and removed segments runs on a disk in memory.
+At each operation of the disk it is taken as it might be found afterwards; a broker recovers from it and runs to the end
+of time. What was promised before the cut is compared with what lies in the queue then.
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from bridge.config import Options, TopicsOptions
+from delay.verdicts import Verdict
+from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq import properties as names
+from store.entry import Promise
+from store.errors import StoreError
+from store.options import StoreOptions
+from tests.kit.core import ManualCore
+from tests.kit.disk import CrashDisk
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.door import NOW, message, now
+
+SMALL = StoreOptions(
+    segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, checkpoint_bytes=1 << 14, open_segments_max=4
+)
+FEW = Options(topics=TopicsOptions(queues=1))
+STEPS = 1_000
+FOREVER_MS = NOW + 10**12
+
+
+class EachCut(CrashDisk):
+    """Has the history checked at every `stride`-th operation, in the moment in which the power would go."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.history: History | None = None
+        self.checks = 0
+
+    def _cut_if(self, cut: str) -> None:
+        if self.history is None or self.operations % self.stride:
+            return
+        self.checks += 1
+        try:
+            self.history.check(self.after_power_cut(self.operations * 7919))
+        except StoreError as error:
+            raise AssertionError(f"operation {self.operations}: {error}") from error
+
+
+class History:
+    """Random steps against a core, and what each one promised."""
+
+    def __init__(self, seed: int, disk: EachCut) -> None:
+        self.rng = Random(seed)
+        self.core = ManualCore(FEW, disk, SMALL)
+        self.core.topic("orders", 1)
+        self.core.settle()
+        self.due: dict[bytes, int] = {}  # of all that were parked, by body; as of the last promise that was kept
+        self.timers: dict[bytes, str] = {}
+        self.kept: set[bytes] = set()  # parked, and the sender heard so
+        self.cancelled: set[bytes] = set()  # and somebody heard so
+        self.touched: set[bytes] = set()  # cancelled or moved, and perhaps nobody heard so
+        self.seen = 0  # of the queue, by a reader
+        self.archived: dict[int, tuple[bytes, int]] = {}  # what retention took of the queue
+        self.removed = 0
+
+    # -- Steps
+
+    def run(self) -> None:
+        steps = [
+            (self.park, 10), (self.park_batch, 3), (self.cancel, 4), (self.move, 3), (self.deliver, 20),
+            (self.settle, 10), (self.write, 6), (self.checkpoint, 2), (self.remove, 2), (self.pass_time, 10),
+        ]  # fmt: skip
+        for _ in range(STEPS):
+            self.rng.choices([step for step, _ in steps], [weight for _, weight in steps])[0]()
+            self.seen = max(self.seen, self.queue.visible_end)
+
+    @property
+    def queue(self):
+        return self.core.topic("orders", 1).queues[0]
+
+    def now_ms(self) -> int:
+        return self.core.clock.now_ms()
+
+    def when(self, promise: Promise, done) -> None:
+        self.core.store.when(promise, lambda error: done())
+
+    def new_body(self, due_ms: int) -> bytes:
+        body = b"%d-%s" % (len(self.due), bytes(self.rng.randrange(1500)))
+        self.due[body] = due_ms
+        return body
+
+    def some_delay(self) -> int:
+        return self.rng.choice((5, 40, 300, 3_000, 30_000))
+
+    def park(self) -> None:
+        due_ms = self.now_ms() + self.some_delay()
+        body = self.new_body(due_ms)
+        one = message(body, b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)
+        topic = self.core.topic("orders", 1)
+        slots, promise = self.core.publisher.rocketmq(topic, 0, [one], self.now_ms())
+        self.timers[body] = self.core.delays.text_of((due_ms, slots[0].position))
+        self.when(promise, lambda: self.kept.add(body))
+
+    def park_batch(self) -> None:
+        delay = self.some_delay()
+        due_ms = self.now_ms() + delay
+        bodies = [self.new_body(due_ms) for _ in range(self.rng.randint(1, 4))]
+        sent = batch(bodies, headers=[("TIMER_DELAY_MS", b"%d" % delay)])
+        promise = self.core.publisher.kafka(self.core.topic("orders", 1), 0, sent, self.now_ms()).promise
+        self.when(promise, lambda: self.kept.update(bodies))
+
+    def cancel(self) -> None:
+        body = self.any_timer()
+        verdict, promise = self.core.delays.cancel(self.timers[body], self.now_ms())
+        if verdict is Verdict.CANCELLED:
+            self.touched.add(body)
+            self.when(promise, lambda: self.cancelled.add(body))
+
+    def move(self) -> None:
+        body = self.any_timer()
+        due_ms = self.now_ms() + self.some_delay()
+        verdict = self.core.delays.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
+        if verdict is Verdict.RESCHEDULED:
+            self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
+
+    def any_timer(self) -> bytes:
+        if not self.timers:
+            self.park()
+        return self.rng.choice([*self.timers][-40:])
+
+    def pass_time(self) -> None:
+        self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))
+
+    def deliver(self) -> None:
+        self.core.delays.run(self.now_ms(), self.core.clock.mono_ms())
+
+    def write(self) -> None:
+        self.core.store.write()
+
+    def settle(self) -> None:
+        self.core.settle()
+
+    def checkpoint(self) -> None:
+        if self.core.store.checkpoint_due(self.core.clock.mono_ms()):
+            self.core.store.checkpoint(self.core.clock.mono_ms())
+
+    def remove(self) -> None:
+        """Let retention take all that is behind, and the dead segments."""
+        for topic in self.core.topics.all():
+            for queue in topic.queues:
+                limit = self.core.delays.first_kept(queue)
+                start = queue.visible_end if limit is None else min(limit, queue.visible_end)
+                if topic.name == "orders":
+                    start = queue.visible_end - self.rng.randrange(10)
+                    self.archived.update(delivered(self.core))
+                if start > queue.start_offset:
+                    self.core.store.trim(queue, start, self.now_ms())
+        self.removed += self.core.store.remove_dead_segments(self.now_ms())
+        self.core.settle()
+        self.checkpoint()
+
+    # -- What should be there
+
+    def check(self, disk: CrashDisk) -> None:
+        core = ManualCore(FEW, disk, SMALL)
+        core.clock.set_now_ms(self.now_ms())
+        topic = core.topics.get("orders")
+        assert topic is not None
+        found = self.archived | delivered(core)
+        assert len(found) >= self.seen, "what a reader saw is gone"
+        for body, stored_ms in found.values():
+            assert stored_ms >= self.due[body], "early"
+        pending = len(core.delays)
+        core.clock.set_now_ms(FOREVER_MS)
+        while core.delays.next_deadline_ms() is not None:
+            core.delays.run(FOREVER_MS, core.clock.mono_ms())
+            core.settle()
+        everything = Counter(body for body, _ in (found | delivered(core)).values())
+        assert len(everything) == everything.total() == len(found) + pending, "delivered twice"
+        missing = self.kept - everything.keys() - self.touched
+        assert not missing, f"lost: {[body[:10] for body in missing]}"
+        assert not self.cancelled & everything.keys(), "cancelled, and delivered"
+
+
+def delivered(core: ManualCore) -> dict[int, tuple[bytes, int]]:
+    """The bodies in the queue, by offset, with the time at which each was stored."""
+    topic = core.topic("orders", 1)
+    queue = topic.queues[0]
+    records = now(core.reader.rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))
+    messages = [rocketmq_message.decode(buffer) for buffer in records.buffers]
+    for each in messages:
+        assert names.parse(each.properties).get("REAL_TOPIC") is None
+    return {each.queue_offset: (bytes(each.body), each.store_ms) for each in messages}
+
+
+def cut_everywhere(seed: int, stride: int) -> EachCut:
+    disk = EachCut(stride)
+    history = History(seed, disk)
+    disk.history = history
+    history.run()
+    assert history.removed > 2, "segments were to be removed on the way"
+    assert history.cancelled
+    assert history.seen > 100
+    return disk
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice(seed: int) -> None:
+    disk = cut_everywhere(seed, 1)
+    assert disk.checks > 500
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 60))
+def test_power_cut_at_any_operation_of_many_histories(seed: int) -> None:
+    cut_everywhere(seed, 1)
