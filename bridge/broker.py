@@ -26,6 +26,7 @@ from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
 from bridge.kafka.groups import deliver
 from bridge.keeper import Keeper
+from bridge.leases import Leases
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.hooked import HookedConnection
@@ -197,7 +198,9 @@ class Broker(Core):
             mono_ms,
         )
         self.transaction_checks = Checks(self)
+        self.leases = Leases(self.store)
         add = self.ticker.add
+        add("leases", self.leases.next_deadline_ms, lambda now_ms, mono_ms: self.leases.expire(mono_ms))
         add("held requests", self.purgatory.next_deadline_ms, lambda now_ms, mono_ms: self.purgatory.advance(mono_ms))
         add(
             "kafka groups",

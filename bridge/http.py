@@ -6,7 +6,7 @@
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
     GET  /api/segments          the files of the log         GET    /api/topics/{name}/sums   counts, checksums
                                                              GET    /api/groups, /api/groups/{name}
-                                                             POST   /api/groups/{name}/redrive
+    /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
 `bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
@@ -14,12 +14,12 @@ Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
 
-from bridge import http_sums, http_views
+from bridge import http_leases, http_sums, http_views
 from bridge.positions import TooManyPositions
 from bridge.publish import MessageTooLarge
 from bridge.rocketmq.errors import Refused
@@ -40,6 +40,7 @@ STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own i
 
 REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, MessageTooLarge)
 
+FormT = TypeVar("FormT", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _to_json = msgspec.json.Encoder().encode
@@ -118,6 +119,9 @@ class HttpPort:
                 web.get("/api/topics/{name}", self._topic),
                 web.delete("/api/topics/{name}", self._delete_topic),
                 web.get("/api/topics/{name}/sums", self._sums),
+                web.post("/api/leases", self._lease),
+                web.post("/api/leases/{lease}", self._renew_lease),
+                web.delete("/api/leases/{lease}", self._release_lease),
                 web.get("/api/groups", self._groups),
                 web.get("/api/groups/{name}", self._group),
                 web.post("/api/groups/{name}/redrive", self._redrive),
@@ -173,6 +177,19 @@ class HttpPort:
 
     async def _sums(self, request: web.Request) -> web.Response:
         return _json(await http_sums.sums(self._broker, self._topic_named(request), dict(request.query)))
+
+    # -- Leases
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        wanted = _parsed(await self._read(request), http_leases.NewLease)
+        await self._kept(self._broker.ledger.barrier())
+        return _json(http_leases.take(self._broker, wanted), status=201)
+
+    async def _renew_lease(self, request: web.Request) -> web.Response:
+        return _json(http_leases.renew(self._broker, request.match_info["lease"]))
+
+    async def _release_lease(self, request: web.Request) -> web.Response:
+        return _json(http_leases.release(self._broker, request.match_info["lease"]))
 
     def _topic_named(self, request: web.Request) -> Topic:
         name = request.match_info["name"]
@@ -249,7 +266,7 @@ class _Refusal(asyncio.Protocol):
         cast(asyncio.Transport, transport).abort()
 
 
-def _parsed(body: bytes, form: type[NewTopic]) -> NewTopic:
+def _parsed(body: bytes, form: type[FormT]) -> FormT:
     try:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

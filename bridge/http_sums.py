@@ -3,7 +3,7 @@
     ?queue=0&start=0&end=5000&step=100    ->  {"queue", "start", "next", "absent": [[start, end]], "sums": [...]}
 
 One answer looks at READ_BYTES_MAX at most; the next request goes on at `next`. What lies before the log's start is
-answered 410, for it cannot be compared any more.
+answered 410, for it cannot be compared any more. Only committed records count.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from bridge.reading import Later
+from bridge.reading import Later, is_hidden
 from bridge.sums import RangeSums, add_batch
 from bridge.topics import Topic
 from protocol.errors import ProtocolError
+from protocol.kafka.record_batch import read_header
 from store.entry import Buffer
 from store.errors import OffsetOutOfRange, StoreError
 from store.queue import Queue
@@ -31,7 +32,8 @@ async def sums(broker: "Broker", topic: Topic, query: dict[str, str]) -> dict[st
     """Answer one request; raises HTTPException and StoreError."""
     queue = _queue(topic, _number(query, "queue", 0))
     start = _number(query, "start", queue.start_offset)
-    end = min(_number(query, "end", queue.visible_end), queue.visible_end)
+    stable_end = broker.isolation.stable_end(queue)
+    end = min(_number(query, "end", stable_end), stable_end)
     step = _number(query, "step", STEP)
     if step < 1:
         raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
@@ -53,6 +55,9 @@ async def _add_up(broker: "Broker", topic: Topic, queue: Queue, found: RangeSums
             return
         for batch in batches:
             room -= len(batch)
+            if is_hidden(batch, read_header(batch).base_offset, broker.isolation.get(queue.key)):
+                found.skip_to(read_header(batch).last_offset + 1)
+                continue
             for _ in add_batch(found, batch, broker.options):
                 await asyncio.sleep(0)
 

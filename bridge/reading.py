@@ -290,7 +290,7 @@ class QueueReader:
         That was dear to find, so the read ends there, and the next one goes on behind the batch. A marker, and what was
         aborted, has no records.
         """
-        if _is_hidden(entry.frame, entry.base_offset, self._isolation.get(queue.key)):
+        if is_hidden(entry.frame, entry.base_offset, self._isolation.get(queue.key)):
             return [], entry.next_offset
         try:
             return self._opened.read(entry, offset, max_count, max_bytes)
@@ -354,7 +354,7 @@ class QueueReader:
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
 
 
-def _is_hidden(frame: memoryview, base_offset: int, isolation: QueueIsolation | None) -> bool:
+def is_hidden(frame: Buffer, base_offset: int, isolation: QueueIsolation | None) -> bool:
     """Tell whether a batch of Kafka is a marker, or was aborted."""
     if not marker.is_transactional(frame):
         return False

@@ -1,7 +1,7 @@
 """What a range of a queue holds, for whoever has a copy and wants to prove it: counts, gaps, checksums.
 
     step of offsets      one sum: [start, end), records, checksum (protocol/checksum.py, added up)
-    absent               offsets of the range that are no records: markers, what was aborted or compacted away
+    absent               offsets of the range that are no records: markers, and what was aborted
 
 Computed as a Kafka reader sees the queue, batch by batch, a few records at a time; between them the loop turns.
 """
@@ -89,7 +89,7 @@ def add_batch(sums: RangeSums, batch: Buffer, options: Options) -> Iterator[None
     opened = open_batch(batch, options.convert.inflate_bytes_max)
     header = opened.header
     mark = FIRST
-    while not header.is_control and mark.skipped < header.record_count:
+    while mark.skipped < header.record_count:
         try:
             records, mark = read_records(opened, mark, RECORDS_IN_SLICE)
         except ProtocolError as error:

@@ -25,21 +25,15 @@ class BrokerApi:
         self._host, self._port = host.strip("[]"), int(port)
 
     def get(self, *path: str, **query: object) -> Any:
-        return self._call("GET", path, query)
+        return self._call("GET", _target(path, query))
 
-    def post(self, *path: str, **query: object) -> Any:
-        return self._call("POST", path, query)
+    def post(self, *path: str, body: object = None) -> Any:
+        return self._call("POST", _target(path, {}), None if body is None else json.dumps(body))
 
-    def delete(self, *path: str) -> Any:
-        return self._call("DELETE", path, {})
-
-    def _call(self, method: str, path: tuple[str, ...], query: dict[str, object]) -> Any:
-        target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
-        if query:
-            target += "?" + urlencode(query)
+    def _call(self, method: str, target: str, body: str | None = None) -> Any:
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target)
+            connection.request(method, target, body)
             response = connection.getresponse()
             content = response.read()
         except (OSError, HTTPException) as error:
@@ -53,3 +47,9 @@ class BrokerApi:
         if response.status >= 400:
             raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"{answer}")
         return answer
+
+
+def _target(path: tuple[str, ...], query: dict[str, object]) -> str:
+    """Join the path's parts, names among them, and what is asked."""
+    joined = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
+    return f"{joined}?{urlencode(query)}" if query else joined

@@ -7,6 +7,7 @@ that Spark fetches them once from Maven Central.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ def open_session(name: str, master: str, formats: Iterable[str] = ()) -> SparkSe
     for format_ in formats:
         builder = builder.config(map=dict(_EXTENSIONS[format_]))
     if _SUBMITTED not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whatever `python3` is.
         builder = builder.master(master).config(map={**_LOCAL, **_jars(("kafka", *formats))})
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

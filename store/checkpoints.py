@@ -21,6 +21,7 @@ from store.commitlog import CommitLog
 from store.control import Control, snapshot_control
 from store.entry import State
 from store.files import Files
+from store.format import POSITION_MAX
 from store.options import StoreOptions
 from store.queue import Queue
 from store.queue_index import IndexSync, QueueIndex
@@ -65,6 +66,7 @@ class Checkpoints:
         snapshot_position: int,
     ) -> None:
         self.snapshot_position = snapshot_position  # of the newest snapshot unit in the log
+        self.held_from = POSITION_MAX  # segments that reach beyond are read by somebody, and stay
         self.is_running = False  # one at a time
         self.task: CheckpointTask | None = None  # of the one that runs, once it is captured
         self._files = files
@@ -150,7 +152,7 @@ class Checkpoints:
         return [segment for segment in self._log.segments if self._is_dead(segment)]
 
     def _is_dead(self, segment: Segment) -> bool:
-        if not segment.is_sealed or segment.is_gap:
+        if not segment.is_sealed or segment.is_gap or segment.known_end > self.held_from:
             return False
         for key, last_offset in segment.last_offsets.items():
             queue = self._queues.find(key)

@@ -597,6 +597,15 @@ class Store:
         self._checkpoints.snapshot_position = slots[0].position - UNIT_HEADER_SIZE
         return True
 
+    @property
+    def held_from(self) -> int:
+        """From the segment that holds this position on none is removed: somebody reads their files."""
+        return self._checkpoints.held_from
+
+    @held_from.setter
+    def held_from(self, position: int) -> None:
+        self._checkpoints.held_from = position
+
     # -- Checkpoints
 
     def checkpoint_due(self, mono_ms: int) -> bool:

@@ -44,7 +44,7 @@ LAYERS = {
         {"delay", "txn", "store", "protocol"},
         {"aiohttp", "crc32c", "kio", "msgspec", "prometheus_client", "rich", "typer", "uvloop"},
     ),
-    "spark": Layer({"protocol", "store"}, {"py4j", "pyspark", "rich", "typer"}),
+    "spark": Layer({"protocol", "store"}, {"matplotlib", "py4j", "pyarrow", "pyspark", "rich", "typer"}),
 }
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"

@@ -10,6 +10,7 @@ import pytest
 
 from store.entry import FIRST_FRAME_FORM, Buffer, Frame, Promise, Slot, State, Stored
 from store.errors import DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
+from store.format import POSITION_MAX
 from store.options import StoreOptions
 from store.queue import Queue, queue_key
 from store.readers import ColdRead
@@ -575,6 +576,9 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     assert store.remove_dead_segments(1000) == 0
     store.trim(store.queue(KEY), 30, 1000)
     before = log_paths(disk)
+    store.held_from = 0
+    assert store.remove_dead_segments(1000) == 0, "somebody reads them"
+    store.held_from = POSITION_MAX
     dead = store.remove_dead_segments(1000)
     assert dead == len(before) - 2, "all but the one with the other queue's frame, and the active one"
     assert log_paths(disk) == before, "not before the snapshot is durable and a checkpoint is behind it"

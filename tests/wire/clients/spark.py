@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +54,7 @@ class Spark:
             from pyspark.sql import SparkSession
         except ImportError as error:
             leave_out(f"no pyspark: {error}")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else its workers are whatever `python3` is.
         session = (
             SparkSession.builder.master("local[2]")
             .appName("duolog")

@@ -1,0 +1,74 @@
+"""lateness: how late delayed messages became visible, by topic and minute.
+
+The log says of each message when it was appended where it can be seen, by the broker's clock, and of a delayed one when
+it was due (`spark/log_source.py`, `withTimes`). Their difference is the lateness; below 0 would be early. Messages of
+RocketMQ's delay levels keep no due time, and are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from spark.progress import Summary, Told, watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_ACCURACY: Final = 10_000  # of the percentiles: 1 in so many ranks
+
+
+def lateness(rows: DataFrame, path: str, told: Told | None = None) -> Summary:
+    """Write the table of a log with times to `path`/table (CSV) and its plot to `path`/lateness.png, if it is a folder
+    of this machine; returns the figures of all of it."""
+    with watched(rows.sparkSession, told):
+        late = by_minute(rows).persist()
+        late.coalesce(1).write.mode("overwrite").option("header", "true").csv(f"{path}/table")
+        minutes = late.orderBy("topic", "minute").collect()
+        late.unpersist()
+        all_ = _delayed(rows).agg(*_figures()).first()
+    assert all_ is not None
+    summary: Summary = {
+        "delayed messages": all_.messages,
+        "early": all_.early,
+        **{f"{name} ms": getattr(all_, f"{name}_ms") for name in (*QUANTILES, "max")},
+        "table": f"{path}/table",
+    }
+    return summary | {"plot": plot(minutes, f"{path}/lateness.png")} if minutes else summary
+
+
+def by_minute(rows: DataFrame) -> DataFrame:
+    """Give messages, early ones, percentiles and maximum in milliseconds, for each topic and minute of the due time."""
+    return _delayed(rows).groupBy("topic", F.date_trunc("minute", "due").alias("minute")).agg(*_figures())
+
+
+def _delayed(rows: DataFrame) -> DataFrame:
+    late_ms = (F.unix_millis("stored") - F.unix_millis("due")).alias("late_ms")
+    return rows.where("due is not null").select("topic", "due", late_ms)
+
+
+def _figures() -> list[Column]:
+    quantiles = [
+        F.percentile_approx("late_ms", share, _ACCURACY).alias(f"{name}_ms") for name, share in QUANTILES.items()
+    ]
+    counts = [F.count("*").alias("messages"), F.count_if(F.col("late_ms") < 0).alias("early")]
+    return [*counts, *quantiles, F.max("late_ms").alias("max_ms")]
+
+
+def plot(minutes: list[Row], path: str) -> str:
+    """Draw the percentiles of each topic over time into a PNG file; returns its path."""
+    from matplotlib.figure import Figure
+
+    topics = sorted({row.topic for row in minutes})
+    figure = Figure(figsize=(9, 3 * len(topics)), layout="constrained")
+    for number, topic in enumerate(topics):
+        axes = figure.add_subplot(len(topics), 1, number + 1)
+        rows = [row for row in minutes if row.topic == topic]
+        for name in (*QUANTILES, "max"):
+            axes.plot([row.minute for row in rows], [row[f"{name}_ms"] for row in rows], marker=".", label=name)
+        axes.set(title=topic, ylabel="ms late", ylim=(min(0, *(row.p50_ms for row in rows), 0), None))
+        axes.legend(loc="upper right", ncols=4, frameon=False)
+    figure.savefig(path, dpi=110)
+    return path

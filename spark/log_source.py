@@ -1,0 +1,411 @@
+"""`format("duolog-log")`: a Spark source that reads the log's files beside the broker, in parallel, for back-fills.
+
+    session.dataSource.register(DuologLog)
+    session.read.format("duolog-log").option("http", "127.0.0.1:9644").option("topics", "orders").load()
+
+    planning      POST /api/leases: which files, which offsets are visible and committed, and a hold on the files
+    a task        one piece of a file of the log (`store/reader.py`), every unit checked by its CRC
+    rows          those of Spark's Kafka source with `includeHeaders`, so `spark.messages.as_messages` takes them
+
+    option            default
+    http              127.0.0.1:9644             the broker's HTTP port; tasks renew the lease there
+    topics                                       names, separated by commas; "subscribe" means the same
+    startingOffsets   earliest                   or {"topic": {"queue": offset}}; -2 the first, -1 the last, as in Kafka
+    endingOffsets     latest                     the same
+    directory         what the broker says       the data directory, where tasks see it under another path
+    splitBytes        67108864                   of a file, for one task
+    leaseMs           600000                     how long files are held behind a task's last sign of life
+    withTimes         false                      two more columns: `stored`, when the broker appended the message where
+                                                 it can be seen, and `due`, when a delayed one was to be delivered; that
+                                                 is not known of RocketMQ's delay levels, which keep no due time
+
+The files must be readable where tasks run. Every task reads its piece whole, so a topic that is a small part of the log
+is read faster over the network. Rows are what was there at planning; for a stream take the Kafka source.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from protocol.convert import kafka_batch
+from protocol.errors import ProtocolError
+from protocol.kafka.record_batch import FIRST, Record, open_batch, read_header, read_records
+from protocol.names import kafka_name
+from protocol.rocketmq import message, properties
+from spark.broker_api import ApiError, BrokerApi
+from spark.messages import BORN_TIMESTAMP
+from store.format import Entry
+from store.reader import LogReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+SCHEMA: Final = """
+    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers array<struct<key: string, value: binary>>
+"""
+TIMES: Final = ", stored timestamp, due timestamp"
+ROWS_MAX: Final = 8192  # of one Arrow batch
+ROW_BYTES_MAX: Final = 16 << 20  # of keys and values of one Arrow batch, unless one row is larger
+RUN_MAX: Final = 512  # RocketMQ messages that are converted at a time
+SPLIT_BYTES: Final = 64 << 20
+LEASE_MS: Final = 600_000
+_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+_ENDS: Final = {-2: "start", -1: "end"}
+
+
+class DuologLog(DataSource):
+    """The source, as Spark knows it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "duolog-log"
+
+    def schema(self) -> str:
+        return SCHEMA + TIMES if _with_times(self.options) else SCHEMA
+
+    def reader(self, schema: StructType) -> LogScan:
+        # Here, and not with the partitions: Spark pickles the reader before it asks for those.
+        return LogScan(plan(self.options))
+
+
+# -- Planning
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What is to be read of one queue, and what was aborted in it."""
+
+    topic: str
+    queue: int
+    start: int
+    end: int
+    is_log_append_time: bool
+    aborted: Mapping[int, Sequence[tuple[int, int]]]  # producer id -> (first offset, offset of the marker)
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        return any(first <= offset < marker for first, marker in self.aborted.get(producer_id, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all tasks of a scan know."""
+
+    http: str
+    lease: int
+    lease_ms: int
+    directory: str
+    inflate_bytes_max: int
+    kafka_form: int
+    rocketmq_form: int
+    with_times: bool
+    queues: Mapping[int, QueueRange]  # by the queue's key in the log
+    pieces: Sequence[Piece]
+
+
+class Piece(InputPartition):
+    """A part of a file of the log: the units that begin in [start, end)."""
+
+    def __init__(self, path: str, first: int, start: int, end: int) -> None:
+        super().__init__(None)
+        self.path, self.first, self.start, self.end = path, first, start, end
+
+
+def plan(options: Mapping[str, str]) -> Plan:
+    """Take a lease and cut the files into pieces. Raises ApiError, ValueError for an option that is wrong."""
+    topics = options.get("topics") or options.get("subscribe")
+    if not topics:
+        raise ValueError("duolog-log: give the option topics, names separated by commas")
+    http = options.get("http", "127.0.0.1:9644")
+    names = [kafka_name(topic.strip()) for topic in topics.split(",")]
+    wanted = {"topics": names, "lease_ms": int(options.get("leaseMs", LEASE_MS))}
+    found = BrokerApi(http).post("/api/leases", body=wanted)
+    starting, ending = _offsets(options, "startingOffsets"), _offsets(options, "endingOffsets")
+    queues = {each["key"]: _queue_range(each, starting, ending) for each in found["queues"]}
+    split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
+    return Plan(
+        http,
+        found["lease"],
+        found["lease_ms"],
+        options.get("directory") or found["directory"],
+        found["inflate_bytes_max"],
+        found["forms"]["kafka"],
+        found["forms"]["rocketmq"],
+        _with_times(options),
+        {key: range_ for key, range_ in queues.items() if range_.start < range_.end},
+        [piece for segment in found["segments"] for piece in _pieces(segment, split_bytes)],
+    )
+
+
+def _with_times(options: Mapping[str, str]) -> bool:
+    return options.get("withTimes", "false").lower() == "true"
+
+
+def _offsets(options: Mapping[str, str], name: str) -> Mapping[str, Mapping[str, int]]:
+    text = options.get(name, "")
+    if text in ("", "earliest", "latest"):
+        if text == ("latest" if name.startswith("starting") else "earliest"):
+            raise ValueError(f"duolog-log: {name}={text} is an empty range")
+        return {}
+    found: Mapping[str, Mapping[str, int]] = json.loads(text)
+    return {kafka_name(topic): queues for topic, queues in found.items()}
+
+
+def _queue_range(
+    found: Mapping[str, Any], starting: Mapping[str, Mapping[str, int]], ending: Mapping[str, Mapping[str, int]]
+) -> QueueRange:
+    topic, queue = found["topic"], found["queue"]
+
+    def place(wanted: Mapping[str, Mapping[str, int]], default: int) -> int:
+        offset = wanted.get(topic, {}).get(str(queue), default)
+        return int(found[_ENDS[offset]]) if offset in _ENDS else offset
+
+    start, end = place(starting, -2), place(ending, -1)
+    if start < found["start"] or end > found["end"]:
+        raise ValueError(
+            f"duolog-log: offsets {start} to {end} of {topic}/{queue} were asked for, and the log has "
+            f"{found['start']} to {found['end']}"
+        )
+    aborted: dict[int, list[tuple[int, int]]] = {}
+    for producer_id, first, marker in found["aborted"]:
+        aborted.setdefault(producer_id, []).append((first, marker))
+    return QueueRange(topic, queue, start, end, found["log_append_time"], aborted)
+
+
+def _pieces(segment: Mapping[str, Any], split_bytes: int) -> Iterator[Piece]:
+    first, end = segment["start"], segment["end"]
+    for start in range(first, end, split_bytes):
+        yield Piece(segment["path"], first, start, min(start + split_bytes, end))
+
+
+# -- Reading
+
+
+class LogScan(DataSourceReader):
+    """Reads the pieces of a plan; it travels to the tasks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return list(self._plan.pieces) if self._plan.queues else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Piece):
+            return  # There is nothing to read: Spark plans one task all the same.
+        plan = self._plan
+        lease = _Lease(plan)
+        rows = _Rows(plan.with_times)
+        with LogReader(plan.directory) as reader:
+            lease.renew()
+            for unit in reader.units(partition.path, partition.first, partition.start, partition.end):
+                for entry in unit.entries():
+                    range_ = plan.queues.get(entry.key)
+                    if range_ is not None:
+                        self._take(entry, range_, unit.header.stored_ms, rows)
+                if rows.is_full:
+                    self._convert_all(rows)
+                    yield rows.batch()
+                    lease.renew_sometimes()
+            self._convert_all(rows)
+            if rows.count:
+                yield rows.batch()
+
+    def _take(self, entry: Entry, range_: QueueRange, stored_ms: int, rows: _Rows) -> None:
+        if entry.form == self._plan.kafka_form:
+            self._convert(rows, entry.key)
+            self._take_batch(entry, range_, stored_ms, rows)
+        elif entry.form == self._plan.rocketmq_form and range_.start <= entry.base_offset < range_.end:
+            run = rows.runs.setdefault(entry.key, _Run())
+            if run.frames and (entry.base_offset != run.next_offset or len(run.frames) == RUN_MAX):
+                self._convert(rows, entry.key)
+                run = rows.runs.setdefault(entry.key, _Run())
+            run.add(entry)
+            rows.bytes += len(entry.frame)
+
+    def _take_batch(self, entry: Entry, range_: QueueRange, stored_ms: int, rows: _Rows) -> None:
+        """Add the records of a Kafka batch, unless it is a marker or was aborted."""
+        if entry.base_offset >= range_.end or entry.base_offset + entry.count <= range_.start:
+            return
+        header = read_header(entry.frame)
+        if header.is_control or (header.is_transactional and range_.is_aborted(header.producer_id, header.base_offset)):
+            return
+        try:
+            opened = open_batch(entry.frame, self._plan.inflate_bytes_max)
+            records, _ = read_records(opened, FIRST, header.record_count)
+        except ProtocolError as error:
+            place = f"{range_.topic}/{range_.queue} at offset {entry.base_offset}"
+            raise ValueError(f"duolog-log: the batch of {place} cannot be read: {error}") from None
+        times = [Times(stored_ms, _due_ms(record)) for record in records] if self._plan.with_times else ()
+        rows.add(range_, records, _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME, times)
+
+    # -- RocketMQ's messages, as the broker converts them for Kafka's clients
+
+    def _convert_all(self, rows: _Rows) -> None:
+        for key in list(rows.runs):
+            self._convert(rows, key)
+
+    def _convert(self, rows: _Rows, key: int) -> None:
+        run = rows.runs.pop(key, None)
+        if run is None:
+            return
+        range_ = self._plan.queues[key]
+        frames, offset = run.frames, run.base_offset
+        while frames:
+            made = kafka_batch(
+                frames,
+                offset,
+                0,
+                bytes_max=ROW_BYTES_MAX,
+                inflate_bytes_max=self._plan.inflate_bytes_max,
+                log_append_time=range_.is_log_append_time,
+            )
+            opened = open_batch(made.batch, len(made.batch))
+            records, _ = read_records(opened, FIRST, made.record_count)
+            times = list(map(_times_of_message, frames[: made.record_count])) if self._plan.with_times else ()
+            rows.add(range_, records, _LOG_APPEND_TIME if range_.is_log_append_time else _CREATE_TIME, times)
+            frames, offset = frames[made.record_count :], offset + made.record_count
+
+
+@dataclass(slots=True)
+class _Run:
+    """RocketMQ messages of one queue with consecutive offsets."""
+
+    base_offset: int = 0
+    frames: list[memoryview] = field(default_factory=list)
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + len(self.frames)
+
+    def add(self, entry: Entry) -> None:
+        if not self.frames:
+            self.base_offset = entry.base_offset
+        self.frames.append(entry.frame)
+
+
+class Times(NamedTuple):
+    """When a message was appended where it can be seen, and when it was due."""
+
+    stored_ms: int
+    due_ms: int | None
+
+
+def _due_ms(record: Record) -> int | None:
+    """Give the due time of a Kafka message: its timestamp, if it was delayed."""
+    return record.timestamp_ms if any(name == BORN_TIMESTAMP for name, _ in record.headers) else None
+
+
+def _times_of_message(frame: memoryview) -> Times:
+    due = properties.get(message.properties_of(frame), properties.TIMER_OUT_MS)
+    return Times(message.store_ms_of(frame), int(due) if due is not None and due.isdecimal() else None)
+
+
+class _Rows:
+    """The columns of the next Arrow batch."""
+
+    def __init__(self, with_times: bool) -> None:
+        self.runs: dict[int, _Run] = {}
+        self.bytes = 0
+        self.count = 0
+        self._with_times = with_times
+        self._parts: list[tuple[QueueRange, int, Sequence[Record]]] = []
+        self._times: list[Times] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= ROWS_MAX or self.bytes >= ROW_BYTES_MAX
+
+    def add(
+        self, range_: QueueRange, records: Sequence[Record], timestamp_type: int, times: Sequence[Times] = ()
+    ) -> None:
+        """Add records of one queue, but for those outside the range."""
+        if records and (records[0].offset < range_.start or records[-1].offset >= range_.end):
+            inside = [range_.start <= record.offset < range_.end for record in records]
+            records, times = list(compress(records, inside)), list(compress(times, inside))
+        if records:
+            self._parts.append((range_, timestamp_type, records))
+            self._times += times
+            self.count += len(records)
+            self.bytes += sum(len(record.value or b"") + len(record.key or b"") for record in records)
+
+    def batch(self) -> pa.RecordBatch:
+        """Give the rows as Arrow has them, and begin anew."""
+        import pyarrow as pa
+
+        records = [record for _, _, part in self._parts for record in part]
+        offsets, timestamps_ms, keys, values, headers = zip(*records, strict=True)
+        topics, queues, types = [], [], []
+        for range_, timestamp_type, part in self._parts:
+            topics += [range_.topic] * len(part)
+            queues += [range_.queue] * len(part)
+            types += [timestamp_type] * len(part)
+        columns = {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "topic": pa.array(topics, pa.string()),
+            "partition": pa.array(queues, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": _timestamps(timestamps_ms),
+            "timestampType": pa.array(types, pa.int32()),
+            "headers": _header_array(headers),
+        }
+        if self._with_times:
+            columns |= {
+                "stored": _timestamps([times.stored_ms for times in self._times]),
+                "due": _timestamps([times.due_ms for times in self._times]),
+            }
+        self._parts, self._times, self.count, self.bytes = [], [], 0, 0
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _timestamps(at_ms: Sequence[int | None]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([None if ms is None else ms * 1000 for ms in at_ms], pa.timestamp("us", "UTC"))
+
+
+def _header_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    """Give lists of headers; null for a record without, as Spark's Kafka source has it."""
+    import pyarrow as pa
+
+    ends, names, values, at = [0], [], [], 0
+    for each in headers:
+        for name, value in each:
+            names.append(name)
+            values.append(value)
+        at += len(each)
+        ends.append(at)
+    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=fields)
+    mask = pa.array([not each for each in headers], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, mask=mask)
+
+
+class _Lease:
+    """The hold on the files, renewed while a task reads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._api = BrokerApi(plan.http)
+        self._number = plan.lease
+        self._interval_s = plan.lease_ms / 3000
+        self._renewed = time.perf_counter()
+
+    def renew(self) -> None:
+        try:
+            self._api.post("/api/leases", str(self._number))
+        except ApiError as error:
+            raise RuntimeError(f"duolog-log: the hold on the log's files is gone: {error}") from None
+        self._renewed = time.perf_counter()
+
+    def renew_sometimes(self) -> None:
+        if time.perf_counter() - self._renewed > self._interval_s:
+            self.renew()
