@@ -145,7 +145,9 @@ class TopicsOptions(_Section, frozen=True):
     queues_in_all_max: Annotated[
         int, _setting("queues of all topics together, half a KiB of memory each; making more is refused", ge=1)
     ] = 200_000
-    topics_max: Annotated[int, _setting("topics that may exist; creating more is refused", ge=1)] = 20_000
+    topics_max: Annotated[
+        int, _setting("topics that may exist, the broker's own aside; creating more is refused", ge=1)
+    ] = 20_000
     message_bytes_max: Annotated[
         int,
         _setting(

@@ -274,8 +274,9 @@ class Topics:
         taken = self._by_kafka_name.get(names.kafka_name(name)) or self._by_rocketmq_name.get(names.rocketmq_name(name))
         if taken:
             raise TopicExists(f"topic {name} exists" + (f" as {taken.name}" if taken.name != name else ""))
-        if len(self._by_number) >= self._options.topics_max:
-            raise TooManyTopics(f"{len(self._by_number)} topics; topics.topics_max is {self._options.topics_max}")
+        count = len(self._by_number) - len(self._system)
+        if name not in self._system and count >= self._options.topics_max:
+            raise TooManyTopics(f"{count} topics; topics.topics_max is {self._options.topics_max}")
         self._check_queue_count(name, queue_count, queue_count)
         topic_configs.check(configs)
 

@@ -177,6 +177,7 @@ GIB_OF_ZEROS = {
     Codec.ZSTD: zstandard.ZstdCompressor().compress(bytes(1024 * MIB)),
 }
 CORRUPT, INVALID, TOO_LARGE, UNKNOWN, COMPRESSION, STORAGE, INVALID_GROUP = 2, 87, 10, 3, 76, 56, 24
+TRANSACTIONAL_ID = 53  # A transactional batch in a request that names none.
 BAD_BATCHES = {
     "no batch": (b"", INVALID),
     "half a batch": (batch(b"a")[:40], CORRUPT),
@@ -193,7 +194,7 @@ BAD_BATCHES = {
     "base offset": (changed("q", 0, 7), INVALID),
     "unknown codec": (changed("h", 21, 7), COMPRESSION),
     "control batch": (changed("h", 21, 0x20), INVALID),
-    "transaction": (changed("h", 21, 0x10, of=changed("qhi", 43, 1, 0, 0)), INVALID),
+    "transaction": (changed("h", 21, 0x10, of=changed("qhi", 43, 1, 0, 0)), TRANSACTIONAL_ID),
     "sequence below zero": (changed("qhi", 43, 1, 0, -1), INVALID),
     "time after time": (changed("qq", 27, 2**62, 2**62), 32),
     "too large": (batch(bytes(5 * MIB)), TOO_LARGE),
@@ -547,7 +548,7 @@ def test_broker_stops_in_time_whatever_its_clients_leave_undone(tmp_path: Path) 
 
 SMALL_LIMITS = {
     "store.flush": "async",
-    "topics.topics_max": 8,  # Four of them are the broker's own.
+    "topics.topics_max": 4,
     "topics.queues_max": 4,
     "topics.queues": 1,
     "groups.count_max": 20,  # So are some groups of RocketMQ.

@@ -587,9 +587,10 @@ def test_group_active_in_one_protocol_refuses_members_of_the_other(
 def test_waiting_readers_get_a_message_within_milliseconds(
     broker: Broker, agents: Agents, rocket55: Agent, sender: str
 ) -> None:
-    """One message at a time, and nobody else is busy; the JVM's clock is ours, to the millisecond."""
+    """One message at a time, from its append: the disk's sync counts. The JVM's clock is ours, to the millisecond."""
     java = agents.kafka("4.3")
-    topic = kafka_topic(broker, 1)
+    topic = fresh("topic")
+    topics.create_topic(broker.kafka, topic, 1, {"message.timestamp.type": "LogAppendTime"})
     with (
         KafkaMember(java, broker.kafka, fresh("group"), [topic]) as member,
         PushMember(rocket55, broker.namesrv, fresh("group"), [topic]) as pushed,

@@ -89,4 +89,11 @@ def first_read(bootstrap: str, topic: str) -> int | None:
 
 
 def log_bytes(data: Path) -> int:
-    return sum(each.stat().st_size for each in (data / "log").glob("*.log"))
+    return sum(map(size, (data / "log").glob("*.log")))
+
+
+def size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # Removed since it was listed.
+        return 0

@@ -82,8 +82,8 @@ def test_refused_topic(name: str, queue_count: int, configs: dict[str, str], err
 
 def test_number_of_topics_is_limited() -> None:
     topics = opened(Options(topics=TopicsOptions(topics_max=6))).topics
-    while len(topics) < 6:
-        topics.create(f"t{len(topics)}", 1, {}, NOW)
+    for number in range(6):
+        topics.create(f"t{number}", 1, {}, NOW)
     with pytest.raises(TooManyTopics):
         topics.create("one-more", 1, {}, NOW)
 

@@ -251,9 +251,8 @@ class KafkaJava:
         self._bootstrap, self._agent = bootstrap, agent
 
     def write(self, topic: str, messages: Sequence[Message], *, way: str, codec: str) -> list[Position | None]:
-        config = {"compression.type": codec, "max.request.size": REQUEST_BYTES_MAX}
-        if way == "batch":
-            config["linger.ms"] = LINGER_MS
+        config: dict[str, object] = {"compression.type": codec, "max.request.size": REQUEST_BYTES_MAX}
+        config["linger.ms"] = LINGER_MS if way == "batch" else 0
         if way == "oneway":
             config |= {"acks": "0", "enable.idempotence": "false"}
         stored = self._agent.call(
