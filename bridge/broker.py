@@ -193,7 +193,7 @@ class Broker(Core):
             self.store,
             lambda: [*self.topics.all()],
             self._first_kept,
-            lambda now_ms: self.positions.expire(now_ms, lambda group: self.families.active(group) is not None),
+            self._expire,
             self.options.retention.check_interval_ms,
             mono_ms,
         )
@@ -233,6 +233,11 @@ class Broker(Core):
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
         self.ticker.arm()
+
+    def _expire(self, now_ms: int) -> None:
+        """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""
+        self.positions.expire(now_ms, lambda group: self.families.active(group) is not None)
+        self.transactions.tidy(now_ms)
 
     def _first_kept(self, queue: Queue) -> int | None:
         """Say from which offset on retention must leave a queue alone; None: it may take all."""

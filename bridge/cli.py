@@ -28,10 +28,12 @@ app = typer.Typer(
 )
 topic_app = typer.Typer(help="Topics.", rich_markup_mode=None)
 group_app = typer.Typer(help="Consumer groups of both families.", rich_markup_mode=None)
+txn_app = typer.Typer(help="Transactions of both families.", rich_markup_mode=None)
 pipeline_app = typer.Typer(help="Spark jobs on the broker's topics.", rich_markup_mode=None)
 app.add_typer(topic_app, name="topic")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(group_app, name="group")
+app.add_typer(txn_app, name="txn")
 
 HttpAddress = Annotated[
     str, typer.Option("--http", metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port")
@@ -230,6 +232,35 @@ def group_redrive(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Give a RocketMQ group its dead letters again."""
     done = _api(http).act("/api/groups", name, "redrive")
     typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
+
+
+@txn_app.command("list")
+def txn_list(http: HttpAddress = HTTP_ADDRESS) -> None:
+    """List Kafka's transactional ids and RocketMQ's open half messages: state, age, and what they wait for."""
+    columns = ("kind", "id", "state", "age_ms", "producer", "checks", "waits_for")
+    _table(
+        tuple(column.replace("_", " ") for column in columns),
+        [[row[column] for column in columns] for row in _api(http).get("/api/transactions")],
+    )
+
+
+@txn_app.command("describe")
+def txn_describe(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds."""
+    found = _api(http).get("/api/transactions", transactional_id)
+    queues = found.pop("queues")
+    _print_tree(found)
+    columns = ("topic", "queue", "first_offset", "stable_end")
+    _table(
+        tuple(column.replace("_", " ") for column in columns),
+        [[row[column] for column in columns] for row in queues],
+    )
+
+
+@txn_app.command("abort")
+def txn_abort(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Abort the open transaction of a Kafka producer, which is fenced, so that readers go on."""
+    typer.echo(f"aborted {_api(http).delete('/api/transactions', transactional_id)['aborted']}")
 
 
 @app.command()

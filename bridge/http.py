@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from aiohttp import web
 
-from bridge import http_leases, http_sums, http_views
+from bridge import http_leases, http_sums, http_transactions, http_views
+from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
 from bridge.publish import MessageTooLarge
 from bridge.rocketmq.errors import Refused
@@ -125,6 +126,9 @@ class HttpPort:
                 web.get("/api/groups", self._groups),
                 web.get("/api/groups/{name}", self._group),
                 web.post("/api/groups/{name}/redrive", self._redrive),
+                web.get("/api/transactions", self._transactions),
+                web.get("/api/transactions/{id}", self._transaction),
+                web.delete("/api/transactions/{id}", self._abort_transaction),
             ]
         )
         return application
@@ -218,6 +222,20 @@ class HttpPort:
         await self._kept(promise)
         return _json({"group": name, "redriven": count})
 
+    # -- Transactions
+
+    async def _transactions(self, request: web.Request) -> web.Response:
+        await self._kept(self._broker.ledger.barrier())
+        return _json(http_transactions.transactions(self._broker))
+
+    async def _transaction(self, request: web.Request) -> web.Response:
+        await self._kept(self._broker.ledger.barrier())
+        return _json(http_transactions.transaction(self._broker, request.match_info["id"]))
+
+    async def _abort_transaction(self, request: web.Request) -> web.Response:
+        await self._kept(http_transactions.abort(self._broker, request.match_info["id"]))
+        return _json({"aborted": request.match_info["id"]})
+
     async def _read(self, request: web.Request) -> bytes:
         """Give the body; what goes wrong on its way is the client's fault."""
         try:
@@ -249,6 +267,8 @@ class HttpPort:
             return _error(str(error), 409)
         except (TopicError, InvalidConfig) as error:
             return _error(str(error), 400)
+        except UnknownTransaction as error:
+            return _error(str(error), 404)
         except REDRIVE_REFUSALS as error:
             return _error(str(error), 409)
         except StoreError as error:

@@ -7,6 +7,8 @@ The same steps with each client, in transactions of version 1 (Java 3.9, librdka
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -67,6 +69,11 @@ def transaction(producer: Producer, topic: str, queue: int, *texts: str, commit:
         producer.commit()
     else:
         producer.abort()
+
+
+def duolog(*arguments: str) -> str:
+    command = [sys.executable, "-I", "-m", "bridge", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
 def refusal(step: str, producer: Producer) -> str:
@@ -181,6 +188,7 @@ def test_rocketmq_consumer_sees_committed_records_only(
     producer.close()
 
 
+@pytest.mark.usefixtures("both_families")
 def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents, java: JavaClient, topic: str) -> None:
     admin, asked = agents.kafka("4.3"), {"bootstrap": broker.kafka, "topic": topic, "queue": 1}
     producer = java.producer(topic)
@@ -192,10 +200,23 @@ def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents
     assert (told["partitions"], told["timeout_ms"], told["is_open"]) == ([f"{topic}-0", f"{topic}-1"], 60_000, True)
     assert admin.call("open_transactions", **asked) == [[told["producer_id"], 0]]
 
+    row = next(line for line in duolog("txn", "list", "--http", broker.http).splitlines() if topic in line)
+    assert row.split()[:3] == ["kafka", topic, "Ongoing"]
+    assert duolog("txn", "describe", topic, "--http", broker.http).count(f"{topic} ") >= 2
     admin.call("abort_transactions", **asked)
     assert admin.call("open_transactions", **asked) == []
     assert java.transactions()[topic] == "CompleteAbort", "all of it, though one partition was named"
     assert "InvalidTxnState" in refusal("commit", producer)
+    producer.close()
+
+
+@pytest.mark.usefixtures("both_families")
+def test_operator_aborts_by_command(broker: Broker, java: JavaClient, topic: str) -> None:
+    producer = java.producer(topic)
+    producer.begin()
+    producer.send(topic, 0, "hanging")
+    assert duolog("txn", "abort", topic, "--http", broker.http) == f"aborted {topic}\n"
+    assert java.transactions()[topic] == "CompleteAbort"
     producer.close()
 
 

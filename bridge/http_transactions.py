@@ -1,0 +1,91 @@
+"""What the JSON API says about transactions of both families, and how an operator aborts one of Kafka's.
+
+A row for each transactional id of a Kafka producer, then one for each open half message of a RocketMQ producer: at most
+ROWS_MAX of them, the oldest. `age_ms` is since the transaction began; -1: none is open.
+"""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.transactions import Transaction
+from store.entry import Promise
+from store.queue import Queue
+from txn.coordinator import State
+from txn.half import Half
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+Json = dict[str, Any]
+
+ROWS_MAX: Final = 1000
+
+
+class UnknownTransaction(Exception):
+    """No Kafka producer has this transactional id."""
+
+
+def transactions(broker: "Broker") -> list[Json]:
+    """List the open ones of both families, the oldest first, then transactional ids at rest."""
+    now_ms = broker.clock.now_ms()
+    open_ones = sorted(broker.transactions.coordinator.open, key=lambda each: each.started_ms)
+    rows = [_kafka_row(each, now_ms) for each in islice(open_ones, ROWS_MAX)]
+    rows += [_half_row(each, now_ms) for each in islice(broker.halves.state.open(), ROWS_MAX - len(rows))]
+    at_rest = (each for each in broker.transactions.coordinator if each.state is not State.ONGOING)
+    return rows + [_kafka_row(each, now_ms) for each in islice(at_rest, ROWS_MAX - len(rows))]
+
+
+def _half_row(half: Half, now_ms: int) -> Json:
+    return {
+        "kind": "rocketmq",
+        "id": str(half.offset),
+        "state": "half",
+        "age_ms": now_ms - half.stored_ms,
+        "producer": half.asker,
+        "checks": half.checks,
+        "waits_for": f"its producer's verdict, asked for in {max(0, half.due_ms - now_ms)} ms",
+    }
+
+
+def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
+    is_open = transaction.state is State.ONGOING
+    return {
+        "kind": "kafka",
+        "id": transaction.name,
+        "state": transaction.state.title,
+        "age_ms": now_ms - transaction.started_ms if is_open else -1,
+        "producer": f"{transaction.producer.id} epoch {transaction.producer.epoch}",
+        "checks": 0,  # Kafka's producers are not asked.
+        "waits_for": f"the end, for {max(0, transaction.deadline_ms - now_ms)} ms at most" if is_open else "",
+    }
+
+
+def transaction(broker: "Broker", transactional_id: str) -> Json:
+    """Tell all about a Kafka producer's transaction. Raises UnknownTransaction."""
+    found = _find(broker, transactional_id)
+    queues = []
+    for key in sorted(found.keys):
+        number, queue_id = Queue.split(key)
+        topic, isolation = broker.topics.by_number(number), broker.isolation.get(key)
+        if topic is None:
+            continue
+        first_offset = isolation.first_offset(found.producer.id) if isolation is not None else None
+        end = broker.isolation.stable_end(topic.queues[queue_id])
+        queues.append({"topic": topic.name, "queue": queue_id, "first_offset": first_offset, "stable_end": end})
+    return _kafka_row(found, broker.clock.now_ms()) | {
+        "timeout_ms": found.timeout_ms,
+        "queues": queues,
+        "groups": {group: len(positions) for group, positions in found.positions.items()},
+    }
+
+
+def abort(broker: "Broker", transactional_id: str) -> Promise:
+    """Abort the open transaction; its producer is fenced. Raises UnknownTransaction, StoreError."""
+    return broker.transactions.fence(_find(broker, transactional_id), broker.clock.now_ms())
+
+
+def _find(broker: "Broker", transactional_id: str) -> Transaction:
+    found = broker.transactions.coordinator.get(transactional_id)
+    if found is None:
+        raise UnknownTransaction(f"there is no transactional id {transactional_id[:300]}")
+    return found
