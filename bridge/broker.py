@@ -30,6 +30,7 @@ from bridge.leases import Leases
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.hooked import HookedConnection
+from bridge.rocketmq.revive import revive
 from bridge.rocketmq.transactions import Checks
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
@@ -211,6 +212,12 @@ class Broker(Core):
             "rocketmq members",
             self.rocketmq_members.next_deadline_mono_ms,
             lambda now_ms, mono_ms: membership.sweep(self, mono_ms),
+        )
+        add(
+            "popped messages",
+            self.rocketmq_popped.next_deadline_ms,
+            lambda now_ms, mono_ms: revive(self, now_ms),
+            is_wall=True,
         )
         add(
             "positions",

@@ -26,11 +26,13 @@ from bridge.publish import Publisher
 from bridge.purgatory import Purgatory
 from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
+from bridge.rocketmq.assignment import RequestModes
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
+from bridge.rocketmq.popped import Popped
 from bridge.rocketmq.resets import Resets
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
@@ -72,6 +74,9 @@ class Core:
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
         self.rocketmq_locks = Locks()
         self.rocketmq_resets = Resets()
+        self.rocketmq_modes = RequestModes(self.ledger)
+        self.rocketmq_popped = Popped(self.ledger)
+        self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)

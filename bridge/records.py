@@ -265,6 +265,55 @@ class TimersCancelledBefore(_Record, frozen=True, tag=46):
     rows: bytes
 
 
+# -- RocketMQ's POP consumers
+
+
+class PopTaken(_Record, frozen=True, tag=60):
+    """A group popped messages of a queue; they come back at `due_ms` unless they are settled before."""
+
+    group: str  # by its Kafka spelling
+    key: int
+    start_offset: int
+    pop_ms: int
+    deltas: Sequence[int]  # of the messages' offsets, from the first
+    due_ms: int
+    next_offset: int
+    is_ordered: bool = False
+    failures: int = 0
+    attempt_id: str = ""
+
+
+class PopSettled(_Record, frozen=True, tag=61):
+    """Some of these messages were acked, or given back to the group's retry topic in the same unit."""
+
+    group: str
+    key: int
+    start_offset: int
+    pop_ms: int
+    deltas: Sequence[int]
+
+
+class PopDelayed(_Record, frozen=True, tag=62):
+    """The consumer of one of these messages asked for more time; it is another pop then, but in order."""
+
+    group: str
+    key: int
+    start_offset: int
+    pop_ms: int
+    offset: int
+    new_pop_ms: int
+    due_ms: int
+
+
+class RequestModeSet(_Record, frozen=True, tag=63):
+    """Whether a group's consumers pull or pop a topic, where the broker assigns their queues."""
+
+    group: str  # by its RocketMQ name; so the topic
+    topic: str
+    mode: str
+    shared_queues: int
+
+
 Record = (
     ClusterNamed
     | TopicCreated
@@ -278,6 +327,10 @@ Record = (
     | GroupConfigured
     | ProducerIdsReserved
     | ProducerWindows
+    | PopTaken
+    | PopSettled
+    | PopDelayed
+    | RequestModeSet
     | TransactionalIdSettled
     | TransactionGrew
     | QueueTransactions

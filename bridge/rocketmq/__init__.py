@@ -6,7 +6,7 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, membership, namesrv, offsets, resets
+from bridge.rocketmq import admin, assignment, membership, namesrv, offsets, pop, resets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
@@ -38,6 +38,13 @@ _HANDLERS: dict[Code, Handler] = {
     Code.QUERY_MESSAGE: query_message,
     Code.CONSUMER_SEND_MSG_BACK: send_back,
     Code.END_TRANSACTION: end_transaction,
+    # -- Popping
+    Code.POP_MESSAGE: pop.pop_message,
+    Code.ACK_MESSAGE: pop.ack_message,
+    Code.BATCH_ACK_MESSAGE: pop.batch_ack_message,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: pop.change_invisible_time,
+    Code.QUERY_ASSIGNMENT: assignment.query_assignment,
+    Code.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
     # -- Offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,

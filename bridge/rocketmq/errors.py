@@ -10,6 +10,7 @@ from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.members import TooManyMembers
+from bridge.rocketmq.popped import TooManyPopped
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
 from bridge.wishes import DelayRefused
@@ -49,6 +50,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (AlreadyDecided, ResponseCode.TRANSACTION_FAILED),
     (TooManyHalves, ResponseCode.SYSTEM_BUSY),
     (TooManyMembers, ResponseCode.SYSTEM_ERROR),
+    (TooManyPopped, ResponseCode.POLLING_FULL),  # A consumer pops again after a while.
     (TooManyGroups, ResponseCode.SYSTEM_ERROR),
     (TooManyPositions, ResponseCode.SYSTEM_ERROR),
     (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),

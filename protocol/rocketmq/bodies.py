@@ -131,6 +131,48 @@ class AssignmentRequest(Body):
     message_model: str = "CLUSTERING"
 
 
+class Assignment(Body):
+    """A queue of a client, and whether it pulls or pops it; queue -1, which is only popped: all."""
+
+    message_queue: MessageQueue
+    mode: str
+    attachments: dict[str, str] = {}
+
+
+class AssignmentAnswer(Body):
+    """QUERY_ASSIGNMENT; None: the client keeps what it has."""
+
+    message_queue_assignments: list[Assignment] | None
+
+
+class RequestModeRequest(Body):
+    """SET_MESSAGE_REQUEST_MODE: PULL, or POP with queues shared by so many clients more (0: all are, by all)."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: Int64 = 0
+
+
+class BatchAck(Body):
+    """Acks of one pop of one queue: a set of bits, counted from its start offset."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    start_offset: Int64 = msgspec.field(name="so")
+    queue_id: Int64 = msgspec.field(name="q")
+    pop_ms: Int64 = msgspec.field(name="pt")
+    bits: str = msgspec.field(name="b")
+    retry: str = msgspec.field(name="r", default="0")
+
+
+class BatchAckRequest(Body):
+    """BATCH_ACK_MESSAGE."""
+
+    acks: list[BatchAck]
+    broker_name: str = ""
+
+
 # -- Routes
 
 

@@ -183,6 +183,57 @@ class PullAnswer(Header):
     forbidden_type: int | None = None
 
 
+class PopRequest(Header):
+    """POP_MESSAGE. Queue -1 is all. With `init_mode` 1 a group without a position begins at the end."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64 = 0
+    init_mode: Int32 = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopAnswer(Header):
+    """Where the popped messages lie; the infos are of `receipt`."""
+
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+    rest_num: int
+    start_offset_info: str
+    msg_offset_info: str
+    order_count_info: str | None = None
+
+
+class AckRequest(Header):
+    """ACK_MESSAGE; `extra_info` is the message's receipt."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class ChangeInvisibleRequest(AckRequest):
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+
+    invisible_time: Int64
+
+
+class ChangeInvisibleAnswer(Header):
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+
+
 class ViewRequest(Header):
     """VIEW_MESSAGE_BY_ID."""
 
@@ -364,6 +415,9 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReply,
     RequestCode.PULL_MESSAGE: PullRequest,
     RequestCode.LITE_PULL_MESSAGE: PullRequest,
+    RequestCode.POP_MESSAGE: PopRequest,
+    RequestCode.ACK_MESSAGE: AckRequest,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleRequest,
     RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
     RequestCode.QUERY_MESSAGE: QueryRequest,
     RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetRequest,

@@ -10,6 +10,7 @@ from typing import Any, cast
 from bridge.config import LimitsOptions, Options
 from bridge.core import Core
 from bridge.kafka.groups import deliver
+from bridge.rocketmq.revive import revive
 from bridge.server import Bounds, Server
 from bridge.topics import Topic
 from protocol.rocketmq.message import Message
@@ -86,6 +87,7 @@ class ManualCore(Core):
         self.purgatory.advance(mono_ms)
         deliver(self.kafka_groups.expire(mono_ms))
         self.positions.advance(mono_ms, self.clock.now_ms())
+        revive(cast(Any, self), self.clock.now_ms())
         self.settle()
 
     # -- What is there

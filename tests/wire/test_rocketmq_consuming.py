@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("both_families")
 NEVER = 1 << 30  # Failures: more than any number of attempts.
 WITHIN_S = 30.0
 RESET_OFFSET = 222
+SET_REQUEST_MODE = 401
 _numbers = itertools.count(int(time.time()))
 
 
@@ -175,3 +176,53 @@ def test_request_gets_its_reply(broker: Broker, rocket: Agent, topic: str, callb
         ask = {"namesrv": broker.namesrv, "topic": topic, "callback": callback}
         answers = [rocket.call("request", text=f"what is {n}?", **ask) for n in range(3)]
     assert answers == [f"re: what is {n}?" for n in range(3)]
+
+
+# -- Queues that the broker assigns, and popping
+
+
+def assign(broker: Broker, topic: str, group: str, mode: str) -> None:
+    body = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}
+    reply = remoting.ask(broker.rocketmq, SET_REQUEST_MODE, body=json.dumps(body).encode())
+    assert reply.code == 0, reply.remark
+
+
+def test_members_take_the_queues_that_the_broker_assigns(broker: Broker, rocket55: Agent, topic: str) -> None:
+    group = fresh("group")
+    texts = [f"m{n}" for n in range(20)]
+    with (
+        PushMember(rocket55, broker.namesrv, group, [topic], assigned=True) as first,
+        PushMember(rocket55, broker.namesrv, group, [topic], assigned=True) as second,
+    ):
+        owned = eventually(
+            "queues", lambda: first.queues + second.queues, lambda all_owned: sorted(all_owned) == [0, 1], WITHIN_S
+        )
+        assert len(owned) == 2
+        push(rocket55, broker, topic, texts)
+        seen = eventually("messages", lambda: first.texts + second.texts, lambda all_of: len(all_of) >= 20, WITHIN_S)
+        assert sorted(set(seen)) == sorted(texts)
+
+
+def test_popped_message_that_is_not_acked_comes_back(broker: Broker, rocket55: Agent, topic: str) -> None:
+    """A failed message is wanted again after ten seconds, the first step of the client's own ladder."""
+    group = fresh("group")
+    assign(broker, topic, group, "POP")
+    with PushMember(rocket55, broker.namesrv, group, [topic], assigned=True, failures=1) as member:
+        push(rocket55, broker, topic, ["a", "bad", "c", "d"])
+        assert sorted(member.await_texts(5, 45)) == ["a", "bad", "bad", "c", "d"]
+        assert [each.attempt for each in member.arrivals if each.text == "bad"] == [0, 1]
+        assert {each.seen.topic for each in member.arrivals} == {topic}
+    assert described(broker, group)["lag"] == 0
+
+
+def test_members_pop_the_same_queues_and_each_message_once(broker: Broker, rocket55: Agent, topic: str) -> None:
+    group = fresh("group")
+    assign(broker, topic, group, "POP")
+    texts = [f"m{n}" for n in range(200)]
+    with (
+        PushMember(rocket55, broker.namesrv, group, [topic], assigned=True) as first,
+        PushMember(rocket55, broker.namesrv, group, [topic], assigned=True) as second,
+    ):
+        push(rocket55, broker, topic, texts)
+        seen = eventually("messages", lambda: first.texts + second.texts, lambda all_of: len(all_of) >= 200, WITHIN_S)
+        assert sorted(seen) == sorted(texts)

@@ -1,0 +1,500 @@
+"""POP_MESSAGE (200050), ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+    pop      the next messages of some of the topic's queues and of the group's retry topic for it
+             none ── held until some come, or POLLING_TIMEOUT; no room to hold it: POLLING_FULL
+    ack      by the receipt that the client made of the pop's answer
+    change   the message comes back at another time: a consumer failed, and wants it then
+
+What is popped is invisible to others until it is acked or its time is up (`popped.py`, `revive.py`). The group's
+position moves with the pop, or, in order, when all is acked. One pop takes from several queues and is one unit of the
+log; it asks the disk for one queue at most, and only if memory gave nothing. A receipt that is no longer good is
+answered NO_MESSAGE: the message has been given back, or was acked before. Source: PopMessageProcessor.java,
+AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bridge.answers import Answer
+from bridge.families import Family
+from bridge.purgatory import Held
+from bridge.reading import Later, Records
+from bridge.records import CommittedPosition, PopDelayed, Record
+from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.popped import Checkpoint, Name, settled, taken
+from bridge.topics import Topic, TopicError
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq import flags, message, properties
+from protocol.rocketmq.bodies import BatchAckRequest
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.filters import Filter, filter_of
+from protocol.rocketmq.headers import (
+    AckRequest,
+    ChangeInvisibleAnswer,
+    ChangeInvisibleRequest,
+    PopAnswer,
+    PopRequest,
+)
+from protocol.rocketmq.message import queue_offset_of
+from protocol.rocketmq.receipt import (
+    ORDER_REVIVE_QUEUE,
+    REVIVE_QUEUE,
+    Receipt,
+    bits_of,
+    join_infos,
+    parse_receipt,
+    queue_info,
+    retry_topic_of,
+)
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer, Promise
+from store.errors import OffsetOutOfRange, StoreError
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+MESSAGES_MAX: Final = 32  # Of one pop, as at home.
+BYTES_MAX: Final = 1 << 20
+POLL_MS_MAX: Final = 60_000
+INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1_000, 12 * 3600 * 1000
+RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
+PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
+FROM_END: Final = 1  # `ConsumeInitMode.MAX`
+
+_rounds = itertools.count()
+
+
+def pop_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = PopRequest.parse(command.ext)
+    topic = _topic(broker, request)
+    broker.rocketmq_popped.check_room()
+    wanted = filter_of(request.exp_type, request.exp)
+    return _Pop(broker, connection, command, request, topic, wanted).start()
+
+
+def _topic(broker: "Broker", request: PopRequest) -> Topic:
+    """Check who may pop what, in RocketMQ's order."""
+    name, group = request.topic, request.consumer_group
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
+    if not topic.perm & flags.PERM_READ:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+    if not -1 <= request.queue_id < topic.queue_count or not 0 < request.max_msg_nums <= MESSAGES_MAX:
+        remark = (
+            f"queueId[{request.queue_id}] of {topic.queue_count} or maxMsgNums[{request.max_msg_nums}] of"
+            f" {MESSAGES_MAX} is illegal"
+        )
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    if not INVISIBLE_MS_MIN <= request.invisible_time <= INVISIBLE_MS_MAX:
+        remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
+    if config is None:
+        remark = f"subscription group [{group[:200]}] does not exist"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not config.consume_enable:
+        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    if not broker.families.admits(group_of_rocketmq(group), Family.ROCKETMQ):
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
+    return topic
+
+
+class _Source(NamedTuple):
+    """One queue that a pop may take from."""
+
+    topic: Topic
+    queue: Queue
+    is_retry: bool
+
+
+class _Taken(NamedTuple):
+    """What a pop took from one queue."""
+
+    source: _Source
+    buffers: Sequence[Buffer]
+    offsets: list[int]
+    next_offset: int
+    before: Checkpoint | None  # What was popped before in order, and came due.
+
+
+class _Look(Enum):
+    NOTHING = 0
+    ON_ITS_WAY = 1  # A reader thread fetches it.
+
+
+class _Pop:
+    """A pop on its way: it looks, waits for a reader thread, or is held."""
+
+    __slots__ = (
+        "_broker", "_command", "_connection", "_group", "_held", "_is_counted", "_passed", "_request", "_retry",
+        "_topic", "_until_mono_ms", "_wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        request: PopRequest,
+        topic: Topic,
+        wanted: Filter | None,
+    ) -> None:
+        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._topic, self._wanted = topic, wanted
+        self._group = group_of_rocketmq(request.consumer_group)
+        self._retry = _retry_topic(broker, request, topic)
+        self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
+        self._held: Held | None = None
+        self._is_counted = False  # Among the connection's unanswered requests.
+        self._until_mono_ms = broker.clock.mono_ms() + min(request.poll_time, POLL_MS_MAX)
+
+    def start(self) -> Answer | None:
+        """Look, and be held if there is nothing; None: the answer comes later."""
+        found = self._look()
+        if isinstance(found, Answer):
+            return found
+        return self._hold() if found is _Look.NOTHING else None
+
+    # -- Looking
+
+    def _look(self) -> Answer | _Look:
+        """Take what memory has, or else ask the disk for the first queue that has something there."""
+        taken_of: list[_Taken] = []
+        room = self._request.max_msg_nums
+        for source in self._sources():
+            found = self._read(source, room)
+            if isinstance(found, Later):
+                if taken_of:
+                    continue
+                self._defer(source, found)
+                return _Look.ON_ITS_WAY
+            if found is not None:
+                taken_of.append(found)
+                room -= len(found.offsets)
+                if not room:
+                    break
+        if not taken_of:
+            self._move_on()
+            return _Look.NOTHING
+        return self._take(taken_of)
+
+    def _sources(self) -> Iterator[_Source]:
+        """The topic's queues, beginning at another one every time; in front of them or behind its retry topic's."""
+        request, turn = self._request, next(_rounds)
+        retry, own = self._retry, self._topic
+        retries = [_Source(retry, queue, True) for queue in retry.queues] if retry is not None else []
+        if request.queue_id >= 0:
+            sources = [_Source(own, own.queues[request.queue_id], False)]
+        else:
+            at = turn % own.queue_count
+            sources = [_Source(own, queue, False) for queue in (*own.queues[at:], *own.queues[:at])]
+        return iter([*retries, *sources] if turn % RETRY_FIRST_EVERY == 0 else [*sources, *retries])
+
+    def _read(self, source: _Source, room: int) -> _Taken | Later[Records] | None:
+        broker, queue = self._broker, source.queue
+        before = None
+        if (self._group, queue.key) in broker.rocketmq_popping:
+            return None  # Another pop of the group waits for the disk to give it this queue.
+        if self._request.order:
+            before = broker.rocketmq_popped.in_order(self._group, queue.key)
+            if before is not None and not self._may_pop_again(before):
+                return None
+        end = broker.isolation.stable_end(queue)
+        offset = self._position(source, end)
+        for _ in range(PASSED_READS_MAX):
+            if offset >= end:
+                break
+            wanted = None if source.is_retry else self._wanted
+            try:
+                found = broker.reader.rocketmq(queue, source.topic, offset, room, self._room_bytes(), end, wanted)
+            except OffsetOutOfRange:
+                break  # Retention moves its start just now.
+            if isinstance(found, Later):
+                return found
+            if found.buffers:
+                return self._of(source, found, before)
+            offset = found.next_offset
+            self._passed.append(CommittedPosition(queue.key, offset))
+        return None
+
+    def _may_pop_again(self, before: Checkpoint) -> bool:
+        attempt_id = self._request.attempt_id
+        return before.due_ms <= self._broker.clock.now_ms() or bool(attempt_id and attempt_id == before.attempt_id)
+
+    def _position(self, source: _Source, end: int) -> int:
+        """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
+        queue = source.queue
+        position = self._broker.positions.fetch(self._group, queue.key)
+        if position is not None:
+            return max(position.offset, queue.start_offset)
+        if source.is_retry or self._request.init_mode != FROM_END or queue.start_offset == 0:
+            return queue.start_offset  # Where all that was ever sent is still there, it was there from the start.
+        self._passed.append(CommittedPosition(queue.key, end))
+        return end
+
+    def _room_bytes(self) -> int:
+        return max(1, min(BYTES_MAX, self._broker.server.answer_room_bytes()))
+
+    def _of(self, source: _Source, found: Records, before: Checkpoint | None) -> _Taken:
+        offsets = [queue_offset_of(buffer) for buffer in found.buffers]
+        return _Taken(source, found.buffers, offsets, found.next_offset, before)
+
+    def _move_on(self) -> None:
+        """Remember what was looked at and not wanted; nobody waits for that."""
+        broker = self._broker
+        if self._passed:
+            passed, self._passed = self._passed, []
+            broker.positions.commit_later(self._group, passed, broker.clock.mono_ms(), broker.clock.now_ms())
+            broker.positions.settle(self._group, broker.clock.now_ms())
+
+    # -- Taking
+
+    def _take(self, taken_of: list[_Taken]) -> Answer:
+        """Decide, as one unit: what is popped, and where the group goes on."""
+        broker, request, now_ms = self._broker, self._request, self._broker.clock.now_ms()
+        due_ms = now_ms + request.invisible_time
+        records: list[Record] = []
+        positions = self._passed
+        self._passed = []
+        for each in taken_of:
+            name = Name(self._group, each.source.queue.key, each.offsets[0], now_ms)
+            before = each.before
+            records.append(
+                taken(
+                    name, each.offsets, due_ms, each.next_offset,
+                    is_ordered=request.order, failures=before.failures + 1 if before is not None else 0,
+                    attempt_id=request.attempt_id or "",
+                )
+            )  # fmt: skip
+            if not request.order:
+                positions.append(CommittedPosition(each.source.queue.key, each.next_offset))
+            broker.rocketmq_resets.clear(request.consumer_group, each.source.queue.key)
+        if positions:
+            records += broker.positions.records(self._group, positions, now_ms)
+        broker.ledger.commit(records, now_ms)
+        return self._found(taken_of, now_ms)
+
+    def _found(self, taken_of: list[_Taken], now_ms: int) -> Answer:
+        request = self._request
+        revive_queue = ORDER_REVIVE_QUEUE if request.order else REVIVE_QUEUE
+        starts, lists, counts = [], [], []
+        body: list[Buffer] = []
+        for each in taken_of:
+            is_retry, queue_id = each.source.is_retry, each.source.queue.queue_id
+            starts.append(queue_info(is_retry, queue_id, each.offsets[0]))
+            lists.append(queue_info(is_retry, queue_id, ",".join(map(str, each.offsets))))
+            failures = each.before.failures + 1 if each.before is not None else 0
+            counts.append(queue_info(is_retry, queue_id, failures))
+            body += self._renamed(each, now_ms, revive_queue) if is_retry else each.buffers
+        ext = PopAnswer(
+            pop_time=now_ms,
+            invisible_time=request.invisible_time,
+            revive_qid=revive_queue,
+            rest_num=sum(self._broker.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
+            start_offset_info=join_infos(starts),
+            msg_offset_info=join_infos(lists),
+            order_count_info=join_infos(counts) if request.order else None,
+        ).to_ext()
+        return answer(self._command, ResponseCode.SUCCESS, "FOUND", ext, body)
+
+    def _renamed(self, popped: _Taken, now_ms: int, revive_queue: int) -> list[Buffer]:
+        """Give retried messages the topic that their consumer knows, and their receipts: it cannot make these."""
+        request, broker_name = self._request, self._broker.options.rocketmq.broker
+        records: list[Buffer] = []
+        for buffer, offset in zip(popped.buffers, popped.offsets, strict=True):
+            found = message.decode(buffer)
+            receipt = Receipt(
+                popped.offsets[0], now_ms, request.invisible_time, revive_queue, True, broker_name, found.queue_id,
+                offset,
+            )  # fmt: skip
+            found.properties = properties.set_many(found.properties, {properties.POP_CK: receipt.text()})
+            found.topic = self._topic.rocketmq_name
+            records.append(message.encode(found))
+        return records
+
+    # -- Waiting
+
+    def _defer(self, source: _Source, read: Later[Records]) -> None:
+        """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
+        place = self._group, source.queue.key
+        popping = self._broker.rocketmq_popping
+        popping.add(place)
+        self._count()
+
+        def done(cold: Records | StoreError) -> None:
+            popping.discard(place)
+            try:
+                if isinstance(cold, StoreError):
+                    raise cold
+                self._finish(self._on_cold_read(source, cold))
+            except ANSWERABLE as error:
+                self._finish(self._connection.refusal(self._command, error))
+
+        read.start(done)
+
+    def _on_cold_read(self, source: _Source, cold: Records) -> Answer:
+        """Take it; what is not wanted, or wanted by nobody any more, is left for the next pop to go on from."""
+        if cold.buffers and not self._connection.closed:
+            popped = self._broker.rocketmq_popped
+            before = popped.in_order(self._group, source.queue.key) if self._request.order else None
+            return self._take([self._of(source, cold, before)])
+        if not cold.buffers:
+            self._passed.append(CommittedPosition(source.queue.key, cold.next_offset))
+        self._move_on()
+        return self._nothing(ResponseCode.POLLING_TIMEOUT)
+
+    def _hold(self) -> Answer | None:
+        """Wait for messages; give the answer at once if that cannot be."""
+        broker = self._broker
+        if self._until_mono_ms <= broker.clock.mono_ms():
+            return self._nothing(ResponseCode.POLLING_TIMEOUT)
+        keys = [source.queue.key for source in self._sources()]
+        held = self._held = broker.purgatory.hold(self, keys, self._until_mono_ms)
+        if held is None:
+            return self._nothing(ResponseCode.POLLING_FULL)
+        self._connection.held.add(held)
+        self._count()
+        return None
+
+    def try_complete(self) -> bool:
+        """Messages came, or can be popped again: look anew, but not while the log is written, for taking appends."""
+        self._forget_held()
+        self._broker.loop.call_soon(self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        if self._connection.closed:
+            return
+        try:
+            given = self.start()
+        except ANSWERABLE as error:
+            given = self._connection.refusal(self._command, error)
+        if given is not None:
+            self._finish(given)
+
+    def expire(self) -> None:
+        self._forget_held()
+        self._finish(self._nothing(ResponseCode.POLLING_TIMEOUT))
+
+    def _forget_held(self) -> None:
+        if self._held is not None:
+            self._connection.held.discard(self._held)
+            self._held = None
+
+    def _count(self) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            self._connection.unanswered += 1
+
+    def _finish(self, given: Answer) -> None:
+        connection = self._connection
+        connection.answered()
+        if not self._command.is_oneway:
+            connection.send(given)
+
+    def _nothing(self, code: ResponseCode) -> Answer:
+        return answer(self._command, code, code.name)
+
+
+def _retry_topic(broker: "Broker", request: PopRequest, topic: Topic) -> Topic | None:
+    """Give the group's retry topic for this one, made now, so that held pops watch it; None: there is no room."""
+    name = retry_topic_of(request.consumer_group, topic.rocketmq_name)
+    found = broker.topics.by_rocketmq_name(name)
+    if found is None:
+        with suppress(TopicError):
+            found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
+    return found if found is not topic else None
+
+
+# -- Acks
+
+
+def ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = AckRequest.parse(command.ext)
+    checkpoint = _checkpoint(broker, request)
+    records = _acked(broker, checkpoint, [request.offset])
+    return answer(command, promise=_commit(broker, checkpoint, records))
+
+
+def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Ack what is good of it, as one unit; a receipt that is not good is passed over, as at home."""
+    records: list[Record] = []
+    woken: list[int] = []
+    for each in read_body(command, BatchAckRequest).acks:
+        offsets = [each.start_offset + bit for bit in bits_of(each.bits)]
+        name = retry_topic_of(each.group, each.topic) if each.retry != "0" else each.topic
+        topic = broker.topics.by_rocketmq_name(name)
+        if topic is None or not 0 <= each.queue_id < topic.queue_count:
+            continue
+        group, key = group_of_rocketmq(each.group), topic.key(each.queue_id)
+        checkpoint = broker.rocketmq_popped.find(Name(group, key, each.start_offset, each.pop_ms))
+        good = checkpoint.pending.intersection(offsets) if checkpoint is not None else ()
+        if checkpoint is not None and good:
+            records += _acked(broker, checkpoint, sorted(good))
+            woken.append(key)
+    if not records:
+        return answer(command, promise=broker.ledger.barrier())
+    promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
+    broker.purgatory.check(woken)
+    return answer(command, promise=promise)
+
+
+def change_invisible_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = ChangeInvisibleRequest.parse(command.ext)
+    if not 0 <= request.invisible_time <= INVISIBLE_MS_MAX:
+        remark = f"invisibleTime {request.invisible_time}; 0 to {INVISIBLE_MS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    checkpoint = _checkpoint(broker, request)
+    now_ms = broker.clock.now_ms()
+    name = checkpoint.name
+    # Another pop of the same message within a millisecond would have the same name.
+    new_pop_ms = name.pop_ms if checkpoint.is_ordered else max(now_ms, name.pop_ms + 1)
+    changed = PopDelayed(*name, request.offset, new_pop_ms, now_ms + request.invisible_time)
+    promise = broker.ledger.commit([changed], now_ms).promise
+    ext = ChangeInvisibleAnswer(
+        pop_time=new_pop_ms,
+        invisible_time=request.invisible_time,
+        revive_qid=ORDER_REVIVE_QUEUE if checkpoint.is_ordered else REVIVE_QUEUE,
+    ).to_ext()
+    return answer(command, ext=ext, promise=promise)
+
+
+def _checkpoint(broker: "Broker", request: AckRequest) -> Checkpoint:
+    """Find what a receipt names; raises Refused unless the message is popped and not acked."""
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
+    if not 0 <= request.queue_id < topic.queue_count:
+        remark = f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    receipt = parse_receipt(request.extra_info)
+    key = topic.key(request.queue_id)
+    name = Name(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
+    checkpoint = broker.rocketmq_popped.find(name)
+    if checkpoint is None or request.offset not in checkpoint.pending:
+        remark = f"offset {request.offset} is not popped with this receipt any more: {request.extra_info[:200]}"
+        raise Refused(ResponseCode.NO_MESSAGE, remark)
+    return checkpoint
+
+
+def _acked(broker: "Broker", checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
+    """Settle these; when an ordered pop has none left, the group goes on behind it."""
+    records: list[Record] = [settled(checkpoint.name, offsets)]
+    if checkpoint.is_ordered and len(checkpoint.pending) == len(offsets):
+        position = CommittedPosition(checkpoint.name.key, checkpoint.next_offset)
+        records += broker.positions.records(checkpoint.name.group, [position], broker.clock.now_ms())
+    return records
+
+
+def _commit(broker: "Broker", checkpoint: Checkpoint, records: Sequence[Record]) -> Promise:
+    promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
+    if checkpoint.is_ordered:
+        broker.purgatory.check([checkpoint.name.key])  # Who pops in order may go on.
+    return promise

@@ -1,0 +1,120 @@
+"""Popped messages whose time is up come back: into the group's retry topic, or its dead letters.
+
+    due checkpoint ── read what is not acked ──┬── failed less often than the group allows ──> %RETRY%group_topic
+                                               └── else ──> %DLQ%group
+    the copies and the end of the checkpoint are one unit of the log
+
+So a message is never given back twice, also over a crash, and what was acked while the disk was read stays away. What
+retention took meanwhile is let go. Source: PopReviveService.java.
+"""
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bridge.publish import MessageTooLarge
+from bridge.reading import Later, Records
+from bridge.rocketmq.errors import ANSWERABLE
+from bridge.rocketmq.popped import Checkpoint, settled
+from bridge.rocketmq.retry import copy_of, dead_letters_of, group_config
+from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
+from protocol.names import rocketmq_group
+from protocol.rocketmq import message, properties
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.receipt import retry_topic_of
+from store.entry import Frame
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+CHECKPOINTS_AT_ONCE: Final = 16  # Between two turns of the loop.
+BYTES_AT_ONCE: Final = 1 << 20
+AGAIN_MS: Final = 1000  # When one could not be given back.
+
+logger = logging.getLogger("bridge")
+
+
+def revive(broker: "Broker", now_ms: int) -> None:
+    """Give back what is due; some of it, if it is much: the rest stays due."""
+    for checkpoint in broker.rocketmq_popped.take_due(now_ms, CHECKPOINTS_AT_ONCE):
+        _revive(broker, checkpoint)
+
+
+def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
+    topic = broker.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
+    assert topic is not None, "a checkpoint goes with its topic"
+    queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
+    first, last = min(checkpoint.pending), max(checkpoint.pending)
+    offset = max(first, queue.start_offset)
+    if offset > last:
+        _give_back(broker, checkpoint, topic, Records([], last + 1))
+        return
+    try:
+        found = broker.reader.rocketmq(queue, topic, offset, last - offset + 1, BYTES_AT_ONCE, last + 1)
+    except StoreError as error:
+        _on_read(broker, checkpoint, topic, error)
+        return
+    if isinstance(found, Later):
+        found.start(partial(_on_read, broker, checkpoint, topic))
+    else:
+        _give_back(broker, checkpoint, topic, found)
+
+
+def _on_read(broker: "Broker", checkpoint: Checkpoint, topic: Topic, cold: Records | StoreError) -> None:
+    if isinstance(cold, StoreError):
+        logger.warning("popped messages not read group=%s reason=%r", checkpoint.name.group, str(cold))
+        broker.rocketmq_popped.put_off(checkpoint, broker.clock.now_ms() + AGAIN_MS)
+    elif broker.rocketmq_popped.find(checkpoint.name) is checkpoint:
+        _give_back(broker, checkpoint, topic, cold)
+
+
+def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Records) -> None:
+    """Append the copies and settle what was read; a checkpoint that was not read whole stays due."""
+    now_ms = broker.clock.now_ms()
+    done = [offset for offset in checkpoint.pending if offset < found.next_offset]
+    try:
+        failed = [message.decode(buffer) for buffer in found.buffers]
+        frames = _frames(
+            broker, checkpoint, topic, [each for each in failed if each.queue_offset in checkpoint.pending]
+        )
+        broker.ledger.commit([settled(checkpoint.name, sorted(done))], now_ms, frames)
+    except ANSWERABLE as error:
+        logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
+        broker.rocketmq_popped.put_off(checkpoint, now_ms + AGAIN_MS)
+        return
+    if checkpoint.pending:
+        broker.rocketmq_popped.put_off(checkpoint, now_ms)
+
+
+def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message]) -> list[Frame]:
+    config = group_config(broker, rocketmq_group(checkpoint.name.group))
+    frames: list[Frame] = []
+    for each in failed:
+        is_dead = each.reconsume_times >= config.retry_max_times
+        target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
+        pop_ms = str(checkpoint.name.pop_ms)
+        found = properties.get(each.properties, properties.FIRST_POP_TIME)
+        again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
+        again.reconsume_times += 1
+        try:
+            frames += broker.publisher.rocketmq_frames(target, 0, [again])
+        except MessageTooLarge as error:
+            # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
+            logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
+            continue
+        if is_dead:
+            broker.metrics.dead_letters += 1
+        else:
+            broker.metrics.retries += 1
+    return frames
+
+
+def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:
+    name = retry_topic_of(group, topic.rocketmq_name)
+    found = broker.topics.by_rocketmq_name(name)
+    if found is None:
+        found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
+    if found is None:
+        raise UnknownTopic(f"topic[{name}] not exist")
+    return found

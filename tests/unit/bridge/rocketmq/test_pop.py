@@ -1,0 +1,449 @@
+"""Popping against a real store: what is popped, acked, given back and given up, and how much of it a crash undoes."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from bridge.rocketmq.assignment import allocate
+from protocol.rocketmq import message, properties
+from protocol.rocketmq.bodies import (
+    AssignmentRequest,
+    BatchAck,
+    BatchAckRequest,
+    RequestModeRequest,
+    SubscriptionGroupConfig,
+)
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.fastjson import MessageQueue
+from protocol.rocketmq.message import Message
+from protocol.rocketmq.receipt import parse_receipt
+from tests.unit.bridge.rocketmq.office import Client, Office, read
+
+INVISIBLE_MS = 10_000
+RETRY, DEAD = "%RETRY%billing_orders", "%DLQ%billing"
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.topic()
+    return office
+
+
+@pytest.fixture
+def client(office: Office) -> Client:
+    return office.connect()
+
+
+class Got:
+    """One popped message, with the receipt that a client makes for it."""
+
+    def __init__(self, found: Message, receipt: str) -> None:
+        self.body, self.topic, self.failures = bytes(found.body), found.topic, found.reconsume_times
+        self.queue_id, self.offset, self.receipt = found.queue_id, found.queue_offset, receipt
+
+    @property
+    def real_topic(self) -> str:
+        return RETRY if parse_receipt(self.receipt).is_retry else self.topic
+
+
+def got(answer: Any) -> list[Got]:
+    """Make receipts as Java's client does: of the infos, unless the message has its receipt already."""
+    assert answer is not None
+    assert answer.code == 0, answer.remark
+    ext = answer.ext
+    starts = {tuple(part.split(" ")[:2]): part.split(" ")[2] for part in ext["startOffsetInfo"].split(";")}
+    lists = {tuple(part.split(" ")[:2]): part.split(" ")[2] for part in ext["msgOffsetInfo"].split(";")}
+    assert starts.keys() == lists.keys()
+    all_got = []
+    for found in message.decode_all(bytes(answer.body)):
+        receipt = properties.get(found.properties, "POP_CK")
+        if receipt is None:
+            place = ("0", str(found.queue_id))
+            assert str(found.queue_offset) in lists[place].split(",")
+            receipt = (
+                f"{starts[place]} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0 duolog"
+                f" {found.queue_id} {found.queue_offset}"
+            )
+        all_got.append(Got(found, receipt))
+    return all_got
+
+
+def pop(client: Client, **fields: object) -> Any:
+    request = {
+        "consumerGroup": "billing", "topic": "orders", "queueId": -1, "maxMsgNums": 32, "invisibleTime": INVISIBLE_MS,
+        "pollTime": 0, "bornTime": 0, "initMode": 0, "order": False,
+    }  # fmt: skip
+    return client.ask(RequestCode.POP_MESSAGE, **{**request, **fields})
+
+
+def ack(client: Client, one: Got, code: int = RequestCode.ACK_MESSAGE, **fields: object) -> Any:
+    request = {
+        "consumerGroup": "billing", "topic": one.real_topic, "queueId": one.queue_id, "extraInfo": one.receipt,
+        "offset": one.offset,
+    }  # fmt: skip
+    return client.ask(code, **{**request, **fields})
+
+
+def bodies_of(answer: Any) -> list[bytes]:
+    return [one.body for one in got(answer)]
+
+
+def nothing(client: Client, **fields: object) -> bool:
+    return bool(pop(client, **fields).code == ResponseCode.POLLING_TIMEOUT)
+
+
+# -- Popping and acking
+
+
+def test_messages_of_all_queues_are_popped_once(office: Office, client: Client) -> None:
+    for queue_id in (0, 1):
+        office.publish(office.topic(), *(b"%d/%d" % (queue_id, n) for n in range(3)), queue_id=queue_id)
+    first = got(pop(client, maxMsgNums=4))
+    second = got(pop(client))
+    assert len(first) == 4
+    assert sorted(one.body for one in first + second) == [b"0/0", b"0/1", b"0/2", b"1/0", b"1/1", b"1/2"]
+    assert nothing(client)
+    for one in first + second:
+        assert ack(client, one).code == 0
+    office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    assert len(office.rocketmq_popped) == 0
+
+
+def test_what_is_not_acked_comes_back_through_the_retry_topic(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b", b"c")
+    a, b, _ = got(pop(client))
+    ack(client, b)
+    office.pass_ms(INVISIBLE_MS - 1)
+    assert nothing(client)
+    office.pass_ms(1)
+    again = got(pop(client))
+    assert [(one.body, one.topic, one.failures) for one in again] == [(b"a", "orders", 1), (b"c", "orders", 1)]
+    assert ack(client, a).code == ResponseCode.NO_MESSAGE  # Its time was up.
+    assert [ack(client, one).code for one in again] == [0, 0]
+    assert ack(client, again[0]).code == ResponseCode.NO_MESSAGE  # Once is enough.
+    office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    assert office.metrics.retries == 2
+
+
+def test_message_that_fails_too_often_is_a_dead_letter(office: Office, client: Client) -> None:
+    config = SubscriptionGroupConfig(group_name="billing", retry_max_times=2)
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    office.publish(office.topic(), b"bad", tag="t")
+    for failures in range(3):
+        (one,) = got(pop(client))
+        assert one.failures == failures
+        office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    dead = office.topics.by_rocketmq_name(DEAD)
+    assert dead is not None
+    (kept,) = office.store.read(dead.queues[0], 0, max_bytes=1 << 20, until=1)
+    found = message.decode(kept.frame)
+    told = properties.parse(found.properties)
+    assert (bytes(found.body), found.reconsume_times, told["RETRY_TOPIC"], told["TAGS"]) == (b"bad", 3, "orders", "t")
+    assert "POP_CK" not in told
+
+
+def test_consumer_says_when_it_wants_the_message_again(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b")
+    a, b = got(pop(client))
+    change = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    answer = ack(client, a, change, invisibleTime=2 * INVISIBLE_MS)
+    assert answer.code == 0
+    assert ack(client, a).code == ResponseCode.NO_MESSAGE  # Its receipt is another one now.
+    parts = a.receipt.split(" ")
+    a.receipt = " ".join([str(a.offset), answer.ext["popTime"], answer.ext["invisibleTime"], *parts[3:]])
+    ack(client, b)
+    office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    assert ack(client, a, change, invisibleTime=0).code == 0
+    office.pass_ms(1)
+    assert bodies_of(pop(client)) == [b"a"]
+
+
+def test_batch_of_acks_takes_what_is_good_of_it(office: Office, client: Client) -> None:
+    office.publish(office.topic(), *(b"%d" % n for n in range(10)))
+    popped = got(pop(client))
+    receipt = parse_receipt(popped[0].receipt)
+
+    def batch(bits: int, **other: Any) -> BatchAck:
+        encoded = base64.b64encode(bits.to_bytes(2, "little")).decode()
+        told: dict[str, Any] = {"group": "billing", "topic": "orders", "queue_id": 0, "pop_ms": receipt.pop_ms}
+        return BatchAck(**{**told, "start_offset": receipt.start_offset, "bits": encoded, **other})
+
+    acks = [batch(0b1111111110), batch(1, pop_ms=1), batch(1, topic="none"), batch(1, queue_id=7)]
+    assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0
+    office.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(client)) == [b"0"]
+
+
+def test_what_is_not_wanted_is_passed_over(office: Office, client: Client) -> None:
+    for n in range(6):
+        office.publish(office.topic(), b"%d" % n, tag="ab"[n % 2])
+    assert bodies_of(pop(client, expType="TAG", exp="b", maxMsgNums=2)) == [b"1", b"3"]
+    assert bodies_of(pop(client, expType="TAG", exp="b")) == [b"5"]
+    office.publish(office.topic(), b"6", tag="a")
+    assert nothing(client, expType="TAG", exp="b")
+    assert nothing(client)  # What was not wanted is behind the group.
+
+
+@pytest.mark.parametrize(("init_mode", "trimmed", "seen"), [(0, 0, 3), (0, 1, 2), (1, 0, 3), (1, 1, 0)])
+def test_where_a_new_group_begins(office: Office, client: Client, init_mode: int, trimmed: int, seen: int) -> None:
+    topic = office.topic()
+    office.publish(topic, b"a", b"b", b"c")
+    office.store.trim(topic.queues[0], trimmed, office.clock.now_ms())
+    found = pop(client, initMode=init_mode)
+    assert (len(got(found)) if found.code == 0 else 0) == seen
+    office.publish(topic, b"later")
+    assert bodies_of(pop(client, initMode=init_mode)) == [b"later"]
+
+
+# -- Waiting
+
+
+def test_held_pop_gets_what_comes(office: Office, client: Client) -> None:
+    assert pop(client, pollTime=5000) is None
+    office.publish(office.topic(), b"a", queue_id=1)
+    office.settle()
+    assert bodies_of(client.last_answer()) == [b"a"]
+    assert client.connection.unanswered == 0
+    assert pop(client, pollTime=5000) is None
+    office.pass_ms(5000)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert (client.connection.unanswered, len(office.purgatory)) == (0, 0)
+
+
+def test_held_pop_gets_what_comes_back(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    got(pop(client))
+    assert pop(client, pollTime=60_000) is None
+    office.pass_ms(INVISIBLE_MS)
+    office.settle()
+    assert bodies_of(client.last_answer()) == [b"a"]
+
+
+def test_one_message_goes_to_one_of_those_who_wait(office: Office) -> None:
+    clients = [office.connect() for _ in range(3)]
+    for each in clients:
+        assert pop(each, pollTime=5000) is None
+    office.publish(office.topic(), b"a")
+    office.settle()
+    answers = [each.last_answer() for each in clients]
+    assert [bodies_of(answer) for answer in answers if answer is not None] == [[b"a"]]
+    office.pass_ms(5000)
+    assert sum(each.last_answer() is not None for each in clients) == 2
+
+
+def test_connection_that_goes_leaves_nothing(office: Office, client: Client) -> None:
+    pop(client, pollTime=5000)
+    client.close()
+    office.publish(office.topic(), b"a")
+    office.settle()
+    assert len(office.purgatory) == 0
+    assert bodies_of(pop(office.connect())) == [b"a"]
+
+
+# -- In order
+
+
+def test_in_order_a_queue_gives_nothing_until_all_is_acked(office: Office, client: Client) -> None:
+    topic = office.topic()
+    office.publish(topic, b"a", b"b", b"c")
+    a, b = got(pop(client, order=True, maxMsgNums=2))
+    assert parse_receipt(a.receipt).revive_queue == 999
+    assert nothing(client, order=True)
+    assert pop(client, order=True, pollTime=5000) is None
+    ack(client, b)
+    assert client.answer_to(client._opaque - 1) is None
+    ack(client, a)
+    office.settle()
+    assert bodies_of(client.answer_to(client._opaque - 2)) == [b"c"]
+
+
+def test_in_order_what_is_not_acked_comes_again_in_place(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b")
+    first = got(pop(client, order=True))
+    ack(client, first[0])
+    office.pass_ms(INVISIBLE_MS)
+    answer = pop(client, order=True)
+    assert bodies_of(answer) == [b"a", b"b"]
+    assert answer.ext["orderCountInfo"] == "0 0 1"
+    for one in got(answer):
+        assert ack(client, one).code == 0
+    assert nothing(client, order=True)
+    retry = office.topics.by_rocketmq_name(RETRY)
+    assert retry is not None
+    assert retry.queues[0].end_offset == 0
+
+
+def test_in_order_more_time_holds_the_queue(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    (one,) = got(pop(client, order=True))
+    assert ack(client, one, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=3 * INVISIBLE_MS).code == 0
+    office.pass_ms(2 * INVISIBLE_MS)
+    assert nothing(client, order=True)
+    office.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(client, order=True)) == [b"a"]
+
+
+def test_in_order_the_same_attempt_is_answered_again(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
+    assert nothing(client, order=True, attemptId="y")
+    assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
+
+
+# -- Crashes
+
+
+def test_acked_stays_acked_and_popped_stays_popped_over_a_restart(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b", b"c")
+    a, b, _ = got(pop(client))
+    ack(client, a)
+    office.settle()
+    again = Office(office.disk.after_power_cut(3))
+    again.clock.pass_ms(office.clock.now_ms() - again.clock.now_ms())
+    other = again.connect()
+    assert nothing(other)
+    assert ack(other, b).code == 0
+    again.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(other)) == [b"c"]
+
+
+def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> None:
+    office.publish(office.topic(), *(b"%d" % n for n in range(6)))
+    popped = got(pop(client, maxMsgNums=3))
+    ack(client, popped[1])
+    ack(client, popped[2], RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=99_000)
+    pop(client, order=True, attemptId="x")
+
+    def picture(one: Office) -> object:
+        return sorted(
+            (c.name, sorted(c.pending), c.due_ms, c.next_offset, c.is_ordered, c.failures, c.attempt_id)
+            for c in one.rocketmq_popped._checkpoints.values()
+        )
+
+    fresh = Office()
+    for payload in office.ledger.snapshot():
+        fresh.ledger.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
+    for payload in office.ledger.snapshot():
+        fresh.ledger.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
+    assert len(office.rocketmq_popped) == 3
+    assert picture(fresh) == picture(office)
+    assert fresh.rocketmq_popped.next_deadline_ms() == office.rocketmq_popped.next_deadline_ms()
+    office.topics.delete(office.topic(), office.clock.now_ms())
+    assert len(office.rocketmq_popped) == 0
+
+
+# -- What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "a.b"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"queueId": 2}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": -2}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 999}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": None}, ResponseCode.SYSTEM_ERROR),
+        ({"exp": "a >", "expType": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ],
+)
+def test_pops_that_cannot_be(office: Office, client: Client, fields: dict[str, object], code: int) -> None:
+    office.publish(office.topic(), b"a")
+    assert pop(client, **fields).code == code
+    assert bodies_of(pop(client)) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": 2}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"extraInfo": "x"}, ResponseCode.SYSTEM_ERROR),
+        ({"offset": 7}, ResponseCode.NO_MESSAGE),
+        ({"consumerGroup": "other"}, ResponseCode.NO_MESSAGE),
+    ],
+)
+def test_acks_that_cannot_be(office: Office, client: Client, fields: dict[str, object], code: int) -> None:
+    office.publish(office.topic(), b"a")
+    (one,) = got(pop(client))
+    assert ack(client, one, **fields).code == code
+    assert ack(client, one).code == 0
+
+
+def test_group_that_is_active_in_kafka_pops_nothing(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    office.kafka_groups_with_members.add("billing")
+    assert pop(client).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+# -- Assignments
+
+QUEUES = [MessageQueue("t", "b", queue_id) for queue_id in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "clients", "shares"),
+    [
+        ("AVG", ["a"], [[0, 1, 2, 3, 4]]),
+        ("AVG", ["a", "b"], [[0, 1, 2], [3, 4]]),
+        ("AVG", ["a", "b", "c", "d", "e", "f"], [[0], [1], [2], [3], [4], []]),
+        ("AVG_BY_CIRCLE", ["a", "b"], [[0, 2, 4], [1, 3]]),
+    ],
+)
+def test_queues_are_allocated_as_clients_do(strategy: str, clients: list[str], shares: list[list[int]]) -> None:
+    found = [[queue.queue_id for queue in allocate(QUEUES, clients, each, strategy)] for each in clients]
+    assert found == shares
+
+
+def assigned(office: Office, client_id: str, **fields: str) -> Any:
+    request = AssignmentRequest(topic="orders", consumer_group="billing", client_id=client_id)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    found = read(office.connect().ask(RequestCode.QUERY_ASSIGNMENT, request))["messageQueueAssignments"]  # type: ignore[arg-type]
+    return None if found is None else [(each["mode"], each["messageQueue"]["queueId"]) for each in found]
+
+
+def set_mode(office: Office, mode: str, share: int = 0, topic: str = "orders") -> int:
+    request = RequestModeRequest(topic=topic, consumer_group="billing", mode=mode, pop_share_queue_num=share)
+    answer = office.connect().ask(RequestCode.SET_MESSAGE_REQUEST_MODE, request)
+    assert answer is not None
+    return answer.code
+
+
+def test_members_are_assigned_queues_to_pull_or_all_of_them_to_pop(office: Office) -> None:
+    members = [office.connect() for _ in range(3)]
+    for number, each in enumerate(members):
+        each.beat("billing", client_id=f"c{number}")
+    assert [assigned(office, f"c{n}") for n in range(3)] == [[("PULL", 0)], [("PULL", 1)], []]
+    assert assigned(office, "stranger") == []
+    assert assigned(office, "c0", topic="none") is None
+    assert assigned(office, "c0", consumer_group="none") is None
+    assert assigned(office, "c0", strategy_name="MACHINE_ROOM") is None
+    assert assigned(office, "c0", message_model="BROADCASTING") == [("PULL", 0), ("PULL", 1)]
+    assert set_mode(office, "POP") == 0
+    assert [assigned(office, f"c{n}") for n in range(3)] == [[("POP", -1)]] * 3
+    assert set_mode(office, "POP", share=1) == 0
+    assert [assigned(office, f"c{n}") for n in range(3)] == [[("POP", 0)], [("POP", 1)], [("POP", 0)]]
+    assert Office(office.disk.after_power_cut(0)).rocketmq_modes.of("billing", "orders") == ("POP", 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "topic", "code"),
+    [
+        ("POP", "%RETRY%billing", ResponseCode.NO_PERMISSION),
+        ("POP", "none", ResponseCode.TOPIC_NOT_EXIST),
+        ("PUSH", "orders", ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_modes_that_cannot_be(office: Office, mode: str, topic: str, code: int) -> None:
+    assert set_mode(office, mode, topic=topic) == code
