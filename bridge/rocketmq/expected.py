@@ -6,6 +6,7 @@ moments, from two threads; and that much is known of who asks twice:
 
     name server   topic? none ── topic? none ─> a route of `topics.queues` queues, none of them there yet: expected
     consumer                                     its heartbeat names the topic, and makes it
+                                                 likewise its retry topic, which any group's first heartbeat makes
     producer      topic? none ── template? ────> the first send makes the topic, as its sender wishes; sometimes it asks
                                                  twice, too, and then may name a queue that its own wish left out
 

@@ -11,11 +11,12 @@ from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.topics import AUTO_CREATED_QUEUES_MAX
+from protocol.names import is_rocketmq_group
 from protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.flags import PERM_READ_WRITE
 from protocol.rocketmq.headers import ClusterRequest, KeyValueRequest, TopicRequest
-from protocol.rocketmq.names import AUTO_CREATE_TOPIC
+from protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from protocol.rocketmq.remoting import RemotingCommand
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingC
     name = TopicRequest.parse(command.ext).topic
     topic = broker.topics.by_rocketmq_name(name)
     options = broker.options
-    if topic is not None and (name != AUTO_CREATE_TOPIC or options.topics.auto_create):
+    queue_count, perm = 0, PERM_READ_WRITE
+    if topic is None:
+        queue_count = _expected_queues(broker, connection, name)
+    elif name != AUTO_CREATE_TOPIC or options.topics.auto_create:
         # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
         queue_count, perm = topic.queue_count, topic.perm
-    elif topic is None and _is_expected(broker, connection, name):
-        queue_count, perm = min(options.topics.queues, AUTO_CREATED_QUEUES_MAX), PERM_READ_WRITE
-    else:
+    if not queue_count:
         remark = f"No topic route info in name server for the topic: {name[:300]}"
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
     queues = QueueData(
@@ -47,13 +49,18 @@ def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingC
     return answer(command, body=data, promise=broker.ledger.barrier())
 
 
-def _is_expected(broker: "Broker", connection: "RocketMQConnection", name: str) -> bool:
-    """Say whether the topic will be made when this client needs it, see `expected.py`."""
+def _expected_queues(broker: "Broker", connection: "RocketMQConnection", name: str) -> int:
+    """Give the queues of a topic that will be made when this client needs it, see `expected.py`; 0: it will not."""
     mono_ms = broker.clock.mono_ms()
+    if name.startswith(RETRY_PREFIX) and is_rocketmq_group(group := name.removeprefix(RETRY_PREFIX)):
+        # The group's first heartbeat makes it; without its route a consumer would find its first retries 30 s late.
+        config = broker.rocketmq_groups.get(group)
+        queue_count = max(config.retry_queue_nums, 1) if config is not None else 1
+        return queue_count if connection.asked.is_asked_again(name, mono_ms) else 0
     if not broker.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
-        return False
+        return 0
     broker.rocketmq_expected.add(name, mono_ms)
-    return True
+    return min(broker.options.topics.queues, AUTO_CREATED_QUEUES_MAX)
 
 
 def broker_data(broker: "Broker") -> BrokerData:

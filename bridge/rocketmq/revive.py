@@ -75,9 +75,8 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
         failed = [message.decode(buffer) for buffer in found.buffers]
-        frames = _frames(
-            broker, checkpoint, topic, [each for each in failed if each.queue_offset in checkpoint.pending]
-        )
+        pending = [each for each in failed if each.queue_offset in checkpoint.pending]
+        frames = _frames(broker, checkpoint, topic, pending, now_ms)
         broker.ledger.commit([settled(checkpoint.name, sorted(done))], now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
@@ -87,7 +86,7 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
         broker.rocketmq_popped.put_off(checkpoint, now_ms)
 
 
-def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message]) -> list[Frame]:
+def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message], now_ms: int) -> list[Frame]:
     config = group_config(broker, rocketmq_group(checkpoint.name.group))
     frames: list[Frame] = []
     for each in failed:
@@ -98,7 +97,7 @@ def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list
         again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
         again.reconsume_times += 1
         try:
-            frames += broker.publisher.rocketmq_frames(target, 0, [again])
+            frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms)
         except MessageTooLarge as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))

@@ -75,7 +75,28 @@ def redrive(broker: Broker, group: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-# -- Dead letters
+# -- Retries and dead letters
+
+
+def test_failed_message_comes_back_until_it_is_consumed(broker: Broker, rocket: Agent, topic: str) -> None:
+    """Also one that Kafka wrote. The first level of delay is a second; the ladder begins with ten by itself."""
+    group = fresh("group")
+    with PushMember(rocket, broker.namesrv, group, [topic], failures=2, retry_level=1) as member:
+        push(rocket, broker, topic, ["good", "bad"])
+        Confluent(broker.kafka).write(topic, [Message(b"bad of kafka", 0)], way="single", codec="none")
+        texts = member.await_texts(7, WITHIN_S)
+        assert sorted(texts) == ["bad", "bad", "bad", "bad of kafka", "bad of kafka", "bad of kafka", "good"]
+        assert [each.attempt for each in member.arrivals if each.text == "bad"] == [0, 1, 2]
+        assert {each.seen.topic for each in member.arrivals} == {topic}
+    assert described(broker, group)["dead_letters"] == 0
+
+
+def test_message_is_a_dead_letter_after_its_last_attempt(broker: Broker, rocket: Agent, topic: str) -> None:
+    group = fresh("group")
+    with PushMember(rocket, broker.namesrv, group, [topic], failures=NEVER, retry_level=1, attempts=1) as member:
+        push(rocket, broker, topic, ["bad"])
+        assert member.await_texts(2, WITHIN_S) == ["bad", "bad"]
+        await_dead_letters(broker, group, 1)
 
 
 def test_message_without_attempts_left_is_a_dead_letter_until_it_is_redriven(

@@ -69,7 +69,14 @@ def test_who_asks_twice_gets_a_route_and_its_heartbeat_makes_the_topic(office: O
     assert office.topics.by_rocketmq_name("others") is None
 
 
-@pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing", "a.b", "rmq_sys_x", "OFFSET_MOVED_EVENT"])
+def test_retry_topic_has_a_route_before_the_first_heartbeat_makes_it(office: Office, client: Client) -> None:
+    assert expect(client, "%RETRY%billing") == 0
+    assert office.topics.by_rocketmq_name("%RETRY%billing") is None
+    client.beat("billing")
+    assert office.topics.by_rocketmq_name("%RETRY%billing") is not None
+
+
+@pytest.mark.parametrize("name", ["%RETRY%a.b", "%DLQ%billing", "a.b", "rmq_sys_x", "OFFSET_MOVED_EVENT"])
 def test_names_that_nobody_can_wait_for(client: Client, name: str) -> None:
     assert expect(client, name) == ResponseCode.TOPIC_NOT_EXIST
 

@@ -115,6 +115,41 @@ def test_when_no_attempt_is_left(
     assert len(stored(office, DEAD)) == dead
 
 
+@pytest.mark.parametrize(
+    ("reconsume_times", "fields", "delay_ms"),
+    [
+        (0, {}, 10_000),
+        (1, {}, 30_000),
+        (15, {}, 2 * 3600_000),
+        (0, {"delayLevel": 1}, 1_000),
+        (7, {"delayLevel": 2, "maxReconsumeTimes": 8}, 5_000),
+        (40, {"maxReconsumeTimes": 1000}, 2 * 3600_000),
+    ],
+)
+def test_message_comes_back_after_a_growing_delay(
+    office: Office, client: Client, reconsume_times: int, fields: dict[str, object], delay_ms: int
+) -> None:
+    office.topic()
+    client.send(body=b"bad", properties="TAGS\x01a\x02DELAYED\x01x\x02", reconsumeTimes=reconsume_times)
+    (failed,) = stored(office, "orders")
+    assert give_back(client, failed.physical_offset, **fields).code == 0
+    pass_delay(office, delay_ms - 1)
+    assert stored(office, RETRY) == []
+    pass_delay(office, 1)
+    (again,) = stored(office, RETRY)
+    kept = properties.parse(again.properties)
+    assert (bytes(again.body), again.reconsume_times, again.born_ms) == (b"bad", reconsume_times + 1, failed.born_ms)
+    assert (kept["RETRY_TOPIC"], kept["TAGS"], kept["DELAYED"]) == ("orders", "a", "x")
+    assert "DELAY" not in kept
+    assert (office.metrics.retries, stored(office, DEAD)) == (1, [])
+
+
+def pass_delay(office: Office, ms: int) -> None:
+    office.pass_ms(ms)
+    office.delays.run(office.clock.now_ms(), office.clock.mono_ms())
+    office.settle()
+
+
 def test_group_may_want_no_retries(office: Office, client: Client) -> None:
     office.topic()
     client.send()
