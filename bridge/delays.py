@@ -384,8 +384,8 @@ class Delays:
         self._metrics.timers["dropped"] += len(turn.timers)
 
     def _ids_of(self, timers: Iterable[Timer]) -> bytes:
-        given_ms = self._timers.given_ms
-        return b"".join([_ID.pack(given_ms(timer), timer.address) for timer in timers])
+        given_ms, pack = self._timers.given_ms, _ID.pack
+        return b"".join([pack(given_ms(timer), timer.address) for timer in timers])
 
     # -- Replay
 
@@ -394,7 +394,7 @@ class Delays:
         self._timers.add(Timer(due_ms, slot.position, key, size, 0, form))
 
     def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
-        self._timers.delivered(record.topic, _ID.iter_unpack(record.ids))
+        self._timers.delivered(record.topic, record.ids)
 
     def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
         for timer_id in _ID.iter_unpack(record.ids):

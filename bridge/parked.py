@@ -30,6 +30,8 @@ from store.entry import Buffer
 
 BORN_TIMESTAMP: Final = "__BORN_TIMESTAMP"
 
+ADDED_BYTES_MAX: Final = 64  # to the properties, by TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS
+
 _EXTRA: Final = Struct(">BQQ")
 EXTRA_KIND: Final = 0x44  # of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9
 _OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
@@ -59,16 +61,20 @@ def park_message(
 
     Raises ProtocolError for properties that cannot be written.
     """
-    for name in _OWN if not wish.level else (*_OWN, *_WISHES_OF_LEVEL):
-        found.pop(name, None)
-    own = (
-        f"{names.TIMER_OUT_MS}\x01{wish.due_ms}\x02{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02"
-    )
-    level = f"{names.DELAY}\x01{wish.level}\x02" if wish.level else ""
-    message.properties = (names.encode(found) + own + level).encode()
+    own = f"TIMER_OUT_MS\x01{wish.due_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+    level = f"DELAY\x01{wish.level}\x02" if wish.level else ""
+    message.properties = names.join(_own_properties(message.properties, wish, found), (own + level).encode())
     message.store_host = store_host
     message.topic = SCHEDULE_TOPIC if wish.level else TIMER_TOPIC
     message.queue_id = wish.level - 1 if wish.level else 0
+
+
+def _own_properties(raw: bytes, wish: Wish, found: dict[str, str]) -> bytes:
+    """Give the properties without those that the parked form has for itself, and the wishes that a level overrules."""
+    unwanted = (*_OWN, *_WISHES_OF_LEVEL) if wish.level else _OWN
+    if not any(name in found for name in unwanted):
+        return raw
+    return names.encode({name: value for name, value in found.items() if name not in unwanted}).encode()
 
 
 def due_of(message: Message) -> int:
@@ -79,25 +85,25 @@ def due_of(message: Message) -> int:
 
 
 def delivered_message(
-    record: memoryview, topic: str, queue_id: int, store_host: bytes, now_ms: int
-) -> tuple[tuple[Buffer, Buffer, bytes], bytes]:
-    """Give a parked record as that of its queue, in pieces, and its properties."""
-    parked = rocketmq_message.properties_of(record)
-    level_at = parked.rfind(_LEVEL_FROM)
-    real_at = parked.rfind(_REAL_FROM)
+    frame: memoryview, topic: str, queue_id: int, store_host: bytes, now_ms: int
+) -> tuple[Buffer, bytes]:
+    """Give a parked record as that of its queue, and its properties."""
+    record = bytes(frame)
+    places = rocketmq_message.places_of(record)
+    stored_ms = rocketmq_message.store_ms_of(record)
+    raw = _delivered_properties(record[places.properties :], stored_ms, now_ms)
+    return rocketmq_message.readdressed(record, places, topic, queue_id, raw, store_host), raw
+
+
+def _delivered_properties(raw: bytes, stored_ms: int, now_ms: int) -> bytes:
+    real_at = raw.rfind(_REAL_FROM)
     if real_at < 0:
-        raise ProtocolError(f"a parked message without {names.REAL_TOPIC}: {parked[-100:]!r}")
-    if level_at > real_at:
-        out_at = parked.rfind(_OUT_FROM, 0, real_at)
-        kept = parked[: max(out_at, 0) + 1] if out_at >= 0 else b""
-        raw = kept + parked[real_at + 1 : level_at + 1]
-    else:
-        times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
-            rocketmq_message.store_ms_of(record),
-            now_ms,
-        )
-        raw = parked[: real_at + 1] + times
-    return rocketmq_message.readdressed(record, topic, queue_id, raw, store_host), raw
+        raise ProtocolError(f"a parked message without {names.REAL_TOPIC}: {raw[-100:]!r}")
+    level_at = raw.find(_LEVEL_FROM, real_at)
+    if level_at < 0:
+        return raw[: real_at + 1] + b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (stored_ms, now_ms)
+    # TIMER_OUT_MS may be the first of all.
+    return raw[: raw.rfind(_OUT_FROM, 0, real_at) + 1] + raw[real_at + 1 : level_at + 1]
 
 
 # -- Kafka
@@ -116,7 +122,7 @@ def parked_record(record: Record, due_ms: int, now_ms: int) -> bytearray:
 
 def delivered_batch(batch: memoryview, due_ms: int) -> Buffer:
     """Give a parked batch as it is delivered at `due_ms`: mostly as it lies there."""
-    if record_batch.read_header(batch).max_timestamp == due_ms:
+    if record_batch.max_timestamp_of(batch) == due_ms:
         return batch
     stamped = bytearray(batch)
     record_batch.restamp_single(stamped, due_ms)

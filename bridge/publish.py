@@ -303,6 +303,8 @@ class Publisher:
     ) -> Frame:
         tag, where = found.get(properties.TAGS), self._delays.queue_of(wish)
         parked.park_message(message, topic.rocketmq_name, queue_id, self.store_host, wish, found)
+        if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX - parked.ADDED_BYTES_MAX:
+            raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with those of a delayed message")
         record = rocketmq_message.encode(message)
         code = tags.hash_code(tag) if tag else tags.NO_TAG
         extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
@@ -330,11 +332,11 @@ class Publisher:
         if form == forms.KAFKA:
             body = parked.delivered_batch(frame, due_ms)
             return self._kafka_frame(topic, queue_id, body, 1, due_ms, now_ms)
-        pieces, raw = parked.delivered_message(frame, topic.rocketmq_name, queue_id, self.store_host, now_ms)
+        record, raw = parked.delivered_message(frame, topic.rocketmq_name, queue_id, self.store_host, now_ms)
         tag = properties.get(raw, properties.TAGS) if b"TAGS" in raw else None
         code = tags.hash_code(tag) if tag else tags.NO_TAG
         born_ms = rocketmq_message.born_ms_of(frame)
-        return Frame(topic.queues[queue_id], forms.ROCKETMQ, pieces, 1, born_ms, code, _stamp_rocketmq)
+        return Frame(topic.queues[queue_id], forms.ROCKETMQ, record, 1, born_ms, code, _stamp_rocketmq)
 
 
 def _has_timer_name(data: bytes) -> bool:

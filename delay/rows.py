@@ -17,6 +17,7 @@ ROW_SIZE: Final = ROW.size
 TOPIC_SHIFT: Final = 16  # of a queue key: topic number << 16 | queue id
 SWEPT_FROM: Final = 64  # rows that are gone, from which on a pack may be swept
 _KEY_AT: Final = 16
+_ID_SIZE: Final = 16
 _NO_KEY: Final = bytes(8)
 _U64: Final = Struct(">Q")
 
@@ -61,13 +62,14 @@ class Pack:
     def __len__(self) -> int:
         return (len(self.rows) - self.head) // ROW_SIZE - self.gone
 
-    def append(self, row: bytes) -> None:
-        sort_key = row[self._from : self._until]
-        if sort_key > self._last:
-            self._last = sort_key
-        else:
+    def extend(self, rows: bytes) -> None:
+        """Add rows that are in this pack's order among themselves."""
+        start, until = self._from, self._until
+        if rows[start:until] <= self._last:
             self._is_sorted = False
-        self.rows += row
+        last = len(rows) - ROW_SIZE
+        self._last = rows[last + start : last + until]
+        self.rows += rows
 
     def find(self, due_ms: int, address: int) -> int:
         """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
@@ -127,6 +129,19 @@ class Pack:
         if self.head > len(self.rows) // 2:
             del self.rows[: self.head]
             self.head = 0
+
+    def drop_first(self, ids: bytes) -> int:
+        """Take out the first rows as long as their (due, address) are these; returns how many bytes of `ids` that were.
+
+        No row may be gone.
+        """
+        self.sort()
+        rows, at, taken = self.rows, self.head, 0
+        while taken < len(ids) and rows[at : at + _ID_SIZE] == ids[taken : taken + _ID_SIZE]:
+            at += ROW_SIZE
+            taken += _ID_SIZE
+        self.drop_head(at)
+        return taken
 
 
 class AddressPack(Pack):

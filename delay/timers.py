@@ -24,6 +24,7 @@ If the clock is set back, ready rows wait in their order until it says again tha
 """
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final, NamedTuple
 
 from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, pack_row
@@ -33,7 +34,11 @@ from store.entry import new_tuple
 ROWS_IN_PART: Final = 1 << 15  # of a snapshot: 1 MiB
 PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB
 
-_LEVEL_BITS: Final = 4  # of a window's name
+ID: Final = Struct(">QQ")  # a timer's id: the due time that it was given, its address
+
+# A window's name: the time at which it begins, without the digits that are 0, and in the lowest bits its level.
+LEVEL_BITS: Final = 4
+LEVEL_MASK: Final = (1 << LEVEL_BITS) - 1
 
 
 class Turn(NamedTuple):
@@ -101,33 +106,17 @@ class Timers:
         self._count_off(timer)
         return timer
 
-    def delivered(self, topic: int, ids: Iterable[tuple[int, int]]) -> None:
-        """Remove what was delivered: mostly the first rows of a ready topic, which go fast."""
+    def delivered(self, topic: int, ids: bytes) -> None:
+        """Remove what was delivered: mostly the first rows of a ready topic, which go fast. An id is (due, address)."""
         pack = self._ready.get(topic)
-        for given_ms, address in ids:
-            if pack is None or not self._drop_first(pack, given_ms, address):
-                self.remove(given_ms, address)
-                pack = self._ready.get(topic)
+        taken = 0
+        if pack is not None and not pack.gone and not self._moved:
+            taken = pack.drop_first(ids)
+            self._count_off_many(topic, ids[:taken])
+        for given_ms, address in ID.iter_unpack(memoryview(ids)[taken:]):
+            self.remove(given_ms, address)
         if pack is not None and not len(pack):
             self._forget_ready(topic)
-
-    def _drop_first(self, pack: DuePack, given_ms: int, address: int) -> bool:
-        """Take the row out if it is the first; false if not."""
-        pack.sort()
-        head, rows = pack.head, pack.rows
-        while pack.gone and head < len(rows) and not ROW.unpack_from(rows, head)[2]:
-            head += ROW_SIZE
-            pack.gone -= 1
-        pack.head = head
-        if head >= len(rows):
-            return False
-        timer = new_tuple(Timer, ROW.unpack_from(rows, head))
-        due_ms = self._moved[address][1] if address in self._moved else given_ms
-        if timer.address != address or timer.due_ms != due_ms:
-            return False
-        pack.drop_head(head + ROW_SIZE)
-        self._count_off(timer)
-        return True
 
     def move(self, given_ms: int, address: int, due_ms: int) -> bool:
         """Let a pending timer be due at another time; its id stays. False if it is not pending."""
@@ -146,10 +135,24 @@ class Timers:
     def _count_off(self, timer: Timer) -> None:
         self._count -= 1
         self._moved.pop(timer.address, None)
-        for counts, name in ((self._counts, timer.topic), (self._pins, timer.address >> PIN_BITS)):
-            counts[name] -= 1
-            if not counts[name]:
-                del counts[name]
+        _lower(self._counts, timer.topic, 1)
+        _lower(self._pins, timer.address >> PIN_BITS, 1)
+
+    def _count_off_many(self, topic: int, ids: bytes) -> None:
+        """Count off timers of a topic that were never moved."""
+        if not ids:
+            return
+        count = len(ids) // ID.size
+        self._count -= count
+        _lower(self._counts, topic, count)
+        pin, run = -1, 0
+        for _, address in ID.iter_unpack(ids):
+            if address >> PIN_BITS != pin:
+                if run:
+                    _lower(self._pins, pin, run)
+                pin, run = address >> PIN_BITS, 0
+            run += 1
+        _lower(self._pins, pin, run)
 
     # -- Places
 
@@ -157,21 +160,23 @@ class Timers:
         """Put a row where it belongs while the hand is there."""
         if due_ms <= hand_ms:
             self._put_ready(row, due_ms, key >> TOPIC_SHIFT)
-            return
-        level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
-        shift = level * DIGIT_BITS
-        name = (due_ms >> shift) << _LEVEL_BITS | level
+        else:
+            self._put_in_window(row, due_ms, _name_of(due_ms, hand_ms))
+
+    def _put_in_window(self, rows: bytes, due_ms: int, name: int) -> None:
         window = self._windows.get(name)
         if window is None:
+            level = name & LEVEL_MASK
+            shift = level * DIGIT_BITS
             window = self._windows[name] = _Window(level, name, due_ms >> shift << shift)
             self._calendar.add(window.start_ms, window)
-        window.append(row)
+        window.extend(rows)
 
-    def _put_ready(self, row: bytes, due_ms: int, topic: int) -> None:
+    def _put_ready(self, rows: bytes, due_ms: int, topic: int) -> None:
         pack = self._ready.get(topic)
         if pack is None:
             pack = self._ready[topic] = DuePack()
-        pack.append(row)
+        pack.extend(rows)
         if topic not in self._paused and topic not in self._away:
             self._turns.setdefault(topic)
             if due_ms < self._ready_ms:
@@ -193,8 +198,7 @@ class Timers:
         if due_ms <= hand_ms:
             packs = self._ready.values()
         else:
-            level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
-            window = self._windows.get((due_ms >> level * DIGIT_BITS) << _LEVEL_BITS | level)
+            window = self._windows.get(_name_of(due_ms, hand_ms))
             packs = () if window is None else (window,)
         for pack in packs:
             at = pack.find(due_ms, address)
@@ -243,19 +247,35 @@ class Timers:
         start_ms, rows = window.start_ms, window.rows
         end = min(len(rows), window.head + moves_max * ROW_SIZE)
         chunk = bytes(memoryview(rows)[window.head : end])
-        at = 0
+        # Neighbours that go to the same place go there at once: a burst for one topic is one run.
+        place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
+        place_due_ms = 0
         for due_ms, _, key, _, _, _ in ROW.iter_unpack(chunk):
-            if key:
-                self._put(chunk[at : at + ROW_SIZE], due_ms, key, start_ms)
-            else:
+            if not key:
                 window.gone -= 1
+                to = 0
+            elif due_ms <= start_ms:
+                to = -(key >> TOPIC_SHIFT)
+            else:
+                to = _name_of(due_ms, start_ms)
+            if to != place:
+                self._put_run(chunk[begin:at], place, place_due_ms)
+                place, begin, place_due_ms = to, at, due_ms
             at += ROW_SIZE
+        self._put_run(chunk[begin:], place, place_due_ms)
         if end < len(rows):
             window.drop_head(end)
         else:
             del self._windows[window.name]
             self._hand_ms, self._moving = start_ms, None
         return len(chunk) // ROW_SIZE + 1
+
+    def _put_run(self, rows: bytes, place: int, due_ms: int) -> None:
+        """Put rows that go to the same place, in its order: `due_ms` is the first one's."""
+        if place > 0:
+            self._put_in_window(rows, due_ms, place)
+        elif place < 0:
+            self._put_ready(rows, due_ms, -place)
 
     # -- Delivering
 
@@ -349,6 +369,20 @@ class Timers:
     def _packs(self) -> Iterator[AddressPack | DuePack]:
         yield from self._windows.values()
         yield from self._ready.values()
+
+
+def _name_of(due_ms: int, hand_ms: int) -> int:
+    """Name the window of a time that is after the hand. Never 0: such a window begins after the hand's time."""
+    level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
+    return (due_ms >> level * DIGIT_BITS) << LEVEL_BITS | level
+
+
+def _lower(counts: dict[int, int], name: int, by: int) -> None:
+    left = counts[name] - by
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]
 
 
 def _timers_of(pack: AddressPack | DuePack) -> Iterator[Timer]:

@@ -150,6 +150,12 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
         raise ProtocolError(f"a batch header takes {HEADER_BYTES} bytes; {len(buffer) - at} are left") from None
 
 
+def max_timestamp_of(batch: Buffer) -> int:
+    """Read the one field of a batch's header."""
+    value: int = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
+    return value
+
+
 def split(batches: Buffer) -> list[memoryview]:
     """Cut concatenated batches, the records of one partition in a Fetch answer, into one view each.
 

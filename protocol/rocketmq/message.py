@@ -20,7 +20,7 @@ Source: `MessageDecoder.java`, `MessageExtEncoder.java`.
 
 import struct
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -124,29 +124,57 @@ class Writer:
         )
 
 
-def readdressed(
-    record: memoryview, topic: str, queue_id: int, properties: bytes, store_host: bytes
-) -> tuple[Buffer, Buffer, bytes]:
-    """Write the message in `record` for another queue: as `Writer.pieces`; the body is a slice of `record`.
+class Places(NamedTuple):
+    """Where the parts of variable length lie in a record."""
 
-    Raises ProtocolError if `record` is none, or the properties exceed the format.
-    """
-    body_at, _, _ = _places(record, 0)
-    body_end = body_at + _read(_I32, record, body_at - 4)
+    body: int
+    topic: int  # with its length
+    properties: int
+
+
+def places_of(record: bytes) -> Places:
+    """Find body, topic and properties of a record. Raises ProtocolError."""
+    try:
+        head = _HEADS[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
+        body_at = head.size
+        topic_at: int = body_at + _I32.unpack_from(record, body_at - 4)[0]
+        if record[_MAGIC_AT : _MAGIC_AT + 4] == _MAGIC_V1_BYTES:
+            properties_at = topic_at + 3 + record[topic_at]
+        else:
+            properties_at = topic_at + 4 + _U16.unpack_from(record, topic_at)[0]
+    except (struct.error, IndexError) as error:
+        raise ProtocolError(f"no message in {len(record)} bytes: {error}") from None
+    if not body_at <= topic_at < properties_at <= len(record):
+        raise ProtocolError(f"message of {len(record)} bytes with a topic at {topic_at}")
+    return Places(body_at, topic_at, properties_at)
+
+
+def readdressed(
+    record: bytes, places: Places, topic: str, queue_id: int, properties: bytes, store_host: bytes
+) -> Buffer:
+    """Write a record anew for another queue, with other properties. Raises ProtocolError if they exceed the format."""
     sys_flag = record[_SYS_FLAG_LOW_BYTE_AT]
     if len(store_host) != (20 if sys_flag & STORE_HOST_V6 else 8) or len(properties) > PROPERTIES_BYTES_MAX:
         message = decode(record)
         message.properties = properties
-        return Writer(topic, queue_id, store_host).pieces(message)
+        return b"".join(Writer(topic, queue_id, store_host).pieces(message))
     magic, encoded_topic = _topics.get(topic) or _encode_topic(topic)
-    tail = encoded_topic + _U16.pack(len(properties)) + properties
-    head = bytearray(record[:body_at])
-    _U32.pack_into(head, 0, body_end + len(tail))
-    _U32.pack_into(head, _MAGIC_AT, magic)
-    _U32.pack_into(head, _QUEUE_ID_AT, queue_id)
-    store_host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
-    head[store_host_at : store_host_at + len(store_host)] = store_host
-    return head, record[body_at:body_end], tail
+    host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
+    topic_at = places.topic
+    size = topic_at + len(encoded_topic) + 2 + len(properties)
+    return b"".join(
+        (
+            _SIZE_AND_MAGIC.pack(size, magic),
+            record[8:_QUEUE_ID_AT],
+            queue_id.to_bytes(4, "big"),
+            record[_QUEUE_ID_AT + 4 : host_at],
+            store_host,
+            record[host_at + len(store_host) : topic_at],
+            encoded_topic,
+            _U16.pack(len(properties)),
+            properties,
+        )
+    )
 
 
 def born_ms_of(buffer: Buffer, at: int = 0) -> int:
@@ -291,6 +319,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_MAGIC_V1_BYTES = MAGIC_V1.to_bytes(4, "big")
 _OFFSETS = struct.Struct(">qq")
 _NO_HOST_BITS = ~(BORN_HOST_V6 | STORE_HOST_V6)
 _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]

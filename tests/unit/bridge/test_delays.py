@@ -8,7 +8,7 @@ import pytest
 from bridge.config import DelayOptions
 from bridge.delays import DELIVERED_IN_SLICE, TooManyTimers
 from bridge.producers import OutOfOrderSequence
-from bridge.publish import NotSupported
+from bridge.publish import MessageTooLarge, NotSupported
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
 from delay.verdicts import Verdict
@@ -505,3 +505,17 @@ def test_record_of_a_transaction_is_not_delayed() -> None:
         bench.kafka(
             bench.topic(), batch([b"a"], headers=[("TIMER_DELAY_MS", b"5")], producer=(1, 0, 0), is_transactional=True)
         )
+
+
+def test_properties_that_leave_no_room_for_what_delivery_adds_are_refused() -> None:
+    bench = Bench()
+    topic = bench.topic("t")
+    for size, fits in ((32_580, True), (32_660, False)):
+        one = message(b"x", b"K\x01" + b"v" * size + b"\x02" + deliver_at(NOW + 100).encode())
+        if fits:
+            bench.rocketmq(topic, one)
+        else:
+            with pytest.raises(MessageTooLarge):
+                bench.rocketmq(topic, one)
+    bench.run_until(NOW + 100)
+    assert len(bench.messages(topic)) == 1

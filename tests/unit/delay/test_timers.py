@@ -10,11 +10,15 @@ from random import Random
 import pytest
 
 from delay.rows import Timer
-from delay.timers import PIN_BITS, Timers
+from delay.timers import ID, PIN_BITS, Timers
 from delay.verdicts import Cancelled
 
 TOPICS = 4
 SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each level of the wheel and more
+
+
+def packed(ids: list[tuple[int, int]]) -> bytes:
+    return b"".join([ID.pack(*timer_id) for timer_id in ids])
 
 
 class Model:
@@ -108,7 +112,7 @@ class History:
         assert timers == [timer for _, timer in expected], "out of order, early, or lost"
         ids = [(self.timers.given_ms(timer), timer.address) for timer in timers]
         assert ids == [(given, timer.address) for given, timer in expected]
-        self.timers.delivered(topic, ids)
+        self.timers.delivered(topic, packed(ids))
         for timer_id in ids:
             del self.model.pending[timer_id]
         self.timers.give_back(topic)
@@ -186,7 +190,7 @@ def test_timer_taken_may_be_cancelled_until_it_is_delivered() -> None:
     timers.advance(10, 1 << 30)
     assert timers.take(10, 50, 1 << 20) is not None
     assert timers.remove(10, 1) is not None
-    timers.delivered(1, [(10, 2)])
+    timers.delivered(1, packed([(10, 2)]))
     timers.give_back(1)
     turn = timers.take(10, 50, 1 << 20)
     assert turn is not None
