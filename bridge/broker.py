@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from bridge import hooks
+from bridge.callbacks import Callbacks
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection
 from bridge.core import Core
@@ -114,6 +115,7 @@ class Broker(Core):
         bound = self._bind()
         self._open_store()
         self.hooks = self._start_hooks()
+        self._callbacks = Callbacks(self.options.txn.check_timeout_ms)
         self.http = HttpPort(self)
         await self.http.start()
         await self._listen(bound)
@@ -198,7 +200,7 @@ class Broker(Core):
             self.options.retention.check_interval_ms,
             mono_ms,
         )
-        self.transaction_checks = Checks(self)
+        self.transaction_checks = Checks(self, self._callbacks)
         self.leases = Leases(self.store)
         add = self.ticker.add
         add("leases", self.leases.next_deadline_ms, lambda now_ms, mono_ms: self.leases.expire(mono_ms))
@@ -291,6 +293,7 @@ class Broker(Core):
         self.server.hold_all()
         self.ticker.stop()
         await self._settle()
+        await self._callbacks.stop()
         await self.http.stop()
         await self.server.close_all(CLOSE_MS)
         self._flusher.stop()

@@ -263,6 +263,25 @@ def txn_abort(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     typer.echo(f"aborted {_api(http).delete('/api/transactions', transactional_id)['aborted']}")
 
 
+@txn_app.command("commit")
+def commit_half(topic: str, id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Commit the half message that a Kafka producer gave this id."""
+    _decide(http, topic, id, "commit")
+
+
+@txn_app.command("rollback")
+def roll_back_half(topic: str, id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+    """Roll back the half message that a Kafka producer gave this id."""
+    _decide(http, topic, id, "rollback")
+
+
+def _decide(http: str, topic: str, id: str, verdict: str) -> None:
+    from urllib.parse import quote
+
+    done = _api(http).post(f"/api/transactions/{quote(topic, safe='')}/{quote(id, safe='')}", {"verdict": verdict})
+    typer.echo(f"{done['topic']} {done['id']}: {done['state']}")
+
+
 @app.command()
 def demo(http: HttpAddress = HTTP_ADDRESS) -> int:
     """Show one message's way from a RocketMQ producer to a Kafka consumer and back, against the running broker."""

@@ -359,6 +359,13 @@ class TxnOptions(_Section, frozen=True):
     half_ms: Annotated[
         int, _setting("a half message that is open for so long is given up", rocketmq="fileReservedTime", ge=1)
     ] = 72 * HOUR_MS
+    half_ids_max: Annotated[
+        int, _setting("open half messages of Kafka producers, about half a KiB each; further ones are refused", ge=1)
+    ] = 100_000
+    check_urls: Annotated[
+        str, _setting("where Kafka producers may have us ask: beginnings of URLs, separated by blanks; empty: nowhere")
+    ] = ""
+    check_timeout_ms: Annotated[int, _setting("time for an answer of such a URL", ge=1)] = 3 * SECOND_MS
     half_max: Annotated[
         int, _setting("open half messages, 33 bytes of memory each; further ones are answered `system busy`", ge=1)
     ] = 2_000_000
@@ -459,6 +466,12 @@ def _convert(key: str, value: str | int, field_type: Any) -> Any:
 def _check_together(options: Options) -> None:
     """Check what one field cannot say alone."""
     _check_advertised(options.server.advertise)
+    for url in options.txn.check_urls.split():
+        # Without a slash behind the host, another host whose name only begins so would be allowed, too.
+        if not re.fullmatch(r"https?://[^/@]+/.*", url):
+            raise ConfigError(
+                f"txn.check_urls: expected http://host/ or https://host/, with a path if need be, got {url!r}"
+            )
     level_delays_ms(options.delay.levels)
     store, groups, topics = options.store, options.groups, options.topics
     for low, high, low_name, high_name in (

@@ -94,7 +94,9 @@ class Core:
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
-        self.publisher = Publisher(turn_log, self.producers, self.transactions, self.delays, self.metrics, self.options)
+        self.publisher = Publisher(
+            turn_log, self.producers, self.transactions, self.delays, self.halves, self.metrics, self.options
+        )
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.publisher.store_host = self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)

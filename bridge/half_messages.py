@@ -19,20 +19,25 @@ from typing import Final
 
 from bridge import forms
 from bridge.config import TxnOptions
+from bridge.half_records import CHECK_URL, ID, HalfWish, half_batch, read_half
 from bridge.ledger import Ledger
 from bridge.reading import Later
-from bridge.records import HalfVerdicts, HalvesLooked, HalvesOpen, Record, TopicCreated
-from bridge.topics import QUEUE_ID_BITS, Topics
+from bridge.records import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen, Record, TopicCreated
+from bridge.topics import QUEUE_ID_BITS, Topic, Topics
+from protocol.kafka.record_batch import InvalidBatch, Reason
+from protocol.kafka.record_batch import Record as KafkaRecord
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message, Writer
 from protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from store.entry import Appended, Frame, Promise, Slot, Stored
+from store.entry import Appended, Frame, Promise, Slot, Stamp, Stored
 from store.queue import Queue
 from store.store import Store
 from txn.half import Half, HalfMessages, OpenPage, UnknownHalf, Verdict
+from txn.half_ids import HalfIds
 
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
+IDS_IN_RECORD: Final = 1000
 _OP_PROPERTIES: Final = f"TAGS\x01{OP_TAG}\x02".encode()
 _OP_CODE: Final = tags.hash_code(OP_TAG)
 
@@ -56,6 +61,11 @@ class Halves:
         self._open_max = options.half_max
         self._half_key = self._op_key = -1
         self._store: Store | None = None
+        self.ids = HalfIds()
+        self._ids_max = options.half_ids_max
+        self._immunity_max_ms = options.half_ms
+        self._check_urls = tuple(options.check_urls.split())
+        ledger.own(HalfIdsKnown, self._replay_ids)
         ledger.own(TopicCreated, self._replay_topic)
         ledger.own(HalvesLooked, self._replay_looked)
         ledger.own(HalvesOpen, self._replay_open)
@@ -103,16 +113,52 @@ class Halves:
         self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         return appended
 
+    def check_kafka(self, topic: Topic, wishes: Sequence[HalfWish]) -> None:
+        """Raise what forbids these half messages: InvalidBatch, TooManyHalves."""
+        if len(self.ids) + len(wishes) > self._ids_max:
+            raise TooManyHalves(f"{len(self.ids)} half messages are open; txn.half_ids_max={self._ids_max}")
+        taken = {wish.id for wish in wishes if self.ids.offset_of(topic.name, wish.id) is not None}
+        if taken or len({wish.id for wish in wishes}) < len(wishes):
+            raise InvalidBatch(Reason.INVALID, f"{ID} is taken in topic {topic.name}: {(*sorted(taken)[:3], '')[0]!r}")
+        for wish in wishes:
+            if wish.check_url and not self.may_ask(wish.check_url):
+                raise InvalidBatch(Reason.INVALID, f"{CHECK_URL} {wish.check_url[:200]!r} is none of txn.check_urls")
+
+    def may_ask(self, url: str) -> bool:
+        return url.startswith(self._check_urls) if self._check_urls else False
+
+    def kafka_frame(self, topic: Topic, queue_id: int, record: KafkaRecord, stamp: Stamp) -> Frame:
+        """Give the half message that a Kafka record becomes, to be appended with others of its batch."""
+        body = half_batch(record, topic.name, queue_id)
+        return Frame(self.half_queue, forms.KAFKA, body, 1, record.timestamp_ms, tags.NO_TAG, stamp)
+
+    def prepared_kafka(self, topic: Topic, wish: HalfWish, slot: Slot) -> None:
+        """Follow what was appended of `kafka_frame`, live and at recovery alike."""
+        self._prepared_kafka(topic.name, wish, slot)
+
+    def _prepared_kafka(self, topic: str, wish: HalfWish, slot: Slot) -> None:
+        # Nobody can be asked where no URL is: then it waits for its verdict until it is given up.
+        immunity_ms = wish.immunity_ms if wish.check_url else self._immunity_max_ms
+        self.state.prepared(slot.base_offset, wish.check_url, slot.stored_ms, immunity_ms)
+        self.ids.prepared(slot.base_offset, topic, wish.id)
+
     def end(self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int) -> Promise:
         """Append a verdict that `state.judge` has approved, and what becomes of the message, as one unit."""
         op = Message("", f"{offset},".encode(), _OP_PROPERTIES, born_ms=now_ms, born_host=self.store_host)
         op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, bytes((verdict,)))
         promise = self._ledger.commit([], now_ms, [*frames, op_frame]).promise
-        self.state.decided(offset, verdict)
+        self._decided(offset, verdict)
         return promise
+
+    def _decided(self, offset: int, verdict: Verdict) -> None:
+        self.state.decided(offset, verdict)
+        self.ids.decided(offset)
 
     def given_up_frame(self, message: Message) -> Frame:
         return _frame(self._given_up_queue, self._given_up_writer, message)
+
+    def given_up_kafka_frame(self, half: Stored, stamp: Stamp) -> Frame:
+        return Frame(self._given_up_queue, forms.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
 
     def looked(self, halves: Iterable[Half], now_ms: int) -> None:
         """Take note that these are looked at now."""
@@ -121,11 +167,14 @@ class Halves:
     # -- Replay
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
-        if key == self._half_key:
+        if key == self._half_key and form == forms.KAFKA:
+            half = read_half(frame)
+            self._prepared_kafka(half.topic, half.wish, slot)
+        elif key == self._half_key:
             asker, immunity_ms = wishes_of(rocketmq_message.properties_of(frame))
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         elif key == self._op_key:
-            self.state.decided(int(bytes(rocketmq_message.body_of(frame))[:-1]), Verdict(extra[0]))
+            self._decided(int(bytes(rocketmq_message.body_of(frame))[:-1]), Verdict(extra[0]))
 
     def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
         if record.name == HALF_TOPIC:
@@ -151,11 +200,16 @@ class Halves:
     def _replay_verdicts(self, record: HalfVerdicts, slot: Slot) -> None:
         self.state.restore_verdicts(record.end_offset, zlib.decompress(record.verdicts))
 
+    def _replay_ids(self, record: HalfIdsKnown, slot: Slot) -> None:
+        self.ids.restore(record.ids)
+
     def _snapshot(self) -> Iterable[Record]:
         end_offset, verdicts = self.state.verdicts()
         yield HalfVerdicts(end_offset, zlib.compress(verdicts, 1))
         for page in self.state.snapshot():
             yield HalvesOpen(*page)
+        for rows in self.ids.snapshot(IDS_IN_RECORD):
+            yield HalfIdsKnown(rows)
 
 
 def _first_queue(topics: Topics, name: str) -> Queue:

@@ -7,6 +7,7 @@
     GET  /api/segments          the files of the log         GET    /api/topics/{name}/sums   counts, checksums
                                                              GET    /api/groups, /api/groups/{name}
     /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
+    GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
 `bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from aiohttp import web
 
-from bridge import http_leases, http_sums, http_transactions, http_views
+from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
 from bridge.publish import MessageTooLarge
@@ -129,6 +130,7 @@ class HttpPort:
                 web.get("/api/transactions", self._transactions),
                 web.get("/api/transactions/{id}", self._transaction),
                 web.delete("/api/transactions/{id}", self._abort_transaction),
+                web.post("/api/transactions/{topic}/{id}", self._decide),
             ]
         )
         return application
@@ -235,6 +237,13 @@ class HttpPort:
     async def _abort_transaction(self, request: web.Request) -> web.Response:
         await self._kept(http_transactions.abort(self._broker, request.match_info["id"]))
         return _json({"aborted": request.match_info["id"]})
+
+    async def _decide(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        topic, id = request.match_info["topic"], request.match_info["id"]
+        decided, promise = await half_verdicts.decide_by_id(self._broker, topic, id, body)
+        await self._kept(promise)
+        return _json(decided)
 
     async def _read(self, request: web.Request) -> bytes:
         """Give the body; what goes wrong on its way is the client's fault."""

@@ -1,13 +1,16 @@
 """What the JSON API says about transactions of both families, and how an operator aborts one of Kafka's.
 
-A row for each transactional id of a Kafka producer, then one for each open half message of a RocketMQ producer: at most
-ROWS_MAX of them, the oldest. `age_ms` is since the transaction began; -1: none is open.
+A row for each transactional id of a Kafka producer, then one for each open half message of either family: at most
+ROWS_MAX of them, the oldest. The id of a half message is its topic and what its producer calls it; of a RocketMQ one
+that is not in memory, its offset in the half topic. `age_ms` is since the transaction began; -1: none is open.
 """
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.reading import Later
 from bridge.transactions import Transaction
+from protocol.rocketmq import message, properties
 from store.entry import Promise
 from store.queue import Queue
 from txn.coordinator import State
@@ -30,21 +33,31 @@ def transactions(broker: "Broker") -> list[Json]:
     now_ms = broker.clock.now_ms()
     open_ones = sorted(broker.transactions.coordinator.open, key=lambda each: each.started_ms)
     rows = [_kafka_row(each, now_ms) for each in islice(open_ones, ROWS_MAX)]
-    rows += [_half_row(each, now_ms) for each in islice(broker.halves.state.open(), ROWS_MAX - len(rows))]
+    rows += [_half_row(broker, each, now_ms) for each in islice(broker.halves.state.open(), ROWS_MAX - len(rows))]
     at_rest = (each for each in broker.transactions.coordinator if each.state is not State.ONGOING)
     return rows + [_kafka_row(each, now_ms) for each in islice(at_rest, ROWS_MAX - len(rows))]
 
 
-def _half_row(half: Half, now_ms: int) -> Json:
+def _half_row(broker: "Broker", half: Half, now_ms: int) -> Json:
+    given = broker.halves.ids.id_of(half.offset)
+    waits_for = f"its producer's verdict, asked for in {max(0, half.due_ms - now_ms)} ms"
     return {
-        "kind": "rocketmq",
-        "id": str(half.offset),
+        "kind": "rocketmq" if given is None else "kafka",
+        "id": "/".join(given) if given is not None else _id_of_rocketmq(broker, half.offset),
         "state": "half",
         "age_ms": now_ms - half.stored_ms,
         "producer": half.asker,
         "checks": half.checks,
-        "waits_for": f"its producer's verdict, asked for in {max(0, half.due_ms - now_ms)} ms",
+        "waits_for": waits_for if half.asker else "a verdict",
     }
+
+
+def _id_of_rocketmq(broker: "Broker", offset: int) -> str:
+    found = broker.halves.read(offset)
+    if isinstance(found, Later):
+        return str(offset)
+    raw = message.properties_of(found.frame)
+    return f"{properties.get(raw, properties.REAL_TOPIC)}/{properties.get(raw, properties.UNIQ_KEY)}"
 
 
 def _kafka_row(transaction: Transaction, now_ms: int) -> Json:

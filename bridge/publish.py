@@ -6,18 +6,21 @@
     txn       a batch of a Kafka transaction: its producer must be the newest, and its transaction have the queue
     append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
 
-What asks for a delay: `bridge/wishes.py`. A Kafka batch is opened only if the names of the headers occur in it: one
-search, 0.1 to 0.5 ns a byte, is what the wish costs those who do not have it (a compressed batch is inflated for it;
-the topic config `delay.headers` turns the search off). All of a batch with delayed records is one unit: a parked entry
-for each of these, the rest as a new batch without producer id, and what the producer's window needs.
+What asks for a delay: `bridge/wishes.py`; for a half message of Kafka's: `bridge/half_records.py`. A Kafka batch is
+opened only if the names of these headers occur in it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those
+who do not have it (a compressed batch is inflated for it; the topic config `delay.headers` turns the search off). All
+of a batch with delayed records or half messages is one unit: an entry for each of these, the rest as a new batch
+without producer id, and what the producer's window needs.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from bridge import forms, parked
+from bridge import forms, half_records, parked
 from bridge.config import Options
 from bridge.delays import Delays
+from bridge.half_messages import Halves
+from bridge.half_records import HalfWish
 from bridge.metrics import Metrics
 from bridge.producers import Producers
 from bridge.records import DelayedBatch
@@ -41,7 +44,9 @@ DELAYED_RECORDS_MAX: Final = 1 << 14  # of one batch, at 15 us each; librdkafka'
 
 _DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
 _TIMER_PREFIX: Final = b"TIMER_DEL"
-_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
+_TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
+_HALF_ID: Final = half_records.ID.encode()
+_HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")  # Invariant: not behind the other's.
 _BYTES_AN_UNDERSCORE: Final = 512  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
 _ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG")
@@ -68,6 +73,7 @@ class _Parted(NamedTuple):
 
     now: list[Record]
     later: list[tuple[Wish, Record]]
+    half: list[tuple[HalfWish, Record]]
 
 
 class Published(NamedTuple):
@@ -87,12 +93,13 @@ class Publisher:
         producers: Producers,
         transactions: Transactions,
         delays: Delays,
+        halves: Halves,
         metrics: Metrics,
         options: Options,
     ) -> None:
         self.store_host = NO_HOST
         self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
-        self._transactions = transactions
+        self._transactions, self._halves = transactions, halves
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
@@ -158,40 +165,48 @@ class Publisher:
         Raises for a record that its topic does not take.
         """
         settings = topic.settings
-        if not settings.compact and not self._mentions_timer(batch, header):
+        if not settings.compact and not self._mentions_wish(batch, header):
             return None
         self.opened_bytes += header.record_count * RECORD_COST_BYTES
-        parted = _Parted([], [])
+        parted = _Parted([], [], [])
         wish_of = self._delays.wishes.of_headers
         try:
             for record in record_batch.records(batch, self._inflate_bytes_max):
                 if settings.compact and record.key is None:
                     raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
-                wish = wish_of(record.headers, now_ms) if record.headers and settings.delay_headers else None
-                if wish is None:
-                    parted.now.append(record)
-                else:
+                wish = half = None
+                if record.headers and settings.delay_headers:
+                    wish, half = wish_of(record.headers, now_ms), half_records.wish_of(record.headers)
+                if half is not None:
+                    parted.half.append((half, record))
+                elif wish is not None:
                     parted.later.append((wish, record))
+                else:
+                    parted.now.append(record)
         except InvalidBatch:
             raise
         except ProtocolError as error:
             raise InvalidBatch(Reason.INVALID, str(error)) from error
-        if len(parted.later) > DELAYED_RECORDS_MAX:
+        parked_count = len(parted.later) + len(parted.half)
+        if parked_count > DELAYED_RECORDS_MAX:
             raise InvalidBatch(
-                Reason.TOO_LARGE, f"batch of {len(parted.later)} delayed records; {DELAYED_RECORDS_MAX} are allowed"
+                Reason.TOO_LARGE,
+                f"batch of {parked_count} delayed records and half messages; {DELAYED_RECORDS_MAX} are allowed",
             )
+        if parted.half and header.is_transactional:
+            raise NotSupported("a record of a transaction is no half message")
         if parted.later and header.is_transactional:
             raise NotSupported("a record of a transaction is not delayed")
-        self.opened_bytes += len(parted.later) * _DELAYED_COST_BYTES
-        return parted if parted.later else None
+        self.opened_bytes += parked_count * _DELAYED_COST_BYTES
+        return parted if parked_count else None
 
-    def _mentions_timer(self, batch: Buffer, header: BatchHeader) -> bool:
+    def _mentions_wish(self, batch: Buffer, header: BatchHeader) -> bool:
         if not header.codec:
-            return _has_timer_name(bytes(batch))
+            return _has_wish_name(bytes(batch))
         try:
             inflated = inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
             self.opened_bytes += len(inflated)
-            return _has_timer_name(inflated)
+            return _has_wish_name(inflated)
         except ProtocolError as error:
             self.opened_bytes += self._inflate_bytes_max
             raise InvalidBatch(Reason.INVALID, str(error)) from error
@@ -199,21 +214,43 @@ class Publisher:
     def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: _Parted, now_ms: int) -> Published:
         """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit."""
         queue = topic.queues[queue_id]
-        parked_frames = []
-        for wish, record in parted.later:
-            body = parked.parked_record(record, wish.due_ms, now_ms)
-            extra = parked.extra(queue.key, wish.due_ms)
-            where, stamp = self._delays.queue_of(wish), self._kafka_stamp(0, log_append_time=False)
-            parked_frames.append(Frame(where, forms.KAFKA, body, 1, wish.due_ms, 0, stamp, extra))
+        self._halves.check_kafka(topic, [wish for wish, _ in parted.half])
+        stamp = self._kafka_stamp(0, log_append_time=False)
+        half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
+        parked_frames = [self._parked_record(topic, queue_id, record, wish, now_ms) for wish, record in parted.later]
         others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
         records = []
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
             records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
-        end = self._delays.park([*parked_frames, *others], now_ms, records).promise.end
+        slots, promise = self._delays.park([*half_frames, *parked_frames, *others], now_ms, records)
+        for (half, _), slot in zip(parted.half, slots, strict=False):
+            self._halves.prepared_kafka(topic, half, slot)
         self._metrics.records_in["kafka"] += header.record_count
         self._metrics.bytes_in["kafka"] += header.size
-        return Published(NO_OFFSET, now_ms if topic.settings.log_append_time else -1, Promise(end, queue.durable))
+        return Published(
+            NO_OFFSET, now_ms if topic.settings.log_append_time else -1, Promise(promise.end, queue.durable)
+        )
+
+    def kafka_frame(self, topic: Topic, queue_id: int, record: Record, now_ms: int, *, sent_ms: int) -> Frame:
+        """Give what a single record becomes in its queue, or parked until it is due; a delay counts from `sent_ms`."""
+        wish = None
+        if topic.settings.delay_headers:
+            wish = self._delays.wishes.of_headers(record.headers, sent_ms)
+        if wish is not None and wish.due_ms > now_ms:
+            return self._parked_record(topic, queue_id, record, wish, now_ms)
+        builder = BatchBuilder()
+        builder.append(0, record.timestamp_ms, record.key, record.value, record.headers)
+        return self._kafka_frame(topic, queue_id, builder.finish(0, 0), 1, record.timestamp_ms, now_ms)
+
+    def half_stamp(self) -> Stamp:
+        """Give the stamp of Kafka's half messages: their own timestamps."""
+        return self._kafka_stamp(0, log_append_time=False)
+
+    def _parked_record(self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int) -> Frame:
+        body = parked.parked_record(record, wish.due_ms, now_ms)
+        extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
+        return Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, self.half_stamp(), extra)
 
     def _rest_of(self, topic: Topic, queue_id: int, header: BatchHeader, rest: list[Record], now_ms: int) -> Frame:
         """Make a new batch of the records that are not delayed."""
@@ -339,20 +376,23 @@ class Publisher:
         return Frame(topic.queues[queue_id], forms.ROCKETMQ, record, 1, born_ms, code, _stamp_rocketmq)
 
 
-def _has_timer_name(data: bytes) -> bool:
-    """Tell whether the prefix of the timers' names occurs.
+def _has_wish_name(data: bytes) -> bool:
+    """Tell whether the prefix of the timers' names occurs, or the name of a half message's id.
 
     A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
     while they are few, as they mostly are; where there are many, what is left is searched as a whole.
     """
-    at = data.find(b"_", _UNDERSCORE_AT)
+    at = data.find(b"_", _HALF_UNDERSCORE_AT)
     for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
         if at < 0:
             return False
-        if data.startswith(_TIMER_PREFIX, at - _UNDERSCORE_AT):
+        if data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT)) or data.startswith(
+            _HALF_ID, at - _HALF_UNDERSCORE_AT
+        ):
             return True
         at = data.find(b"_", at + 1)
-    return at >= 0 and data.find(_TIMER_PREFIX, at - _UNDERSCORE_AT) >= 0
+    left = max(0, at - _TIMER_UNDERSCORE_AT)
+    return at >= 0 and (data.find(_TIMER_PREFIX, left) >= 0 or data.find(_HALF_ID, left) >= 0)
 
 
 def _refuse_unknown(found: Mapping[str, str], *, is_half: bool) -> None:

@@ -209,6 +209,12 @@ class HalfVerdicts(_Record, frozen=True, tag=52):
     verdicts: bytes  # a byte each, zlib
 
 
+class HalfIdsKnown(_Record, frozen=True, tag=53):
+    """Only in snapshots: (offset, topic, id, is decided) of half messages that Kafka producers gave ids."""
+
+    ids: Sequence[tuple[int, str, str, bool]]
+
+
 # -- Delay. An id of a timer is 16 bytes: due time u64 | address u64, big-endian.
 
 
@@ -338,6 +344,7 @@ Record = (
     | HalvesLooked
     | HalvesOpen
     | HalfVerdicts
+    | HalfIdsKnown
     | DelayedBatch
     | TimersDelivered
     | TimersCancelled

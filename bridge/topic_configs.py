@@ -93,7 +93,8 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("cleanup.policy", _LIST, "delete", _some_of("delete", "compact"),
          "delete: by the retention limits. compact: accepted; all records are kept."),
     _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
-    _row("delay.headers", _B, "true", _BOOL, "Whether Kafka records are searched for delay headers."),
+    _row("delay.headers", _B, "true", _BOOL,
+         "Whether Kafka records are searched for headers that ask for a delay, or for a half message."),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
     # Shown because applications, Connect and Streams among them, set or read them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),

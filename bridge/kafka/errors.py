@@ -5,6 +5,7 @@ Kafka's clients retry some codes and give up on others, so the choice decides wh
 
 from typing import Final
 
+from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence
 from bridge.publish import NotSupported, ProduceRefused
@@ -54,6 +55,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
     (TransactionLimit, ErrorCode.policy_violation),
     (DelayRefused, ErrorCode.invalid_record),
+    (TooManyHalves, ErrorCode.kafka_storage_error),  # Retriable: room comes with verdicts.
     (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),

@@ -18,15 +18,18 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from bridge import forms
+from bridge import forms, half_verdicts
 from bridge.answers import Answer
+from bridge.callbacks import Callbacks
 from bridge.half_messages import wishes_of
+from bridge.half_records import read_half
 from bridge.publish import MessageTooLarge
 from bridge.reading import Later
 from bridge.rocketmq import membership
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
+from bridge.wishes import DelayRefused
 from protocol.rocketmq import flags, message, properties
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import CheckTransactionRequest, EndTransactionRequest, SendRequest
@@ -174,8 +177,8 @@ def _final(half: Message) -> Message:
 class Checks:
     """Looks at open half messages when they are due: asks a producer, or gives up. Deadlines are wall time."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, broker: "Broker", callbacks: Callbacks) -> None:
+        self._broker, self._callbacks = broker, callbacks
         self._not_before_ms = 0
         self._turn = 0  # Producers of a group are asked in turn.
         self.asked = self.unheard = self.given_up = 0  # Since the start: asked, nobody there to be, in vain.
@@ -193,7 +196,7 @@ class Checks:
         if not due:
             return
         to_read: list[tuple[Half, bool]] = []
-        has_producer = cache(lambda group: any(map(self._takes, self._channels(group))))
+        has_producer = cache(self._can_ask)
         for count, half in enumerate(due):
             is_last = halves.state.is_last_look(half, now_ms)
             if is_last or has_producer(half.asker):
@@ -230,6 +233,9 @@ class Checks:
         else:
             done(found)
 
+    def _can_ask(self, asker: str) -> bool:
+        return "://" in asker or any(map(self._takes, self._channels(asker)))
+
     def _channels(self, group: str) -> "Sequence[RocketMQConnection]":
         return self._broker.rocketmq_members.producer_channels(group)
 
@@ -245,6 +251,9 @@ class Checks:
         return next(filter(self._takes, (*channels[start:], *channels[:start])), None)
 
     def _ask(self, half: Half, stored: Stored) -> None:
+        if stored.form == forms.KAFKA:
+            self._call_back(half, stored)
+            return
         channel = self._producer(half.asker)
         if channel is None:
             self.unheard += 1
@@ -267,12 +276,36 @@ class Checks:
         )
         channel.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(asked)))
 
+    def _call_back(self, half: Half, stored: Stored) -> None:
+        """Ask a Kafka producer over HTTP; what is not allowed any more is not asked."""
+        wish, topic, queue_id, _ = read_half(stored.frame)
+        if not self._callbacks.has_room or not self._broker.halves.may_ask(wish.check_url):
+            self.unheard += 1
+            return
+        self.asked += 1
+        question = {"topic": topic, "id": wish.id, "queue": queue_id, "checks": half.checks + 1}
+
+        def done(verdict: Verdict) -> None:
+            self._read(half, lambda _, found: self._decided(found, verdict))
+
+        self._callbacks.ask(wish.check_url, question, done)
+
+    def _decided(self, stored: Stored, verdict: Verdict) -> None:
+        try:
+            if half_verdicts.decide(self._broker, stored, verdict) is None:
+                log.warning("half message of a topic that is gone offset=%d", stored.base_offset)
+        except DelayRefused as error:
+            log.warning("half message not committed offset=%d reason=%r", stored.base_offset, str(error))
+
     def _give_up(self, half: Half, stored: Stored) -> None:
         """Put it where operators look for those that nobody decided; raises StoreError."""
         broker = self._broker
-        kept = message.decode(stored.frame)
-        kept.properties = properties.join(kept.properties, _checked(half.checks))
-        frame = broker.halves.given_up_frame(kept)
+        if stored.form == forms.KAFKA:
+            frame = broker.halves.given_up_kafka_frame(stored, broker.publisher.half_stamp())
+        else:
+            kept = message.decode(stored.frame)
+            kept.properties = properties.join(kept.properties, _checked(half.checks))
+            frame = broker.halves.given_up_frame(kept)
         broker.halves.end(half.offset, Verdict.GIVEN_UP, [frame], broker.clock.now_ms())
         self.given_up += 1
         self._last_given_up = half

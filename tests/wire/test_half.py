@@ -1,13 +1,22 @@
 """RocketMQ's transactions with the stock Java clients: what is committed is seen once by both families, what is not is
-never seen; whoever is in doubt is asked, another member if need be, and after a kill as well.
+never seen; whoever is in doubt is asked, another member if need be, and after a kill as well. The same for Kafka
+producers, who decide over HTTP, or are asked there.
 """
 
 from __future__ import annotations
 
+import http.client
 import itertools
+import json
+import subprocess
+import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
@@ -156,3 +165,85 @@ def test_killed_between_half_and_commit(broker: Broker, agents: Agents, topic: s
     texts = [each.text for each in Confluent(broker.kafka).read({topic: 3}, WITHIN_S)]
     assert sorted(texts) == ["five", "one", "three"]
     producer.close()
+
+
+# -- Half messages of Kafka producers
+
+
+class Answering(ThreadingHTTPServer):
+    """A producer's callback: says what each id is to become, and remembers who was asked about."""
+
+    daemon_threads = True
+
+    def __init__(self, verdicts: dict[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), AnswerHandler)
+        self.verdicts, self.asked = verdicts, list[str]()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/checks/"
+
+
+class AnswerHandler(BaseHTTPRequestHandler):
+    server: Answering
+
+    def do_POST(self) -> None:
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(question["id"])
+        body = json.dumps({"verdict": self.server.verdicts[question["id"]]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def produce_half(broker: Broker, topic: str, *ids: str, **headers: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0})
+    errors: list[Any] = []
+    for id in ids:
+        sent = [("TRAN_MSG_ID", id), *headers.items()]
+        producer.produce(topic, id.encode(), headers=sent, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(WITHIN_S)
+    assert errors == [None] * len(ids)
+
+
+def decide(broker: Broker, topic: str, id: str, verdict: str) -> int:
+    host, _, port = broker.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request("POST", f"/api/transactions/{topic}/{id}", json.dumps({"verdict": verdict}))
+    return connection.getresponse().status
+
+
+def duolog(broker: Broker, *arguments: str) -> str:
+    command = [sys.executable, "-I", "-m", "bridge", *arguments, "--http", broker.http]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def test_kafka_producer_decides_its_half_messages_over_http(broker: Broker, agents: Agents, topic: str) -> None:
+    produce_half(broker, topic, "order 1", "order/2", "order-3")
+    shown = [line for line in duolog(broker, "txn", "list").splitlines() if topic in line]
+    assert [line.split()[0] for line in shown] == ["kafka"] * 3
+    assert decide(broker, topic, "order-3", "commit") == 200
+    assert decide(broker, topic, "order%2F2", "rollback") == 200
+    assert "committed" in duolog(broker, "txn", "commit", topic, "order 1")
+    broker.kill()
+    broker.start()
+    assert decide(broker, topic, "order-3", "commit") == 200
+    assert decide(broker, topic, "order-3", "rollback") == 409
+    assert decide(broker, topic, "nobody", "commit") == 404
+    expect(broker, agents, topic, "order-3", "order 1")
+
+
+def test_kafka_producer_is_asked_back(agents: Agents, tmp_path: Path) -> None:
+    answering = Answering({"yes": "commit", "no": "rollback", "perhaps": "unknown"})
+    with Broker(tmp_path / "data", BROKER_SETTINGS | {"txn.check_urls": answering.url}) as broker:
+        create_topic(broker.kafka, "asked", 1)
+        produce_half(broker, "asked", "no", "yes", "perhaps", TRAN_MSG_CHECK_URL=answering.url + "orders")
+        eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] == 1, WITHIN_S)
+        expect(broker, agents, "asked", "yes")
+    assert sorted(answering.asked) == ["no", *["perhaps"] * CHECK_MAX, "yes"]
+    answering.shutdown()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from bridge.callbacks import Callbacks
 from bridge.config import Options, TxnOptions
 from bridge.rocketmq.transactions import Checks, _final
 from protocol.rocketmq import message
@@ -51,7 +52,7 @@ class History:
         self.core = ManualCore(OPTIONS, disk, STORE)
         self.core.clock.pass_ms(max(0, now_ms - self.core.clock.now_ms()))
         self.core.is_stalled = True
-        self.checks = Checks(self.core)  # type: ignore[arg-type]
+        self.checks = Checks(self.core, Callbacks(1000))  # type: ignore[arg-type]
         self.core.topic("orders", 2)
 
     def run(self) -> None:

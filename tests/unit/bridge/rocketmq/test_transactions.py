@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge.callbacks import Callbacks
 from bridge.config import Options, TxnOptions
 from bridge.rocketmq.transactions import CHECKS_AT_ONCE, Checks
 from protocol.rocketmq import message, properties
@@ -25,7 +26,7 @@ class Shop(Office):
     def __init__(self, *arguments: Any, **txn: int) -> None:
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         super().__init__(*arguments, options=Options(txn=TxnOptions(**given)))
-        self.checks = Checks(self)
+        self.checks = Checks(self, Callbacks(1000))
         self.topic()
 
     def wait(self, ms: int) -> None:
