@@ -24,12 +24,14 @@ from bridge.positions import Positions
 from bridge.producers import Producers
 from bridge.publish import Publisher
 from bridge.purgatory import Purgatory
+from bridge.rates import Rates
 from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
 from bridge.rocketmq.assignment import RequestModes
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.group_configs import GroupConfigs
+from bridge.rocketmq.key_values import KeyValues
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
 from bridge.rocketmq.popped import Popped
@@ -50,6 +52,7 @@ class Core:
         """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
         self.options = options
         self.metrics = Metrics()
+        self.rates = Rates(self.metrics.totals)
         self.ledger = Ledger()
         self._cluster = _Cluster(self.ledger)
         self.topics = Topics(
@@ -72,6 +75,8 @@ class Core:
             groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
         )
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
+        self.rocketmq_key_values = KeyValues(self.ledger)
+        self.rocketmq_is_write_wiped = False  # A tool asked that no route lets producers write here.
         self.rocketmq_locks = Locks()
         self.rocketmq_resets = Resets()
         self.rocketmq_modes = RequestModes(self.ledger)

@@ -8,6 +8,8 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable
 
+from bridge.rates import Totals
+
 WIRES = ("kafka", "rocketmq")
 
 
@@ -27,6 +29,10 @@ class Metrics:
         self.dead_letters = 0  # and those that it will not
         self.timers = dict.fromkeys(("parked", "delivered", "cancelled", "dropped"), 0)  # delayed messages
         self.gc_pauses = GcPauses()
+
+    def totals(self) -> Totals:
+        """How many messages came in, and how many entries were read."""
+        return Totals(sum(self.records_in.values()), sum(self.frames_out.values()))
 
 
 class GcPauses:

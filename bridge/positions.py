@@ -169,6 +169,11 @@ class Positions:
         self.settle(group, now_ms)
         return self._ledger.commit([PositionsDeleted(group, keys)], now_ms).promise
 
+    def kept(self, group: str) -> list[Record]:
+        """Give records of all positions of a group, to follow its deletion where they are to outlive it."""
+        found = self._groups.get(group)
+        return list(_records_of(group, found)) if found is not None else []
+
     def delete_group(self, group: str, now_ms: int) -> Promise:
         self._collected.pop(group, None)
         return self._ledger.commit([GroupDeleted(group)], now_ms).promise
@@ -227,13 +232,17 @@ class Positions:
 
     def _snapshot(self) -> Iterable[Record]:
         for name, group in self._groups.items():
-            # A record has one commit time, so there is one for each time, and one more for the group's own.
-            by_time: dict[int, list[CommittedPosition]] = {}
-            for key, (offset, leader_epoch, metadata, commit_ms) in group.positions.items():
-                by_time.setdefault(commit_ms, []).append(CommittedPosition(key, offset, leader_epoch, metadata))
-            by_time.setdefault(group.commit_ms, [])
-            for commit_ms, positions in sorted(by_time.items()):
-                yield PositionsCommitted(name, positions, commit_ms)
+            yield from _records_of(name, group)
+
+
+def _records_of(name: str, group: _Group) -> Iterable[Record]:
+    """A record has one commit time, so there is one for each time, and one more for the group's own."""
+    by_time: dict[int, list[CommittedPosition]] = {}
+    for key, (offset, leader_epoch, metadata, commit_ms) in group.positions.items():
+        by_time.setdefault(commit_ms, []).append(CommittedPosition(key, offset, leader_epoch, metadata))
+    by_time.setdefault(group.commit_ms, [])
+    for commit_ms, positions in sorted(by_time.items()):
+        yield PositionsCommitted(name, positions, commit_ms)
 
 
 def _metadata_size(position: Position | None) -> int:

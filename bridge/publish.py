@@ -104,7 +104,7 @@ class Publisher:
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
         self._stamps: dict[tuple[int, bool], Stamp] = {}
-        self._body_bytes_max = options.rocketmq.body_bytes_max
+        self.body_bytes_max = options.rocketmq.body_bytes_max
 
     # -- Kafka
 
@@ -350,9 +350,9 @@ class Publisher:
     def _check_message(self, message: Message, text: str, *, is_half: bool = False) -> dict[str, str] | None:
         """Check size and wishes; gives the properties, parsed, where one of them may ask for a delay."""
         raw = message.properties
-        if len(message.body) > self._body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
+        if len(message.body) > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
             raise MessageTooLarge(
-                f"body of {len(message.body)} bytes, properties of {len(raw)}; allowed are {self._body_bytes_max} and "
+                f"body of {len(message.body)} bytes, properties of {len(raw)}; allowed are {self.body_bytes_max} and "
                 f"{rocketmq_message.PROPERTIES_BYTES_MAX}"
             )
         for mark in _ROCKETMQ_MARKS:

@@ -320,6 +320,17 @@ class RequestModeSet(_Record, frozen=True, tag=63):
     shared_queues: int
 
 
+# -- Name server
+
+
+class KeyValueKept(_Record, frozen=True, tag=68):
+    """What a RocketMQ tool keeps at the name server; None: it is gone."""
+
+    namespace: str
+    key: str
+    value: str | None
+
+
 Record = (
     ClusterNamed
     | TopicCreated
@@ -337,6 +348,7 @@ Record = (
     | PopSettled
     | PopDelayed
     | RequestModeSet
+    | KeyValueKept
     | TransactionalIdSettled
     | TransactionGrew
     | QueueTransactions

@@ -102,8 +102,8 @@ def system_topics(cluster: str, broker: str, delay_levels: int = 18) -> Collecti
     """The topics that RocketMQ clients and tools take for granted, and those where delayed messages wait."""
     return (
         SystemTopic(AUTO_CREATE_TOPIC, AUTO_CREATED_QUEUES_MAX, PERM_READ_WRITE | PERM_INHERIT),
-        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
-        SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT),
+        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),  # Tools measure by sending there.
+        SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),
         SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
         SystemTopic(TRACE_TOPIC, 1, may_produce=True),
         SystemTopic(HALF_TOPIC, 1),
@@ -175,6 +175,7 @@ class Topics:
     ) -> None:
         """`config_defaults`: `topic_configs.broker_defaults`."""
         self.version = 0  # Moves with every change; caches of metadata key on it.
+        self.auto_create = options.auto_create
         self.config_defaults = dict(config_defaults or {})
         topic_configs.check(self.config_defaults)
         self._ledger, self._options = ledger, options
@@ -318,7 +319,7 @@ class Topics:
 
     def auto_create_for_kafka(self, name: str, now_ms: int) -> Topic | None:
         """Create what Metadata asked for; None if topics are not created so or this one not by its name."""
-        if not self._options.auto_create or not names.is_kafka_topic(name) or self._is_reserved(name):
+        if not self.auto_create or not names.is_kafka_topic(name) or self._is_reserved(name):
             return None
         return self.create(name, self._options.queues, {}, now_ms)[0]
 
@@ -339,7 +340,7 @@ class Topics:
 
     def may_auto_create_for_rocketmq(self, name: str) -> bool:
         """Say whether a topic of this name may be made from a template."""
-        may = self._options.auto_create and names.is_rocketmq_topic(name)
+        may = self.auto_create and names.is_rocketmq_topic(name)
         return may and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not self._is_reserved(name)
 
     def _is_reserved(self, name: str) -> bool:

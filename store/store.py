@@ -519,6 +519,27 @@ class Store:
 
         return ColdRead(self.readers, self._frames, queue, start_offset, find_rows)
 
+    def last_stored_ms(self, queue: Queue) -> int:
+        """Return when the last entry was stored; 0 if there is none, or its row is not in memory."""
+        return self.stored_ms_at(queue, queue.end_offset - 1)
+
+    def stored_ms_at(self, queue: Queue, offset: int) -> int:
+        """Return when the entry that covers `offset` was stored; 0 if there is none, or its row is not in memory."""
+        if not queue.start_offset <= offset < queue.end_offset:
+            return 0
+        number = queue.index.find_offset(offset)
+        rows = queue.index.rows(number) if number is not None else None
+        return rows[0][5] if rows else 0
+
+    def first_stored_ms(self) -> int:
+        """Return when the oldest entry that may be read was stored; 0 if there is none, or it is not in memory."""
+        starts = (self.stored_ms_at(queue, queue.start_offset) for queue in self._queues)
+        return min(filter(None, starts), default=0)
+
+    def disk_usage(self) -> tuple[int, int]:
+        """Return (used bytes, total bytes) of the disk."""
+        return self._files.usage()
+
     def find_address(self, position: int, done: Callable[[Address | Failure | None], None]) -> None:
         """Find the record of this address (position of its entry + its index in it), if it may be read.
 

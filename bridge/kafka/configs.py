@@ -143,7 +143,7 @@ def _broker_configs(broker: "Broker") -> Iterator[tuple[Described, ConfigType]]:
         "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": options.store.directory,
         "num.partitions": topics.queues,
-        "auto.create.topics.enable": topics.auto_create,
+        "auto.create.topics.enable": broker.topics.auto_create,
         "delete.topic.enable": True,
         "default.replication.factor": 1,
         "min.insync.replicas": 1,

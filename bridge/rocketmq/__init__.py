@@ -6,7 +6,7 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, assignment, membership, namesrv, offsets, pop, resets
+from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, pop, resets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
@@ -70,6 +70,10 @@ _HANDLERS: dict[Code, Handler] = {
     Code.DELETE_TOPIC_IN_NAMESRV: namesrv.forget_topic,
     Code.GET_KV_CONFIG: namesrv.kept_value,
     Code.GET_KVLIST_BY_NAMESPACE: namesrv.kept_values,
+    Code.PUT_KV_CONFIG: namesrv.keep_value,
+    Code.DELETE_KV_CONFIG: namesrv.delete_value,
+    Code.WIPE_WRITE_PERM_OF_BROKER: namesrv.wipe_write_perm,
+    Code.ADD_WRITE_PERM_OF_BROKER: namesrv.add_write_perm,
     Code.GET_NAMESRV_CONFIG: namesrv.namesrv_config,
     # -- Topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
@@ -83,8 +87,26 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_CONSUME_STATS: admin.consume_stats,
     Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
     Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: admin.update_topics,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin.update_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+    # -- What tools look at
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: inspect.groups_of_topic,
+    Code.QUERY_TOPICS_BY_CONSUMER: inspect.topics_of_group,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: inspect.subscription_of_group,
+    Code.GET_BROKER_CONSUME_STATS: inspect.stats_of_groups,
+    Code.GET_ALL_PRODUCER_INFO: inspect.producers,
+    Code.GET_CONSUMER_RUNNING_INFO: inspect.running_info,
+    Code.CONSUME_MESSAGE_DIRECTLY: inspect.consume_directly,
+    Code.VIEW_BROKER_STATS_DATA: inspect.stats_data,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: inspect.system_topics,
+    Code.QUERY_CONSUME_QUEUE: inspect.consume_queue,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: inspect.clean,
+    Code.CLEAN_UNUSED_TOPIC: inspect.clean,
+    Code.DELETE_EXPIRED_COMMITLOG: inspect.clean,
     # -- The broker
     Code.GET_BROKER_CONFIG: admin.broker_config,
+    Code.UPDATE_BROKER_CONFIG: admin.update_broker_config,
     Code.GET_BROKER_RUNTIME_INFO: admin.broker_runtime,
 }
 

@@ -1,22 +1,27 @@
 """What clients and tools ask about topics, groups and the broker, and change of them.
 
-    topics   UPDATE_AND_CREATE_TOPIC (17), DELETE_TOPIC_IN_BROKER (215), GET_ALL_TOPIC_CONFIG (21),
+    topics   UPDATE_AND_CREATE_TOPIC (17) and ..._LIST (18), DELETE_TOPIC_IN_BROKER (215), GET_ALL_TOPIC_CONFIG (21),
              GET_TOPIC_CONFIG (351), GET_TOPIC_STATS_INFO (202)
-    groups   UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201),
-             GET_SUBSCRIPTIONGROUP_CONFIG (352), GET_CONSUME_STATS (208), GET_CONSUMER_CONNECTION_LIST (203),
-             GET_PRODUCER_CONNECTION_LIST (204)
-    broker   GET_BROKER_CONFIG (26), GET_BROKER_RUNTIME_INFO (28)
+    groups   UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) and ..._LIST (225), DELETE_SUBSCRIPTIONGROUP (207),
+             GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), GET_SUBSCRIPTIONGROUP_CONFIG (352), GET_CONSUME_STATS (208),
+             GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204)
+    broker   GET_BROKER_CONFIG (26), UPDATE_BROKER_CONFIG (25), GET_BROKER_RUNTIME_INFO (28)
 
 Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerProcessor.java.
 """
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
+from bridge.config import HOUR_MS
+from bridge.records import GroupDeleted
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.members import Client
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
+from protocol.errors import ProtocolError
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import fastjson
 from protocol.rocketmq.bodies import (
@@ -24,12 +29,14 @@ from protocol.rocketmq.bodies import (
     ConsumerConnection,
     ConsumeStats,
     DataVersion,
+    GroupConfigList,
     KVTable,
     OffsetWrapper,
     ProducerConnection,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
+    TopicConfigList,
     TopicConfigTable,
     TopicOffset,
     TopicStatsTable,
@@ -37,18 +44,28 @@ from protocol.rocketmq.bodies import (
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue, QueueTable
 from protocol.rocketmq.flags import PERM_INHERIT, PERM_READ_WRITE
-from protocol.rocketmq.headers import ConsumerGroupRequest, CreateTopicRequest, GroupRequest, TopicRequest
-from protocol.rocketmq.names import check_group, check_topic, is_system_topic
+from protocol.rocketmq.headers import (
+    ConsumerGroupRequest,
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    GroupRequest,
+    TopicRequest,
+)
+from protocol.rocketmq.names import SYSTEM_GROUPS, check_group, check_topic, is_system_topic
 from protocol.rocketmq.remoting import LANGUAGES, VERSION, RemotingCommand
+from store.entry import Promise
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
 GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
+PROPERTIES_BYTES_MAX: Final = 64 << 10
 
 _NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
 _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
+
+log = logging.getLogger("bridge")
 
 
 # -- Topics
@@ -60,20 +77,35 @@ def update_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
     A queue is read and written or not there at all, so the greater of the two numbers counts.
     """
     request = CreateTopicRequest.parse(command.ext)
+    queue_count = max(request.read_queue_nums, request.write_queue_nums)
+    return answer(command, promise=_update(broker, request.topic, queue_count, request.perm))
+
+
+def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Create or change several topics, one after the other; what came before one that is refused stays."""
+    promise = broker.ledger.barrier()
+    for config in read_body(command, TopicConfigList).topic_config_list:
+        queue_count = max(config.read_queue_nums, config.write_queue_nums)
+        promise = _update(broker, config.topic_name, queue_count, config.perm)
+    return answer(command, promise=promise)
+
+
+def _update(broker: "Broker", name: str, queue_count: int, perm: int) -> Promise:
     topics, now_ms = broker.topics, broker.clock.now_ms()
-    check_topic(request.topic)
-    topic = topics.by_rocketmq_name(request.topic)
-    if is_system_topic(request.topic) or (topic is not None and not topic.may_produce):
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{request.topic}] is conflict with system topic.")
-    queue_count, perm = max(request.read_queue_nums, request.write_queue_nums), request.perm & _PERMS
+    check_topic(name)
+    topic = topics.by_rocketmq_name(name)
+    is_ours = topic is not None and not (topic.may_produce and topic.is_listed)
+    if is_system_topic(name) or is_ours:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+    perm &= _PERMS
     if topic is None:
-        return answer(command, promise=topics.create(request.topic, queue_count, {}, now_ms, perm=perm)[1])
+        return topics.create(name, queue_count, {}, now_ms, perm=perm)[1]
     promise = broker.ledger.barrier()
     if queue_count != topic.queue_count:
         promise = topics.add_queues(topic, queue_count, now_ms)
     if perm != topic.perm:
         promise = topics.permit(topic, perm, now_ms)
-    return answer(command, promise=promise)
+    return promise
 
 
 def delete_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -100,7 +132,9 @@ def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: Rem
     topic = _topic(broker, TopicRequest.parse(command.ext).topic)
     rows = {
         _message_queue(broker, topic, queue_id): TopicOffset(
-            min_offset=queue.start_offset, max_offset=broker.isolation.stable_end(queue), last_update_timestamp=0
+            min_offset=queue.start_offset,
+            max_offset=broker.isolation.stable_end(queue),
+            last_update_timestamp=broker.store.last_stored_ms(queue),
         )
         for queue_id, queue in enumerate(topic.queues)
     }
@@ -127,12 +161,17 @@ def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueu
 
 
 def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    if len(command.body) > GROUP_CONFIG_BYTES_MAX:
-        remark = f"group config of {len(command.body)} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     config = read_body(command, SubscriptionGroupConfig)
-    check_group(config.group_name)
+    _check_group_config(config)
     return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))
+
+
+def _check_group_config(config: SubscriptionGroupConfig) -> None:
+    check_group(config.group_name)
+    size = len(fastjson.write(config))
+    if size > GROUP_CONFIG_BYTES_MAX:
+        remark = f"group config of {size} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -151,13 +190,39 @@ def group_configs(broker: "Broker", connection: "RocketMQConnection", command: R
     return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
 
 
+def update_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Configure several groups, one after the other; what came before one that is refused stays."""
+    configs = read_body(command, GroupConfigList).group_config_list
+    promise = broker.ledger.barrier()
+    for config in configs:
+        _check_group_config(config)
+    for config in configs:
+        promise = broker.rocketmq_groups.configure(config, broker.clock.now_ms())
+    return answer(command, promise=promise)
+
+
+def delete_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Forget a group's config, and its positions if that is wished. One that is not there is deleted, too."""
+    request = DeleteGroupRequest.parse(command.ext)
+    if request.group_name in SYSTEM_GROUPS:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{request.group_name} is a group of the system's own")
+    group, now_ms = group_of_rocketmq(request.group_name), broker.clock.now_ms()
+    broker.positions.settle(group, now_ms)
+    kept = [] if request.clean_offset else broker.positions.kept(group)
+    return answer(command, promise=broker.ledger.commit([GroupDeleted(group), *kept], now_ms).promise)
+
+
 def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Say how far the group is, in one topic or in all where it has positions."""
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
+    return answer(command, body=stats_of(broker, name, command.ext.get("topic")), promise=broker.ledger.barrier())
+
+
+def stats_of(broker: "Broker", name: str, asked: str | None) -> ConsumeStats:
+    """Give how far a group is, in one topic or in all where it has positions."""
     group = group_of_rocketmq(name)
     broker.positions.settle(group, broker.clock.now_ms())
     positions = broker.positions.all_of(group)
-    asked = command.ext.get("topic")
     numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in positions)
     found = [broker.topics.by_rocketmq_name(asked)] if asked else map(broker.topics.by_number, numbers)
     rows = {}
@@ -169,9 +234,9 @@ def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: R
                 broker_offset=broker.isolation.stable_end(queue),
                 consumer_offset=offset,
                 pull_offset=offset,
-                last_timestamp=0,
+                last_timestamp=broker.store.stored_ms_at(queue, offset - 1),
             )
-    return answer(command, body=ConsumeStats(offset_table=QueueTable(rows)), promise=broker.ledger.barrier())
+    return ConsumeStats(offset_table=QueueTable(rows))
 
 
 def consumer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -219,38 +284,92 @@ def broker_config(broker: "Broker", connection: "RocketMQConnection", command: R
         "brokerIP1": host,
         "listenPort": str(port),
         "brokerPermission": str(PERM_READ_WRITE),
-        "autoCreateTopicEnable": str(options.topics.auto_create).lower(),
+        "autoCreateTopicEnable": str(broker.topics.auto_create).lower(),
         "autoCreateSubscriptionGroup": "true",
+        "enablePropertyFilter": "true",
+        "traceTopicEnable": "true",
         "flushDiskType": "SYNC_FLUSH" if options.store.flush == "sync" else "ASYNC_FLUSH",
         "storePathRootDir": options.store.directory,
-        "maxMessageSize": str(options.rocketmq.body_bytes_max),
+        "maxMessageSize": str(broker.publisher.body_bytes_max),
+        "fileReservedTime": str(options.retention.ms // HOUR_MS),
     }
     version = fastjson.write(DataVersion()).decode()
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
     return answer(command, ext={"version": version}, body=body)
 
 
+def update_broker_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Change what may change while the broker runs, until it ends: its file says what it begins with."""
+    asked = _read_properties(command)
+    if not asked or asked.keys() - _CHANGES.keys():
+        names = ", ".join(sorted(asked.keys() - _CHANGES.keys()))[:500]
+        remark = f"cannot be changed while the broker runs: {names}; what can: {', '.join(_CHANGES)}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    changes = [_CHANGES[name](broker, value) for name, value in asked.items()]
+    for change in changes:
+        change()
+    for name, value in asked.items():
+        log.info("setting changed until the broker ends name=%s value=%s", name, value)
+    return answer(command)
+
+
+def _read_properties(command: RemotingCommand) -> dict[str, str]:
+    """Read the body as java.util.Properties writes it, as far as settings need: a line each, # for comments."""
+    assert isinstance(command.body, memoryview), "a request that was decoded"
+    if len(command.body) > PROPERTIES_BYTES_MAX:
+        raise ProtocolError(f"properties of {len(command.body)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
+    lines = str(command.body, "utf-8", "replace").splitlines()
+    pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _change_auto_create(broker: "Broker", value: str) -> Callable[[], None]:
+    if value.lower() not in ("true", "false"):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"autoCreateTopicEnable: true or false, got {value[:80]!r}")
+    return lambda: setattr(broker.topics, "auto_create", value.lower() == "true")
+
+
+def _change_body_bytes(broker: "Broker", value: str) -> Callable[[], None]:
+    most = broker.options.rocketmq.frame_bytes_max
+    if not value.isdecimal() or not 0 < int(value) <= most:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"maxMessageSize: 1 to {most}, got {value[:80]!r}")
+    return lambda: setattr(broker.publisher, "body_bytes_max", int(value))
+
+
+# What makes a change of a value, once all that are asked for are found to be good.
+_CHANGES: Final[dict[str, Callable[["Broker", str], Callable[[], None]]]] = {
+    "autoCreateTopicEnable": _change_auto_create,
+    "maxMessageSize": _change_body_bytes,
+}
+
+
 def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Give the keys without which tools fail, and what there is to say."""
-    metrics, store = broker.metrics, broker.store
-    rates = ("putTps", "getTotalTps", "getFoundTps", "getMissTps", "getTransferredTps")
+    metrics, store, now_ms, mono_ms = broker.metrics, broker.store, broker.clock.now_ms(), broker.clock.mono_ms()
+    written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in broker.rates.per_second(mono_ms))
+    used, total = store.disk_usage()
     table = {
         "brokerVersionDesc": "V5_3_3",
         "brokerVersion": str(VERSION),
         "brokerActive": "true",
-        "bootTimestamp": str(broker.clock.now_ms() - broker.clock.mono_ms() + broker.started_mono_ms),
-        "runtime": f"[ {(broker.clock.mono_ms() - broker.started_mono_ms) // 1000} seconds ]",
+        "bootTimestamp": str(now_ms - mono_ms + broker.started_mono_ms),
+        "runtime": f"[ {(mono_ms - broker.started_mono_ms) // 1000} seconds ]",
         "msgPutTotalTodayMorning": "0",
         "msgPutTotalYesterdayMorning": "0",
         "msgPutTotalTodayNow": str(sum(metrics.records_in.values())),
         "msgGetTotalTodayMorning": "0",
         "msgGetTotalYesterdayMorning": "0",
         "msgGetTotalTodayNow": str(sum(metrics.frames_out.values())),
+        "putTps": written,
+        "getTotalTps": read,
+        "getFoundTps": read,
+        "getMissTps": _NO_RATE,
+        "getTransferredTps": read,
         "commitLogMinOffset": str(next(iter(store.segments())).start),
         "commitLogMaxOffset": str(store.next_position),
-        "commitLogDiskRatio": "0.0",
-        "consumeQueueDiskRatio": "0.0",
-        "earliestMessageTimeStamp": "-1",
+        "commitLogDiskRatio": f"{used / max(total, 1):.4f}",
+        "consumeQueueDiskRatio": f"{used / max(total, 1):.4f}",
+        "earliestMessageTimeStamp": str(store.first_stored_ms() or now_ms),
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
         "sendThreadPoolQueueSize": "0",
@@ -261,5 +380,5 @@ def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: 
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "queryThreadPoolQueueHeadWaitTimeMills": "0",
         "remainHowManyDataToFlush": f"{store.next_position - store.durable} B",
-    } | dict.fromkeys(rates, _NO_RATE)
+    }
     return answer(command, body=KVTable(table=table))

@@ -9,6 +9,7 @@ from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
 from bridge.rocketmq.group_configs import TooManyGroups
+from bridge.rocketmq.key_values import TooManyValues
 from bridge.rocketmq.members import TooManyMembers
 from bridge.rocketmq.popped import TooManyPopped
 from bridge.topic_configs import InvalidConfig
@@ -53,6 +54,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (TooManyPopped, ResponseCode.POLLING_FULL),  # A consumer pops again after a while.
     (TooManyGroups, ResponseCode.SYSTEM_ERROR),
     (TooManyPositions, ResponseCode.SYSTEM_ERROR),
+    (TooManyValues, ResponseCode.SYSTEM_ERROR),
     (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     (IllegalName, ResponseCode.INVALID_PARAMETER),

@@ -1,7 +1,7 @@
-"""The name server: routes (105), the cluster (106), lists of topics (206, 224, 304), and little else.
+"""The name server: routes (105), the cluster (106), lists of topics (206, 224, 304), what tools keep (100 to 102, 219).
 
-Routes are the broker's own topics, at once and all in one place: one cluster, one broker, id 0. What a name server of
-a cluster keeps for others (configs of tools, registrations) it does not keep; asking for them finds nothing.
+Routes are the broker's own topics, at once and all in one place: one cluster, one broker, id 0. Other brokers cannot
+register here; a fleet has name servers of its own, and this broker joins them (`fleet.py`).
 Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoManager.java.
 """
 
@@ -12,10 +12,17 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.topics import AUTO_CREATED_QUEUES_MAX
 from protocol.names import is_rocketmq_group
-from protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from protocol.rocketmq.bodies import BrokerData, ClusterInfo, KVTable, QueueData, TopicList, TopicRouteData
 from protocol.rocketmq.codes import ResponseCode
-from protocol.rocketmq.flags import PERM_READ_WRITE
-from protocol.rocketmq.headers import ClusterRequest, KeyValueRequest, TopicRequest
+from protocol.rocketmq.flags import PERM_READ_WRITE, PERM_WRITE
+from protocol.rocketmq.headers import (
+    BrokerNameRequest,
+    ClusterRequest,
+    KeyValueRequest,
+    NamespaceRequest,
+    PutKeyValueRequest,
+    TopicRequest,
+)
 from protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from protocol.rocketmq.remoting import RemotingCommand
 
@@ -36,12 +43,14 @@ def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingC
     queue_count, perm = 0, PERM_READ_WRITE
     if topic is None:
         queue_count = _expected_queues(broker, connection, name)
-    elif name != AUTO_CREATE_TOPIC or options.topics.auto_create:
+    elif name != AUTO_CREATE_TOPIC or broker.topics.auto_create:
         # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
         queue_count, perm = topic.queue_count, topic.perm
     if not queue_count:
         remark = f"No topic route info in name server for the topic: {name[:300]}"
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if broker.rocketmq_is_write_wiped:
+        perm &= ~PERM_WRITE
     queues = QueueData(
         broker_name=options.rocketmq.broker, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
     )
@@ -116,15 +125,64 @@ def forget_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
 
 
 def kept_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """GET_KV_CONFIG: nothing is kept here for tools."""
+    """GET_KV_CONFIG."""
     request = KeyValueRequest.parse(command.ext)
-    remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
-    raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+    value = broker.rocketmq_key_values.all_of(request.namespace).get(request.key)
+    if value is None:
+        remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+    return answer(command, ext={"value": value}, promise=broker.ledger.barrier())
 
 
 def kept_values(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """GET_KVLIST_BY_NAMESPACE."""
-    raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {command.ext.get('namespace', '')[:200]}")
+    namespace = NamespaceRequest.parse(command.ext).namespace
+    values = broker.rocketmq_key_values.all_of(namespace)
+    if not values:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:200]}")
+    return answer(command, body=KVTable(table=dict(values)), promise=broker.ledger.barrier())
+
+
+def keep_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """PUT_KV_CONFIG."""
+    request = PutKeyValueRequest.parse(command.ext)
+    now_ms = broker.clock.now_ms()
+    return answer(
+        command, promise=broker.rocketmq_key_values.put(request.namespace, request.key, request.value, now_ms)
+    )
+
+
+def delete_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """DELETE_KV_CONFIG; one that is not there is deleted, too."""
+    request = KeyValueRequest.parse(command.ext)
+    if request.key not in broker.rocketmq_key_values.all_of(request.namespace):
+        return answer(command, promise=broker.ledger.barrier())
+    now_ms = broker.clock.now_ms()
+    return answer(command, promise=broker.rocketmq_key_values.delete(request.namespace, request.key, now_ms))
+
+
+# -- The name server itself
+
+
+def wipe_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """WIPE_WRITE_PERM_OF_BROKER: producers learn within their 30 s that no queue here is to be written to.
+
+    For as long as the process lives, as with a name server of Java; what is sent all the same is taken.
+    """
+    return answer(command, ext={"wipeTopicCount": str(_set_write_wiped(broker, command, is_wiped=True))})
+
+
+def add_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """ADD_WRITE_PERM_OF_BROKER."""
+    return answer(command, ext={"addTopicCount": str(_set_write_wiped(broker, command, is_wiped=False))})
+
+
+def _set_write_wiped(broker: "Broker", command: RemotingCommand, *, is_wiped: bool) -> int:
+    """Give how many topics that changed."""
+    if BrokerNameRequest.parse(command.ext).broker_name != broker.options.rocketmq.broker:
+        return 0
+    is_changed, broker.rocketmq_is_write_wiped = broker.rocketmq_is_write_wiped is not is_wiped, is_wiped
+    return sum(topic.perm & PERM_WRITE > 0 for topic in broker.topics.all()) if is_changed else 0
 
 
 def namesrv_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:

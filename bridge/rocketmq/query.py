@@ -46,6 +46,9 @@ class Found(NamedTuple):
 
     stored_ms: int
     record: Buffer
+    queue_key: int
+    base_offset: int
+    producer_id: int | None = None  # of the Kafka producer in whose transaction it was sent
 
 
 def query_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
@@ -63,7 +66,7 @@ def query_message(broker: "Broker", connection: "RocketMQConnection", command: R
         _matcher(topic, request.key.encode(), broker.reader.store_host, inflate_bytes_max),
     )
     connection.unanswered += 1
-    where = [(queue, queue.visible_end) for queue in topic.queues]
+    where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
     broker.store.search(where, search, partial(_searched, broker, connection, command))
 
 
@@ -83,11 +86,12 @@ def _searched(
 def _answer(broker: "Broker", command: RemotingCommand, found: Search[Found] | Failure) -> Answer:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
-    if not found.found:
+    seen = [each for each in found.found if not _is_aborted(broker, each)]
+    newest = sorted(seen, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
+    if not newest:
         if found.is_complete:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
         raise Refused(ResponseCode.SYSTEM_BUSY, _NOT_YET)
-    newest = sorted(found.found, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
     records: list[Buffer] = []
     for each in newest:
         if records and sum(map(len, records)) + len(each.record) > BYTES_MAX:
@@ -97,6 +101,13 @@ def _answer(broker: "Broker", command: RemotingCommand, found: Search[Found] | F
         index_last_update_timestamp=newest[0].stored_ms, index_last_update_phyoffset=broker.store.written
     )
     return answer(command, ext=header.to_ext(), body=records)
+
+
+def _is_aborted(broker: "Broker", found: Found) -> bool:
+    isolation = broker.isolation.get(found.queue_key)
+    if isolation is None or found.producer_id is None:
+        return False
+    return isolation.is_aborted(found.producer_id, found.base_offset)
 
 
 # -- Keys of entries; called in the thread for searches
@@ -131,8 +142,9 @@ def _matcher(
         try:
             if entry.form == forms.ROCKETMQ:
                 has_key = key in _keys_in(properties_of(entry.frame))
-                return [Found(entry.stored_ms, entry.frame)] if has_key else []
-            if record_batch.read_header(entry.frame).is_control:
+                return [Found(entry.stored_ms, entry.frame, queue.key, entry.base_offset)] if has_key else []
+            header = record_batch.read_header(entry.frame)
+            if header.is_control:
                 return []
             records = [
                 record
@@ -143,6 +155,10 @@ def _matcher(
             return []
         del records[:-MESSAGES_MAX]
         place = Place(name, queue.queue_id, entry.base_offset, entry.position, entry.stored_ms, store_host)
-        return [Found(entry.stored_ms, record) for record in reversed(convert.rocketmq_records(records, place))]
+        producer_id = header.producer_id if header.is_transactional else None
+        return [
+            Found(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)
+            for record in reversed(convert.rocketmq_records(records, place))
+        ]
 
     return matches

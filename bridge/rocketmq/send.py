@@ -133,7 +133,7 @@ def _batched(
 
     Of the properties of the whole only WAIT counts, and no wish may stand there.
     """
-    body, bytes_max = command.body, broker.options.rocketmq.body_bytes_max
+    body, bytes_max = command.body, broker.publisher.body_bytes_max
     assert isinstance(body, memoryview), "decoded from a frame"
     if len(body) > bytes_max:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(body)} bytes; {bytes_max} are allowed")

@@ -323,3 +323,83 @@ class ConsumerStatus(Body):
 
     message_queue_table: QueueTable[Int64] = msgspec.field(default_factory=lambda: QueueTable({}))
     consumer_table: dict[str, QueueTable[Int64]] = {}
+
+
+# -- What tools ask for
+
+
+class TopicConfigList(Body):
+    """UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
+class GroupConfigList(Body):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig] = []
+
+
+class ConsumeStatsList(Body):
+    """GET_BROKER_CONSUME_STATS: for each group a map of one entry, its name and what it consumes."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]]
+    broker_addr: str
+    total_diff: Int64
+    total_inflight_diff: Int64 = 0
+
+
+class ProducerState(Body):
+    client_id: str
+    remote_ip: str = msgspec.field(name="remoteIP")
+    language: str
+    version: Int64
+    last_update_timestamp: Int64
+
+
+class ProducerTable(Body):
+    """GET_ALL_PRODUCER_INFO: by group."""
+
+    data: dict[str, list[ProducerState]]
+
+
+class StatsItem(Body):
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class StatsData(Body):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: StatsItem
+    stats_hour: StatsItem
+    stats_day: StatsItem
+
+
+class ConsumeQueueRow(Body):
+    physic_offset: Int64
+    physic_size: Int64
+    tags_code: Int64
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = True
+    msg: str | None = None
+
+
+class ConsumeQueueData(Body):
+    """QUERY_CONSUME_QUEUE."""
+
+    queue_data: list[ConsumeQueueRow]
+    max_queue_index: Int64
+    min_queue_index: Int64
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+class GroupSubscription(Body):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None

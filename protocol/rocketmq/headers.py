@@ -395,11 +395,73 @@ class ClusterRequest(Header):
     cluster: str
 
 
+class DeleteGroupRequest(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class GroupTopicRequest(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+
+
+class StatsRequest(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class ConsumeQueueRequest(Header):
+    """QUERY_CONSUME_QUEUE; `index` is an offset of the queue."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class ConsumerRequest(Header):
+    """GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY: one member of a group."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str | None = None
+
+
+# -- Name server
+
+
+class BrokerNameRequest(Header):
+    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
 class KeyValueRequest(Header):
-    """GET_KV_CONFIG."""
+    """GET_KV_CONFIG, DELETE_KV_CONFIG."""
 
     namespace: str
     key: str
+
+
+class PutKeyValueRequest(Header):
+    """PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class NamespaceRequest(Header):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
 
 
 # -- By code
@@ -443,6 +505,17 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupRequest,
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterRequest,
     RequestCode.GET_KV_CONFIG: KeyValueRequest,
+    RequestCode.DELETE_KV_CONFIG: KeyValueRequest,
+    RequestCode.PUT_KV_CONFIG: PutKeyValueRequest,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: NamespaceRequest,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: BrokerNameRequest,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameRequest,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteGroupRequest,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicRequest,
+    RequestCode.VIEW_BROKER_STATS_DATA: StatsRequest,
+    RequestCode.QUERY_CONSUME_QUEUE: ConsumeQueueRequest,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: ConsumerRequest,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumerRequest,
 }
 """The header of each request that has one of the classes above."""
 

@@ -123,6 +123,11 @@ class Agents:
         options = [f"-Drocketmq.serialize.type={form}", f"-Duser.home={self._home}"]
         return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, f"-{header}")
 
+    def admin(self) -> Agent:
+        """RocketMQ's admin command line."""
+        options = [f"-Duser.home={self._home}", f"-Drocketmq.client.logRoot={self._home}"]
+        return self._agent("rocketmq-tools-5.5", "AdminAgent", "AdminAgent.java", options)
+
     def close(self) -> None:
         for agent in self._running.values():
             agent.close()

@@ -325,10 +325,11 @@ final class RocketmqAgent {
     private static synchronized DefaultMQProducer producer(JsonObject args) throws Exception {
         String namesrv = args.get("namesrv").getAsString();
         String codec = Agent.text(args, "compress", "none");
-        String key = namesrv + " " + codec;
+        boolean trace = Agent.flag(args, "trace");
+        String key = namesrv + " " + codec + (trace ? " trace" : "");
         if (!PRODUCERS.containsKey(key)) {
             System.setProperty("rocketmq.message.compressType", codec.equals("none") ? "ZLIB" : codec.toUpperCase());
-            DefaultMQProducer producer = new DefaultMQProducer(unique("producer"));
+            DefaultMQProducer producer = new DefaultMQProducer(unique("producer"), null, trace, null);
             producer.setInstanceName(unique("producer"));
             producer.setNamesrvAddr(namesrv);
             producer.setSendMsgTimeout(10_000);

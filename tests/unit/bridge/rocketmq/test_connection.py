@@ -15,8 +15,7 @@ from tests.unit.bridge.rocketmq.office import Office
 
 # Features that are not there: a client that asks for them must hear so.
 ABSENT = (
-    RequestCode.PEEK_MESSAGE,
-    RequestCode.PUT_KV_CONFIG, RequestCode.REGISTER_BROKER,
+    RequestCode.PEEK_MESSAGE, RequestCode.REGISTER_BROKER,
 )  # fmt: skip
 
 

@@ -1,0 +1,303 @@
+"""What tools look at: who is there, who reads what, how much, and what the index says.
+
+    groups     QUERY_TOPIC_CONSUME_BY_WHO (300), QUERY_TOPICS_BY_CONSUMER (343), QUERY_SUBSCRIPTION_BY_CONSUMER (345),
+               GET_BROKER_CONSUME_STATS (317)
+    producers  GET_ALL_PRODUCER_INFO (328)
+    members    GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309): asked of the member itself
+    topics     VIEW_BROKER_STATS_DATA (315), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305), QUERY_CONSUME_QUEUE (321)
+    files      CLEAN_EXPIRED_CONSUMEQUEUE (306), CLEAN_UNUSED_TOPIC (316), DELETE_EXPIRED_COMMITLOG (329): retention's
+               own work, so there is never anything to do
+
+How much was sent to a topic in a time is read off the index, which has the store time of each entry. How much a group
+read is not kept. Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bridge.answers import Answer
+from bridge.reading import Later, Records
+from bridge.rocketmq import admin
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.topics import QUEUE_ID_BITS, Topic
+from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.rocketmq.bodies import (
+    ConsumeQueueData,
+    ConsumeQueueRow,
+    ConsumeStatsList,
+    GroupList,
+    GroupSubscription,
+    ProducerState,
+    ProducerTable,
+    StatsData,
+    StatsItem,
+    TopicList,
+)
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.headers import (
+    ConsumeQueueRequest,
+    ConsumerRequest,
+    GroupRequest,
+    GroupTopicRequest,
+    StatsRequest,
+    TopicRequest,
+)
+from protocol.rocketmq.message_id import parse_message_id
+from protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
+from store.entry import Buffer, Stored
+from store.errors import StoreError
+from store.readers import ColdRead
+from store.store import Address
+from store.workers import Failure
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+CALL_MS: Final = 5_000  # A member's answer; tools wait as long.
+ROWS_MAX: Final = 64  # of QUERY_CONSUME_QUEUE
+ROWS_BYTES_MAX: Final = 64 << 20
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+
+_TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+_BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+
+
+# -- Groups
+
+
+def groups_of_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    found = set[str]()
+    if topic is not None:
+        found |= {
+            rocketmq_group(group)
+            for group in broker.positions.groups()
+            if any(key >> QUEUE_ID_BITS == topic.number for key in broker.positions.all_of(group))
+        }
+        found |= {
+            name
+            for name, group in broker.rocketmq_members.consumers.items()
+            if topic.rocketmq_name in group.subscriptions
+        }
+    return answer(command, body=GroupList(group_list=sorted(found)), promise=broker.ledger.barrier())
+
+
+def topics_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = GroupRequest.parse(command.ext).group
+    numbers = {key >> QUEUE_ID_BITS for key in broker.positions.all_of(group_of_rocketmq(name))}
+    topics = {topic.rocketmq_name for topic in map(broker.topics.by_number, numbers) if topic is not None}
+    topics |= (broker.rocketmq_members.subscriptions(name) or {}).keys()
+    return answer(command, body=TopicList(topic_list=sorted(topics)), promise=broker.ledger.barrier())
+
+
+def subscription_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = GroupTopicRequest.parse(command.ext)
+    found = (broker.rocketmq_members.subscriptions(request.group) or {}).get(request.topic)
+    return answer(command, body=GroupSubscription(group=request.group, topic=request.topic, subscription_data=found))
+
+
+def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """How far every group is, in all topics where it has positions."""
+    found, total = [], 0
+    for config in list(broker.rocketmq_groups.all()):
+        stats = admin.stats_of(broker, config.group_name, None)
+        if stats.offset_table.rows:
+            found.append({config.group_name: [stats]})
+            total += sum(row.broker_offset - row.consumer_offset for row in stats.offset_table.rows.values())
+    host, port = broker.rocketmq_address
+    body = ConsumeStatsList(consume_stats_list=found, broker_addr=f"{host}:{port}", total_diff=total)
+    return answer(command, body=body, promise=broker.ledger.barrier())
+
+
+# -- Producers
+
+
+def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    members = broker.rocketmq_members
+    data = {
+        name: [
+            ProducerState(
+                client_id=client.client_id,
+                remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
+                language=client.language if client.language in LANGUAGES else "OTHER",
+                version=client.version,
+                last_update_timestamp=broker.clock.now_ms()
+                - (broker.clock.mono_ms() - members.last_beat_mono_ms(channel)),
+            )
+            for channel, client in channels.items()
+        ]
+        for name, channels in members.producers.items()
+    }
+    return answer(command, body=ProducerTable(data=data))
+
+
+# -- Members
+
+
+def running_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    request = ConsumerRequest.parse(command.ext)
+    _ask_member(broker, connection, command, request, command.ext, b"")
+
+
+def consume_directly(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    """Have a member consume one message, which is found by its offsetMsgId, whatever its group has read."""
+    request = ConsumerRequest.parse(command.ext)
+    _member(broker, request)
+    _, position = parse_message_id(request.msg_id or "")
+    ext = dict(command.ext)
+    connection.unanswered += 1
+    broker.store.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
+
+
+def _have_consumed(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: ConsumerRequest,
+    ext: dict[str, str],
+    found: Address | Failure | None,
+) -> None:
+    """A reader thread has looked for the message."""
+
+    def ask(records: Records) -> None:
+        if not records.buffers:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
+        named = {**ext, "brokerName": broker.options.rocketmq.broker}
+        _ask_member(broker, connection, command, request, named, records.buffers[0])
+
+    def done(records: Records | StoreError) -> None:
+        connection.answered()
+        try:
+            if isinstance(records, StoreError):
+                raise records
+            ask(records)
+        except ANSWERABLE as error:
+            connection.send(connection.refusal(command, error))
+
+    topic = broker.topics.by_number(found.queue.topic) if isinstance(found, Address) else None
+    if isinstance(found, Exception) or found is None or topic is None:
+        done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
+        return
+    queue, offset = found
+    read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+    if isinstance(read, Later):
+        read.start(done)
+    else:
+        done(read)
+
+
+def _member(broker: "Broker", request: ConsumerRequest) -> "RocketMQConnection":
+    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    for channel, client in group.channels.items() if group is not None else ():
+        if client.client_id == request.client_id:
+            return channel
+    remark = f"The Consumer <{request.consumer_group[:200]}> <{request.client_id[:200]}> not online"
+    raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _ask_member(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: ConsumerRequest,
+    ext: dict[str, str],
+    body: Buffer,
+) -> None:
+    """Hand the request on to the member, and its answer back."""
+    channel = _member(broker, request)
+    connection.unanswered += 1
+
+    def done(given: RemotingCommand | None) -> None:
+        connection.answered()
+        if given is None:
+            remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
+            connection.send(answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+        else:
+            connection.send(answer(command, given.code, given.remark, given.ext, given.body))
+
+    channel.call(RequestCode(command.code), ext, body, done, CALL_MS)
+
+
+# -- Topics
+
+
+def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """How many messages came to a topic, or to all, in the last minute, hour and day."""
+    request = StatsRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.stats_key)
+    topics: Iterable[Topic]
+    if request.stats_name == _TOPIC_PUT_NUMS and topic is not None:
+        topics = [topic]
+    elif request.stats_name == _BROKER_PUT_NUMS and request.stats_key == broker.options.rocketmq.cluster:
+        topics = broker.topics.all()
+    else:
+        remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    counts = [_count_since(broker, topics, broker.clock.now_ms() - ms) for ms in (MINUTE_MS, HOUR_MS, DAY_MS)]
+    minute, hour, day = (
+        StatsItem(sum=count, tps=count * 1000 / ms, avgpt=float(count > 0))
+        for count, ms in zip(counts, (MINUTE_MS, HOUR_MS, DAY_MS), strict=True)
+    )
+    return answer(command, body=StatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+
+
+def _count_since(broker: "Broker", topics: Iterable[Topic], stored_ms: int) -> int:
+    """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
+    count = 0
+    for topic in topics:
+        for queue in topic.queues:
+            if queue.visible_end > queue.start_offset and broker.store.last_stored_ms(queue) >= stored_ms:
+                found = broker.store.find_by_store_time(queue, stored_ms, queue.visible_end)
+                if isinstance(found, ColdRead):
+                    found.start(_warmed)
+                elif found is not None:
+                    count += queue.visible_end - found.base_offset
+    return count
+
+
+def _warmed(_: list[Stored] | StoreError) -> None:
+    """The pages are in the cache for whoever asks again."""
+
+
+def system_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    names = sorted(topic.rocketmq_name for topic in broker.topics.all() if not topic.is_listed)
+    host, port = broker.rocketmq_address
+    return answer(command, body=TopicList(topic_list=names, broker_addr=f"{host}:{port}"))
+
+
+def consume_queue(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    """List rows of a queue's index: one for a message, or for a whole batch of a Kafka producer."""
+    request = ConsumeQueueRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None or not 0 <= request.queue_id < topic.queue_count:
+        remark = f"{request.queue_id}@{request.topic[:200]} is not exist!"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    queue = topic.queues[request.queue_id]
+    start, until = queue.start_offset, broker.isolation.stable_end(queue)
+
+    def make(stored: list[Stored]) -> Answer:
+        rows = [
+            ConsumeQueueRow(physic_offset=entry.position, physic_size=len(entry.frame), tags_code=entry.tags)
+            for entry in stored
+        ]
+        return answer(command, body=ConsumeQueueData(queue_data=rows, max_queue_index=until, min_queue_index=start))
+
+    offset = min(max(request.index, start), until)
+    count = min(max(request.count, 1), ROWS_MAX)
+    found = broker.store.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
+    later: list[Stored] | Later[list[Stored]] = Later(found, _same) if isinstance(found, ColdRead) else found
+    return connection.answer_when(command, later, make)
+
+
+def _same(stored: list[Stored]) -> list[Stored]:
+    return stored
+
+
+# -- Files
+
+
+def clean(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command)

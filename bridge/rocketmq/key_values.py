@@ -1,0 +1,61 @@
+"""What RocketMQ's tools keep at the name server: texts by namespace and key, replayed state.
+
+The name server itself reads one namespace: the order of a topic's queues. Source: KVConfigManager.java.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bridge.ledger import Ledger
+from bridge.records import KeyValueKept
+from store.entry import Promise, Slot
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+ENTRIES_MAX: Final = 10_000
+CHARACTERS_MAX: Final = 4096  # of a namespace, key or value
+
+
+class TooManyValues(Exception):
+    """ENTRIES_MAX are kept, or one is longer than CHARACTERS_MAX."""
+
+
+class KeyValues:
+    """The table."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._values: dict[str, dict[str, str]] = {}  # by namespace and key
+        ledger.own(KeyValueKept, self._replay)
+        ledger.on_snapshot(self._snapshot)
+
+    def all_of(self, namespace: str) -> Mapping[str, str]:
+        return self._values.get(namespace, {})
+
+    def put(self, namespace: str, key: str, value: str, now_ms: int) -> Promise:
+        """Keep a value; raises TooManyValues and StoreError."""
+        longest = max(map(len, (namespace, key, value)))
+        if longest > CHARACTERS_MAX:
+            raise TooManyValues(f"{longest} characters; {CHARACTERS_MAX} are allowed")
+        is_new = key not in self.all_of(namespace)
+        if is_new and sum(map(len, self._values.values())) >= ENTRIES_MAX:
+            raise TooManyValues(f"{ENTRIES_MAX} values are kept; more are not")
+        return self._ledger.commit([KeyValueKept(namespace, key, value)], now_ms).promise
+
+    def delete(self, namespace: str, key: str, now_ms: int) -> Promise:
+        return self._ledger.commit([KeyValueKept(namespace, key, None)], now_ms).promise
+
+    # -- Replay
+
+    def _replay(self, record: KeyValueKept, slot: Slot) -> None:
+        values = self._values.setdefault(record.namespace, {})
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if not values:
+            del self._values[record.namespace]
+
+    def _snapshot(self) -> Iterable[KeyValueKept]:
+        for namespace, values in self._values.items():
+            for key, value in values.items():
+                yield KeyValueKept(namespace, key, value)
