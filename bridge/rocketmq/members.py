@@ -6,6 +6,11 @@
 A client tells all its groups in every heartbeat. The subscriptions of a group are those of its last heartbeat: a topic
 with a newer `subVersion` replaces, a topic that is absent goes (ConsumerGroupInfo.java#updateSubscription).
 
+All members of a group share its queues, whoever subscribes to what; so where two want different messages, each would
+skip what the other wants, and nobody would notice. At home the subscriptions flap. Here whoever comes with another
+subscription than the members that are there is refused: it is no member, so it is given no queues. It waits, and comes
+in when the others have gone, or want the same. A client without subscriptions (lite pull, assigned) agrees with all.
+
 The object is pure: channels are any hashable things, times are monotonic milliseconds, and every change of a consumer
 group's members or subscriptions is returned, for the caller to tell that group (NOTIFY_CONSUMER_IDS_CHANGED).
 """
@@ -15,6 +20,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from protocol.rocketmq.filters import TAG
+from protocol.rocketmq.tags import IllegalExpression, parse_expression
 
 CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients beat every 30 s.
 SCAN_INTERVAL_MS = 10_000
@@ -44,10 +51,14 @@ class Client(NamedTuple):
 class ConsumerGroup(Generic[Channel]):
     """The live members of one group, and what they asked for last."""
 
-    __slots__ = ("channels", "consume_from_where", "consume_type", "message_model", "subscribed_bytes", "subscriptions")
+    __slots__ = (
+        "channels", "consume_from_where", "consume_type", "message_model", "refused", "subscribed_bytes",
+        "subscriptions",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.channels: dict[Channel, Client] = {}
+        self.refused: dict[Channel, tuple[Client, ConsumerData]] = {}  # Those that wait, in order of arrival.
         self.subscriptions: dict[str, SubscriptionData] = {}  # by topic
         self.subscribed_bytes = 0  # What they take, estimated.
         self.consume_type = self.message_model = self.consume_from_where = ""
@@ -56,12 +67,25 @@ class ConsumerGroup(Generic[Channel]):
         """Each client once, in order of arrival: a client that reconnects has two channels for a moment."""
         return list(dict.fromkeys(client.client_id for client in self.channels.values()))
 
+    def agrees(self, client: Client, data: ConsumerData) -> bool:
+        """Say whether the client wants what the other members want."""
+        if not self.subscriptions or not data.subscription_data_set:
+            return True
+        if all(other.client_id == client.client_id for other in self.channels.values()):
+            return True
+        told = {each.topic: each for each in data.subscription_data_set}
+        return (
+            data.message_model == self.message_model
+            and told.keys() == self.subscriptions.keys()
+            and all(_is_same(known, told[topic]) for topic, known in self.subscriptions.items())
+        )
+
     def update(self, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
         """Take over what a heartbeat says; True if the subscriptions changed."""
         self.consume_type = data.consume_type[:NAME_CHARACTERS_MAX]
         self.message_model = data.message_model[:NAME_CHARACTERS_MAX]
         self.consume_from_where = data.consume_from_where[:NAME_CHARACTERS_MAX]
-        if keep_subscriptions:
+        if keep_subscriptions or (self.subscriptions and len(self.channels) > 1 and not data.subscription_data_set):
             return False
         told = {subscription.topic: subscription for subscription in data.subscription_data_set}
         changed = told.keys() != self.subscriptions.keys()
@@ -99,6 +123,7 @@ class Members(Generic[Channel]):
         # Channels of clients that have producers, by client id (of a client with two the one heard last), and back.
         self._producer_channels: dict[str, Channel] = {}
         self._producer_ids: dict[Channel, str] = {}
+        self._refusals: list[tuple[str, str]] = []
         self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
         self._next_scan_mono_ms: int | None = None
 
@@ -132,6 +157,16 @@ class Members(Generic[Channel]):
         found = self.consumers.get(group)
         return tuple(found.channels) if found is not None else ()
 
+    def is_refused(self, channel: Channel, group: str) -> bool:
+        """Say whether the channel wants other messages than the group's members."""
+        found = self.consumers.get(group)
+        return found is not None and channel in found.refused
+
+    def take_refusals(self) -> list[tuple[str, str]]:
+        """Name the (group, client id) of those that were refused since the last call."""
+        taken, self._refusals = self._refusals, []
+        return taken
+
     def producer_channels(self, group: str) -> Sequence[Channel]:
         """All channels of a producer group."""
         return tuple(self.producers.get(group, ()))
@@ -143,7 +178,8 @@ class Members(Generic[Channel]):
     def consuming(self, channel: Channel) -> list[tuple[str, str]]:
         """Name the consumer groups that a channel is in, and the client that it is there."""
         consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
-        return [(group, self.consumers[group].channels[channel].client_id) for group in sorted(consuming)]
+        clients = ((group, self.consumers[group].channels.get(channel)) for group in sorted(consuming))
+        return [(group, client.client_id) for group, client in clients if client is not None]
 
     # -- Telling
 
@@ -247,18 +283,56 @@ class Members(Generic[Channel]):
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup()
             self._kafka_spelling[group_of_rocketmq(data.group_name)] = data.group_name
+        if not keep_subscriptions and not group.agrees(client, data):
+            return self._refuse(group, channel, client, data)
+        self._forget_refused(group, channel)
+        return self._admit(group, channel, client, data, keep_subscriptions=keep_subscriptions)
+
+    def _admit(
+        self, group: ConsumerGroup[Channel], channel: Channel, client: Client, data: ConsumerData,
+        *, keep_subscriptions: bool = False,
+    ) -> bool:  # fmt: skip
         is_new = channel not in group.channels
         self._membership_count += is_new
         group.channels[channel] = client
         self._subscribed_bytes -= group.subscribed_bytes
         changed = group.update(data, keep_subscriptions=keep_subscriptions)
         self._subscribed_bytes += group.subscribed_bytes
+        if changed:
+            self._admit_agreeing(group)
         return changed or is_new
+
+    def _admit_agreeing(self, group: ConsumerGroup[Channel]) -> None:
+        """Let those in that want what the group wants now; into a group without members whoever waits longest."""
+        for channel, (client, data) in list(group.refused.items()):
+            if channel in group.refused and (not group.channels or group.agrees(client, data)):
+                self._forget_refused(group, channel)
+                self._admit(group, channel, client, data)
+
+    def _refuse(self, group: ConsumerGroup[Channel], channel: Channel, client: Client, data: ConsumerData) -> bool:
+        was_member = group.channels.pop(channel, None) is not None
+        self._membership_count -= was_member
+        if channel not in group.refused:
+            self._refusals.append((data.group_name, client.client_id))
+        self._forget_refused(group, channel)
+        self._membership_count += 1
+        self._subscribed_bytes += _size_of(data.subscription_data_set)
+        group.refused[channel] = client, data
+        return was_member
+
+    def _forget_refused(self, group: ConsumerGroup[Channel], channel: Channel) -> None:
+        waiting = group.refused.pop(channel, None)
+        if waiting is not None:
+            self._membership_count -= 1
+            self._subscribed_bytes -= _size_of(waiting[1].subscription_data_set)
 
     def _stop_consuming(self, channel: Channel, name: str) -> None:
         group = self.consumers[name]
-        del group.channels[channel]
-        self._membership_count -= 1
+        self._forget_refused(group, channel)
+        self._membership_count -= group.channels.pop(channel, None) is not None
+        if not group.channels:
+            group.subscriptions = {}  # However new they are: those who wait now say what is wanted.
+            self._admit_agreeing(group)
         if not group.channels:
             self._subscribed_bytes -= group.subscribed_bytes
             del self.consumers[name]
@@ -275,6 +349,16 @@ class Members(Generic[Channel]):
         self._membership_count -= 1
         if not channels:
             del self.producers[name]
+
+
+def _is_same(one: SubscriptionData, other: SubscriptionData) -> bool:
+    """Say whether two subscriptions want the same messages; two conditions in SQL92 only if they are spelled alike."""
+    if one.sub_string == other.sub_string or one.expression_type != TAG or other.expression_type != TAG:
+        return (one.expression_type, one.sub_string) == (other.expression_type, other.sub_string)
+    try:
+        return parse_expression(one.sub_string) == parse_expression(other.sub_string)
+    except IllegalExpression:
+        return False
 
 
 def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:

@@ -11,6 +11,7 @@ Heartbeats of the second version (fingerprints) are not offered, so clients send
 broker the decoding of the body, which costs it less than a message here.
 """
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,8 @@ from protocol.rocketmq.names import AUTO_CREATE_TOPIC, retry_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from store.errors import StoreError
 
+logger = logging.getLogger("bridge")
+
 NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 if TYPE_CHECKING:
@@ -49,6 +52,11 @@ def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: Remo
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
     client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version)
     changed = broker.rocketmq_members.heartbeat(connection, client, data, broker.clock.mono_ms())
+    for group, client_id in broker.rocketmq_members.take_refusals():
+        logger.warning(
+            "member refused, for it subscribes to other messages than the group's members group=%s client=%s",
+            group, client_id,
+        )  # fmt: skip
     _watch(broker, connection)
     _tell(broker, changed)
     return answer(command)

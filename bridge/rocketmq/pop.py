@@ -73,6 +73,9 @@ _rounds = itertools.count()
 def pop_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     request = PopRequest.parse(command.ext)
     topic = _topic(broker, request)
+    if broker.rocketmq_members.is_refused(connection, request.consumer_group):
+        remark = f"the group {request.consumer_group} has members that subscribe to other messages"
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     broker.rocketmq_popped.check_room()
     wanted = filter_of(request.exp_type, request.exp)
     return _Pop(broker, connection, command, request, topic, wanted).start()

@@ -48,7 +48,7 @@ SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 
 def pull_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
-    wanted = _wanted(broker, request)
+    wanted = _wanted(broker, connection, request)
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(broker, topic, request)
@@ -80,11 +80,14 @@ def _topic(broker: "Broker", request: PullRequest) -> Topic:
     return topic
 
 
-def _wanted(broker: "Broker", request: PullRequest) -> Filter | None:
+def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullRequest) -> Filter | None:
     """Give what the pull, or else its group's last heartbeat, asks for; None: all messages."""
     if request.sys_flag & flags.PULL_SUBSCRIPTION:
         return filter_of(request.expression_type, request.subscription)
     group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    if group is not None and connection in group.refused:
+        remark = f"the group {request.consumer_group} has members that subscribe to other messages"
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     subscription = group.subscriptions.get(request.topic) if group is not None else None
     if subscription is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))

@@ -199,6 +199,57 @@ def test_request_gets_its_reply(broker: Broker, rocket: Agent, topic: str, callb
     assert answers == [f"re: what is {n}?" for n in range(3)]
 
 
+# -- Members that come and go
+
+
+@pytest.mark.parametrize(
+    ("version", "for_s"),
+    [
+        ("5.5", 20.0),
+        pytest.param("4.9", 180.0, marks=pytest.mark.soak),
+        pytest.param("5.5", 300.0, marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_is_lost_while_members_come_and_go(
+    broker: Broker, agents: Agents, topic: str, version: str, for_s: float
+) -> None:
+    """One joins and one leaves every second, while messages are sent. Some come twice, as at home; none is missed."""
+    rocket, group = agents.rocketmq(version), fresh("group")
+    members: list[PushMember] = []
+    load = fresh("load")
+    rocket.call("load_start", name=load, namesrv=broker.namesrv, topic=topic, threads=1, pause_ms=5)
+    until = time.monotonic() + for_s
+    while time.monotonic() < until:
+        members.append(PushMember(rocket, broker.namesrv, group, [topic], persist_ms=500))
+        if len(members) > 3:
+            members[-4].close()
+        time.sleep(1)
+    sent = {text for text, _queue, _offset in rocket.call("load_stop", name=load)["acknowledged"]}
+    assert len(sent) > 20 * for_s
+    for member in members[:-1]:
+        member.close()
+    with members[-1]:
+        eventually("all messages", lambda: sent - seen_by(members), lambda missing: not missing, 60)
+    assert described(broker, group)["lag"] == 0
+
+
+def seen_by(members: Sequence[PushMember]) -> set[str]:
+    return {text for member in members for text in member.texts}
+
+
+def test_member_that_wants_other_messages_waits_for_the_others_to_go(broker: Broker, rocket: Agent, topic: str) -> None:
+    group = fresh("group")
+    with PushMember(rocket, broker.namesrv, group, [topic]) as first:
+        first.await_queues(2)
+        with PushMember(rocket, broker.namesrv, group, [topic], expression="a || b") as second:
+            push(rocket, broker, topic, ["m1", "m2"])
+            assert sorted(first.await_texts(2, WITHIN_S)) == ["m1", "m2"]
+            assert (first.queues, second.queues) == ([0, 1], [])
+            assert f"group={group}" in broker.log_tail()
+            first.close()
+            second.await_queues(2, WITHIN_S)
+
+
 # -- Queues that the broker assigns, and popping
 
 

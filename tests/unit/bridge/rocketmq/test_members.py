@@ -149,6 +149,101 @@ def test_heartbeat_without_subscriptions_keeps_them() -> None:
     assert list(members.subscriptions("a") or ()) == ["t"]
 
 
+# -- Members that want different messages
+
+
+def client(name: str) -> Client:
+    return Client(name, "JAVA", 479)
+
+
+@pytest.mark.parametrize(
+    ("second", "is_member"),
+    [
+        ({"t": (9, "a || b")}, True),
+        ({"t": (9, "b||a")}, True),  # the same, in other words
+        ({"t": (9, "a")}, False),
+        ({"t": (9, "*")}, False),
+        ({"u": (9, "a || b")}, False),
+        ({"t": (9, "a || b"), "u": (9, "*")}, False),
+        ({}, True),  # it names its queues by itself
+    ],
+)
+def test_member_that_wants_other_messages_is_refused(second: Any, is_member: bool) -> None:
+    members = new()
+    members.heartbeat(1, client("first"), beat("a", t=(1, "a || b")), 0)
+    changed = members.heartbeat(2, client("second"), beat("a", **second), 0)
+    assert (changed == ["a"], members.is_refused(2, "a")) == (is_member, not is_member)
+    assert members.client_ids("a") == (["first", "second"] if is_member else ["first"])
+    assert members.take_refusals() == ([] if is_member else [("a", "second")])
+    subscriptions = members.subscriptions("a")
+    assert subscriptions is not None
+    assert list(subscriptions) == ["t"]
+    members.heartbeat(2, client("second"), beat("a", **second), 0)
+    assert members.take_refusals() == []  # It is said once.
+
+
+@pytest.mark.parametrize("how", ["closed", "left", "agrees", "changed"])
+def test_refused_member_comes_in_when_it_can(how: str) -> None:
+    members = new()
+    members.heartbeat(1, client("first"), beat("a", t=(1, "x")), 0)
+    members.heartbeat(2, client("second"), beat("a", t=(2, "y")), 0)
+    members.heartbeat(3, client("third"), beat("a", t=(2, "y")), 0)
+    if how == "closed":
+        assert members.closed(1) == ["a"]
+    elif how == "left":
+        assert members.unregister(1, consumer_group="a") == ["a"]
+    elif how == "agrees":
+        members.heartbeat(2, client("second"), beat("a", t=(3, "x")), 0)
+        assert members.client_ids("a") == ["first", "second"]
+        return
+    else:  # The only member may want what it likes.
+        assert members.heartbeat(1, client("first"), beat("a", t=(4, "y")), 0) == ["a"]
+        assert members.client_ids("a") == ["first", "second", "third"]
+        return
+    assert members.client_ids("a") == ["second", "third"]
+    assert members.closed(2) == members.closed(3) == ["a"]
+    assert not members.consumers
+
+
+def test_member_that_begins_to_want_something_else_is_out() -> None:
+    members = new()
+    for number in (1, 2):
+        members.heartbeat(number, client(str(number)), beat("a", t=(1, "x")), 0)
+    assert members.heartbeat(1, client("1"), beat("a", t=(2, "y")), 0) == ["a"]
+    assert members.client_ids("a") == ["2"]
+    assert members.heartbeat(2, client("2"), beat("a", t=(3, "y")), 0) == ["a"]
+    assert sorted(members.client_ids("a")) == ["1", "2"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["beat", "leave", "close"]), st.sampled_from(CHANNELS), st.sampled_from("xy")),
+        max_size=30,
+    )
+)
+def test_members_agree_and_nobody_waits_for_an_empty_group(history: list[tuple[str, int, str]]) -> None:
+    members = new(memberships_max=6, subscribed_bytes_max=4000)
+    wants: dict[int, str] = {}
+    for version, (what, channel, tag) in enumerate(history):
+        if what == "beat":
+            members.heartbeat(channel, client(str(channel)), beat("a", t=(version, tag)), 0)
+            wants[channel] = tag
+        else:
+            wants.pop(channel, None)
+            if what == "leave":
+                members.unregister(channel, consumer_group="a")
+            else:
+                members.closed(channel)
+        inside = list(members.channels("a"))
+        assert len({wants[each] for each in inside}) == bool(wants)
+        assert {each for each in CHANNELS if members.is_refused(each, "a")} == wants.keys() - set(inside)
+        subscriptions = members.subscriptions("a") or {}
+        assert {each.sub_string for each in subscriptions.values()} == {wants[each] for each in inside}
+    for channel in CHANNELS:
+        members.closed(channel)
+    assert (members._membership_count, members._subscribed_bytes) == (0, 0)
+
+
 # -- Bounds and time
 
 
