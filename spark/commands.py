@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
@@ -147,6 +148,48 @@ def replay(
     options = ReplayOptions(kafka, chosen, to, _ms(since), _ms(until), speed, keep_queues)
     with _running("replay", master, as_json, _formats(format_)) as (session, told):
         _show(run(open_table(session, path, format_).read(), options, told), as_json)
+    return 0
+
+
+@app.command(epilog="Example: duolog pipeline run lateness ./late --topics reminders")
+def lateness(
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table and the plot")],
+    topics: Annotated[str, typer.Option(metavar="NAME,...", help="the topics")],
+    directory: Annotated[str | None, typer.Option(metavar="DIR", help="the broker's data, if seen elsewhere")] = None,
+    http: Http = HTTP,
+    master: Master = MASTER,
+    as_json: AsJson = False,
+) -> int:
+    """Say how late delayed messages became visible, by topic and minute, from the log's files: a table and a plot."""
+    from spark.lateness import lateness as run
+    from spark.log_source import DuologLog
+
+    with _running("lateness", master, as_json) as (session, told):
+        session.dataSource.register(DuologLog)
+        asked = {"topics": topics, "http": http, "withTimes": "true"} | ({"directory": directory} if directory else {})
+        Path(path).mkdir(parents=True, exist_ok=True)
+        _show(run(session.read.format("duolog-log").options(**asked).load(), path, told), as_json)
+    return 0
+
+
+@app.command(epilog="Example: duolog pipeline run schedule reminders.parquet --state ./reminders.state")
+def schedule(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="topic, key, body, deliver_at: Parquet, CSV or JSON")],
+    state: Annotated[str, typer.Option(metavar="FOLDER", help="of this job alone; run again with it after a kill")],
+    part_rows: Annotated[int, typer.Option(metavar="N", min=1, help="rows of one part")] = 200_000,
+    kafka: Kafka = KAFKA,
+    http: Http = HTTP,
+    master: Master = MASTER,
+    as_json: AsJson = False,
+) -> int:
+    """Send a table as delayed messages, each once, though the job may be killed and run again."""
+    from spark.schedule import ScheduleOptions
+    from spark.schedule import schedule as run
+
+    with _running("schedule", master, as_json) as (session, told):
+        format_ = table.rstrip("/").rpartition(".")[2].lower()
+        reader = session.read.option("header", "true").format(format_ if format_ in ("csv", "json") else "parquet")
+        _show(run(session, reader.load(table), ScheduleOptions(state, kafka, http, part_rows), told), as_json)
     return 0
 
 

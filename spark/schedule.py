@@ -1,0 +1,158 @@
+"""schedule: a table of (topic, key, body, deliver_at) becomes delayed messages, in bulk, each once.
+
+    <state>/rows/part=N      the table as it was when the job began, each row with its timer key, in parts
+    <state>/begun/N.json     where the topics ended before anything of the part was sent
+    <state>/done/N.json      all of the part is sent
+
+The timer key is a hash of topic, key, body and time, so it is the same in every run; it is the header
+__SCHEDULE_KEY of the message. Equal rows are one row. A part that was begun and is not done is looked for where its
+messages can be: in the broker's own topic of parked messages, and, for what was due since, in the topics themselves;
+only what is not found is sent. So a job may be killed and run again with the same state: no message is sent twice.
+
+That asks for two things: the former run must be dead, and what it sent since the part began must still be in these
+topics (minutes, against retention of days).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from protocol.names import kafka_name
+from protocol.rocketmq.names import TIMER_TOPIC
+from protocol.rocketmq.properties import TIMER_DELIVER_MS
+from spark.broker_api import ApiError, BrokerApi
+from spark.files import Files, HadoopFiles
+from spark.messages import LATEST, messages
+from spark.progress import Summary, Told
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SCHEDULE_KEY: Final = "__SCHEDULE_KEY"
+PART_ROWS: Final = 200_000
+_BEGUN, _DONE, _ROWS = "begun", "done", "rows"
+
+Ends = dict[str, dict[str, int]]  # topic -> queue -> offset, as Spark's options have them
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    state: str  # a folder of this job alone
+    bootstrap: str
+    http: str
+    part_rows: int = PART_ROWS
+
+
+def schedule(
+    session: SparkSession,
+    table: DataFrame,
+    options: ScheduleOptions,
+    told: Told | None = None,
+    files: Files | None = None,
+) -> Summary:
+    """Send the rows of a table that no run with this state has sent.
+
+    `table` has the columns topic, key, body and deliver_at (a timestamp); key may be null. It is read by the first run
+    only. Raises ApiError, and what Spark raises.
+    """
+    files = files or HadoopFiles(session, options.state)
+    rows_path = f"{options.state.rstrip('/')}/{_ROWS}"
+    if files.read_text(f"{_ROWS}/_SUCCESS") is None:
+        _in_parts(table, options.part_rows).write.mode("overwrite").partitionBy("part").parquet(rows_path)
+    kept = session.read.parquet(rows_path)
+    parts = sorted(row.part for row in kept.select("part").distinct().collect())
+    sent = found = 0
+    for done, part in enumerate(parts):
+        if files.read_text(f"{_DONE}/{part}.json") is None:
+            counts = _send_part(kept.where(F.col("part") == part), part, options, files)
+            sent, found = sent + counts[0], found + counts[1]
+        if told is not None:
+            told(done + 1, len(parts))
+    return {"parts": len(parts), "sent": sent, "found sent by an earlier run": found}
+
+
+def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
+    rows = table.select(
+        F.col("topic"),
+        F.col("key").cast("binary").alias("key"),
+        F.col("body").cast("binary").alias("body"),
+        F.unix_millis(F.col("deliver_at").cast("timestamp")).alias("deliver_at_ms"),
+    )
+    keyed = rows.withColumn("timer_key", timer_key()).dropDuplicates(["timer_key"])
+    count = max(1, -(-table.count() // part_rows))
+    part = F.pmod(F.xxhash64("timer_key"), F.lit(count)).cast("int")
+    return keyed.withColumn("part", part).repartition(count, "part")
+
+
+def timer_key() -> Column:
+    """Give the key of a row: the same for the same topic, key, body and time."""
+    parts = [F.col("topic").cast("binary"), F.col("key"), F.col("body")]
+    sizes = [F.coalesce(F.octet_length(part), F.lit(-1)).cast("string") for part in parts]
+    head = F.concat_ws(",", *sizes, F.col("deliver_at_ms").cast("string")).cast("binary")
+    return F.sha2(F.concat(head, *(F.coalesce(part, F.lit(b"")) for part in parts)), 256)
+
+
+def _send_part(rows: DataFrame, part: int, options: ScheduleOptions, files: Files) -> tuple[int, int]:
+    """Send what of a part was not sent; returns how many were, and how many had been."""
+    topics = sorted(kafka_name(row.topic) for row in rows.select("topic").distinct().collect())
+    begun = files.read_text(f"{_BEGUN}/{part}.json")
+    total = rows.count()
+    if begun is None:
+        ends = _ends_of([kafka_name(TIMER_TOPIC), *topics], BrokerApi(options.http))
+        files.write_text(f"{_BEGUN}/{part}.json", json.dumps(ends))
+    else:
+        already = _sent_since(json.loads(begun), options, rows.sparkSession)
+        rows = rows.join(already, "timer_key", "left_anti").persist()
+    left = total if begun is None else rows.count()
+    if left:
+        _send(rows, options.bootstrap)
+    rows.unpersist()
+    files.write_text(f"{_DONE}/{part}.json", json.dumps({"rows": total}))
+    return left, total - left
+
+
+def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
+    """Say where topics end now; one that is not there yet will begin at 0."""
+    known = {topic["kafka_name"] for topic in api.get("/api/topics")}
+    return {
+        topic: {str(queue["queue"]): queue["end"] for queue in api.get("/api/topics", topic)["queues"]}
+        if topic in known
+        else {}
+        for topic in topics
+    }
+
+
+def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> DataFrame:
+    """Find the timer keys of the messages that came since the topics ended there."""
+    now = _ends_of(ends, BrokerApi(options.http))
+    starts = {
+        topic: {int(queue): ends[topic].get(queue, 0) for queue in queues} for topic, queues in now.items() if queues
+    }
+    if not starts:
+        raise ApiError(f"none of the topics {', '.join(ends)} is there")
+    rows = messages(
+        session,
+        list(starts),
+        bootstrap=options.bootstrap,
+        starting=starts,
+        ending={topic: dict.fromkeys(queues, LATEST) for topic, queues in starts.items()},
+        committed_only=False,
+    )
+    return rows.select(F.col("properties")[SCHEDULE_KEY].alias("timer_key")).where("timer_key is not null").distinct()
+
+
+def _send(rows: DataFrame, bootstrap: str) -> None:
+    headers = F.array(
+        _header(TIMER_DELIVER_MS, F.col("deliver_at_ms").cast("string")), _header(SCHEDULE_KEY, F.col("timer_key"))
+    )
+    sink = rows.select("topic", "key", F.col("body").alias("value"), headers.alias("headers")).write.format("kafka")
+    sink.option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

@@ -1,0 +1,116 @@
+"""Jobs around delayed messages: `schedule` sends each row once whatever breaks, `lateness` says how late they came."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message
+from tests.wire.clients.spark import Spark
+from tests.wire.clients.topics import create_topic, end_offsets
+from tests.wire.test_pipeline import Breaking
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.usefixtures("both_families")
+
+WITHIN_S = 90
+ROWS = 120
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"later-{next(_numbers)}-{int(time.time())}"
+    create_topic(broker.kafka, name, 2)
+    return name
+
+
+def received(broker: Broker, topic: str, count: int) -> Counter[bytes]:
+    """Wait for so many messages, then count the bodies of all that are there."""
+    eventually(
+        "delivered messages",
+        lambda: sum(end_offsets(broker.kafka, topic).values()),
+        lambda seen: seen >= count,
+        WITHIN_S,
+    )
+    there = sum(end_offsets(broker.kafka, topic).values())
+    return Counter(each.head for each in Confluent(broker.kafka).read({topic: there}, WITHIN_S))
+
+
+def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    """A run breaks behind a part that it has sent, and within the other one; the next has nothing broken."""
+    from pyspark.sql import functions as F
+
+    from spark import schedule as job
+    from spark.files import HadoopFiles
+
+    due_ms = int(time.time() * 1000) + 20_000
+    table = spark.session.range(ROWS).select(
+        F.lit(topic).alias("topic"),
+        F.when(F.col("id") % 2 == 0, F.concat(F.lit("k"), F.col("id"))).alias("key"),
+        F.concat(F.lit("row "), F.col("id")).alias("body"),
+        # Every third is due at once, and never parked.
+        F.timestamp_millis(F.when(F.col("id") % 3 == 0, F.lit(0)).otherwise(F.lit(due_ms) + F.col("id"))).alias(
+            "deliver_at"
+        ),
+    )
+    options = job.ScheduleOptions(
+        str(tmp_path / "state"), broker.kafka, broker.http, part_rows=ROWS
+    )  # Two parts: the table has more rows.
+    files = Breaking(HadoopFiles(spark.session, options.state))
+
+    def run() -> dict[str, Any]:
+        return job.schedule(spark.session, table.unionByName(table.limit(5)), options, files=files)
+
+    files.left = 4  # The fifth would say that the first part is done.
+    with pytest.raises(OSError, match="broken"):
+        run()
+    # As if the second part had been killed half way.
+    files.left = None
+    second = kept_rows(spark, options.state).where("part = 1")
+    ends = job._ends_of(["rmq_sys_wheel_timer", topic], job.BrokerApi(broker.http))
+    files.write_text("begun/1.json", job.json.dumps(ends))
+    half = second.limit(second.count() // 2)
+    job._send(half, broker.kafka)
+    done = run()
+    assert (done["parts"], done["sent"] + done["found sent by an earlier run"]) == (2, ROWS)
+    assert done["found sent by an earlier run"] == ROWS - second.count() + half.count()
+    assert run()["sent"] == 0
+    assert received(broker, topic, ROWS) == Counter(b"row %d" % number for number in range(ROWS))
+
+
+def kept_rows(spark: Spark, state: str) -> DataFrame:
+    return spark.session.read.parquet(f"{state}/rows")
+
+
+def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow for Spark's Python sources")
+    pytest.importorskip("matplotlib", reason="no matplotlib for plots")
+    from spark.lateness import lateness
+    from spark.log_source import DuologLog
+
+    delayed = [Message(b"late", number % 2, headers=(("TIMER_DELAY_MS", b"300"),)) for number in range(20)]
+    Confluent(broker.kafka).write(topic, [*delayed, Message(b"at once")], way="batch", codec="none")
+    later = Message(b"late").as_rocketmq_json() | {"setDelayTimeMs": 300}
+    agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=topic, messages=[later] * 10)
+    assert received(broker, topic, 31) == {b"late": 30, b"at once": 1}
+    spark.session.dataSource.register(DuologLog)
+    asked = {"topics": topic, "http": broker.http, "withTimes": "true"}
+    told = lateness(spark.session.read.format("duolog-log").options(**asked).load(), str(tmp_path))
+    assert (told["delayed messages"], told["early"]) == (30, 0)
+    assert 0 <= told["p50 ms"] <= told["p99 ms"] <= told["max ms"]
+    rows = spark.session.read.option("header", "true").csv(str(tmp_path / "table")).collect()
+    assert {row.topic for row in rows} == {topic}
+    assert sum(int(row.messages) for row in rows) == 30
+    assert (tmp_path / "lateness.png").read_bytes().startswith(b"\x89PNG")
