@@ -41,7 +41,7 @@ from bridge.records import (
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from bridge.wishes import Wish, Wishes
 from delay.rows import Timer
-from delay.timers import Timers, Turn
+from delay.timers import FROM_THE_LATEST, Cursor, Timers, Turn
 from delay.verdicts import Cancelled, Verdict
 from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from store.entry import Appended, Frame, Place, Promise, Slot, Stored
@@ -52,6 +52,7 @@ from store.readers import ColdEntries
 DELIVERED_IN_SLICE: Final = 128
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
 MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
+SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
 RETRY_MS: Final = 1_000  # when parked messages could not be read
 
 _ID: Final = Struct(">QQ")
@@ -112,6 +113,8 @@ class Delays:
         self._timers = Timers()
         self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
         self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
+        self._dead: set[int] = set()  # deleted topics, while their messages are swept out
+        self._sweep_from: Cursor | None = None  # what is not looked at yet for them; None: nothing
         self._run_ms = 0  # when `run` ran last
         self._was_read: list[tuple[Turn, list[Stored]]] = []  # by a thread, to be delivered by the next `run`
         self._store: DelayStore | None = None
@@ -135,6 +138,9 @@ class Delays:
         """Name the parts that stand on the recovered log."""
         self._store, self._door = store, door
         self._id_salt = cluster_id.encode()
+        for topic in self._timers.topics():
+            if self._topics.by_number(topic) is None:
+                self._sweep_out(topic)
 
     def __len__(self) -> int:
         """How many are pending."""
@@ -277,7 +283,7 @@ class Delays:
 
     def next_deadline_ms(self) -> int | None:
         """The wall time before which there is nothing to do."""
-        if self._was_read:
+        if self._was_read or self._sweep_from:
             return 0
         deadline_ms = self._timers.next_deadline_ms()
         if self._unread:
@@ -290,6 +296,8 @@ class Delays:
         self._run_ms = now_ms
         if self._unread:
             self._read_again(now_ms)
+        if self._sweep_from:
+            self._sweep(self._sweep_from, now_ms)
         while self._was_read:
             self._deliver_read(*self._was_read.pop(), now_ms)
         timers = self._timers
@@ -310,7 +318,7 @@ class Delays:
         try:
             topic = self._topics.by_number(turn.topic)
             if topic is None:
-                self._drop(turn, now_ms)
+                self._drop(turn.timers, now_ms)
                 return
             by_address = sorted(turn.timers, key=_address_of)
             found = self._store.read_at([Place(timer.address, timer.size, timer.form) for timer in by_address])
@@ -373,15 +381,29 @@ class Delays:
         """Deliver less at once, for together they do not fit into a segment."""
         if len(timers) == 1:
             log.error("delayed message dropped, no segment holds it topic=%s bytes=%d", topic.name, timers[0].size)
-            self._drop(Turn(topic.number, timers), now_ms)
+            self._drop(timers, now_ms)
             return
         middle = len(timers) // 2
         self._deliver(topic, timers[:middle], found, now_ms)
         self._deliver(topic, timers[middle:], found, now_ms)
 
-    def _drop(self, turn: Turn, now_ms: int) -> None:
-        self._ledger.commit([TimersCancelled(self._ids_of(turn.timers), now_ms, is_dropped=True)], now_ms)
-        self._metrics.timers["dropped"] += len(turn.timers)
+    def _sweep_out(self, topic: int) -> None:
+        """Have the messages of a deleted topic dropped: they would pin the log for years."""
+        if self._timers.count(topic):
+            self._dead.add(topic)
+            self._sweep_from = FROM_THE_LATEST
+
+    def _sweep(self, cursor: Cursor, now_ms: int) -> None:
+        found, sweep_from = self._timers.sweep(self._dead, cursor, SWEPT_IN_SLICE)
+        if found:
+            self._drop(found, now_ms)
+        self._sweep_from = sweep_from
+        if sweep_from is None:
+            self._dead.clear()
+
+    def _drop(self, timers: Sequence[Timer], now_ms: int) -> None:
+        self._ledger.commit([TimersCancelled(self._ids_of(timers), now_ms, is_dropped=True)], now_ms)
+        self._metrics.timers["dropped"] += len(timers)
 
     def _ids_of(self, timers: Iterable[Timer]) -> bytes:
         given_ms, pack = self._timers.given_ms, _ID.pack
@@ -414,8 +436,8 @@ class Delays:
             self._timers.resume(record.topic)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        """What is due for it later is dropped then; a pause would hold that up."""
-        self._timers.resume(record.number)
+        self._timers.resume(record.number)  # What is due is dropped in its turn.
+        self._sweep_out(record.number)
 
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
         self._timers.restore(record.rows)

@@ -73,9 +73,16 @@ class Pack:
 
     def find(self, due_ms: int, address: int) -> int:
         """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
+        due, place = _U64.pack(due_ms), _U64.pack(address)
+        at = self._first_at(place if self._from else due + place) * ROW_SIZE
+        rows = self.rows
+        is_here = rows[at : at + 8] == due and rows[at + 8 : at + 16] == place
+        return at if is_here and rows[at + _KEY_AT : at + 24] != _NO_KEY else -1
+
+    def _first_at(self, wanted: bytes) -> int:
+        """Return the number of the first row that is sorted by `wanted` or more."""
         self.sort()
         rows, start, until = self.rows, self._from, self._until
-        wanted = _U64.pack(address) if start else _U64.pack(due_ms) + _U64.pack(address)
         low, high = self.head // ROW_SIZE, len(rows) // ROW_SIZE
         while low < high:
             middle = (low + high) // 2
@@ -84,9 +91,7 @@ class Pack:
                 low = middle + 1
             else:
                 high = middle
-        at = low * ROW_SIZE
-        is_here = rows[at : at + 8] == _U64.pack(due_ms) and rows[at + 8 : at + 16] == _U64.pack(address)
-        return at if is_here and rows[at + _KEY_AT : at + 24] != _NO_KEY else -1
+        return low
 
     def at(self, at: int) -> Timer:
         return new_tuple(Timer, ROW.unpack_from(self.rows, at))
@@ -147,6 +152,12 @@ class Pack:
 class AddressPack(Pack):
     __slots__ = ()
     _from = 8
+
+    def some_from(self, address: int, count_max: int) -> list[Timer]:
+        """Return up to so many rows from an address on; the key of one that is gone is 0."""
+        low = self._first_at(_U64.pack(address)) * ROW_SIZE
+        rows = memoryview(self.rows)[low : low + count_max * ROW_SIZE]
+        return [new_tuple(Timer, row) for row in ROW.iter_unpack(rows)]
 
 
 class DuePack(Pack):

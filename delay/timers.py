@@ -23,7 +23,7 @@ Ready topics take turns. Their rows stay until they are delivered: up to that mo
 If the clock is set back, ready rows wait in their order until it says again that they are due.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -46,6 +46,16 @@ class Turn(NamedTuple):
 
     topic: int
     timers: list[Timer]
+
+
+class Cursor(NamedTuple):
+    """Where a sweep goes on: in the window that begins then, from an address on."""
+
+    start_ms: int
+    address: int
+
+
+FROM_THE_LATEST: Final = Cursor(NEVER_MS, 0)
 
 
 class _Window(AddressPack):
@@ -163,6 +173,38 @@ class Timers:
         else:
             self._put_in_window(row, due_ms, _name_of(due_ms, hand_ms))
 
+    def _put_many(self, rows: bytes, hand_ms: int) -> int:
+        """Put rows where they belong while the hand is there, but for those that are gone; returns how many these are.
+
+        Neighbours that go to the same place go there at once: a burst for one topic is one run.
+        """
+        gone = 0
+        place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
+        first_due_ms = last_due_ms = last_address = 0
+        for due_ms, address, key, _, _, _ in ROW.iter_unpack(rows):
+            if not key:
+                gone += 1
+                to = 0
+            elif due_ms <= hand_ms:
+                to = -(key >> TOPIC_SHIFT)
+            else:
+                to = _name_of(due_ms, hand_ms)
+            # A run is in the order of the pack that it goes to: by address, or by due time and address.
+            if to != place or (address <= last_address if to > 0 or due_ms == last_due_ms else due_ms < last_due_ms):
+                self._put_run(rows[begin:at], place, first_due_ms)
+                place, begin, first_due_ms = to, at, due_ms
+            last_due_ms, last_address = due_ms, address
+            at += ROW_SIZE
+        self._put_run(rows[begin:], place, first_due_ms)
+        return gone
+
+    def _put_run(self, rows: bytes, place: int, due_ms: int) -> None:
+        """Put rows that go to the same place, in its order: `due_ms` is the first one's."""
+        if place > 0:
+            self._put_in_window(rows, due_ms, place)
+        elif place < 0:
+            self._put_ready(rows, due_ms, -place)
+
     def _put_in_window(self, rows: bytes, due_ms: int, name: int) -> None:
         window = self._windows.get(name)
         if window is None:
@@ -247,35 +289,13 @@ class Timers:
         start_ms, rows = window.start_ms, window.rows
         end = min(len(rows), window.head + moves_max * ROW_SIZE)
         chunk = bytes(memoryview(rows)[window.head : end])
-        # Neighbours that go to the same place go there at once: a burst for one topic is one run.
-        place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
-        place_due_ms = 0
-        for due_ms, _, key, _, _, _ in ROW.iter_unpack(chunk):
-            if not key:
-                window.gone -= 1
-                to = 0
-            elif due_ms <= start_ms:
-                to = -(key >> TOPIC_SHIFT)
-            else:
-                to = _name_of(due_ms, start_ms)
-            if to != place:
-                self._put_run(chunk[begin:at], place, place_due_ms)
-                place, begin, place_due_ms = to, at, due_ms
-            at += ROW_SIZE
-        self._put_run(chunk[begin:], place, place_due_ms)
+        window.gone -= self._put_many(chunk, start_ms)
         if end < len(rows):
             window.drop_head(end)
         else:
             del self._windows[window.name]
             self._hand_ms, self._moving = start_ms, None
         return len(chunk) // ROW_SIZE + 1
-
-    def _put_run(self, rows: bytes, place: int, due_ms: int) -> None:
-        """Put rows that go to the same place, in its order: `due_ms` is the first one's."""
-        if place > 0:
-            self._put_in_window(rows, due_ms, place)
-        elif place < 0:
-            self._put_ready(rows, due_ms, -place)
 
     # -- Delivering
 
@@ -346,6 +366,32 @@ class Timers:
         for part in self._packs():
             yield from _timers_of(part)
 
+    # -- Topics that are gone
+
+    def topics(self) -> list[int]:
+        """The topics that have pending timers."""
+        return list(self._counts)
+
+    def sweep(self, topics: Container[int], cursor: Cursor, rows_max: int) -> tuple[list[Timer], Cursor | None]:
+        """Look for timers of these topics among so many rows, from the latest window down to the earliest.
+
+        Returns them, and where the next sweep goes on; None: all was looked at. What is ready is not, nor what becomes
+        so meanwhile: that is about to be taken. Topic 0 is none.
+        """
+        found: list[Timer] = []
+        for window in sorted(self._windows.values(), key=_start_of, reverse=True):
+            if window.start_ms > cursor.start_ms:
+                continue
+            if rows_max <= 0:
+                return found, Cursor(window.start_ms, 0)
+            address = cursor.address if window.start_ms == cursor.start_ms else 0
+            timers = window.some_from(address, rows_max)
+            found += [timer for timer in timers if timer.topic in topics]
+            rows_max -= len(timers)
+            if rows_max <= 0:
+                return found, Cursor(window.start_ms, timers[-1].address + 1)
+        return found, None
+
     # -- Snapshots
 
     def snapshot(self) -> Iterator[bytes]:
@@ -356,8 +402,13 @@ class Timers:
                 yield rows[at : at + ROWS_IN_PART * ROW_SIZE]
 
     def restore(self, rows: bytes) -> None:
-        for row in ROW.iter_unpack(rows):
-            self.add(new_tuple(Timer, row))
+        self._put_many(rows, self._hand_ms)
+        counts, pins = self._counts, self._pins
+        for _, address, key, _, _, _ in ROW.iter_unpack(rows):
+            topic, pin = key >> TOPIC_SHIFT, address >> PIN_BITS
+            counts[topic] = counts.get(topic, 0) + 1
+            pins[pin] = pins.get(pin, 0) + 1
+        self._count += len(rows) // ROW_SIZE
 
     def moved(self) -> list[tuple[int, int, int]]:
         """The timers that were moved: (address, due time in the id, due time now)."""
@@ -369,6 +420,10 @@ class Timers:
     def _packs(self) -> Iterator[AddressPack | DuePack]:
         yield from self._windows.values()
         yield from self._ready.values()
+
+
+def _start_of(window: _Window) -> int:
+    return window.start_ms
 
 
 def _name_of(due_ms: int, hand_ms: int) -> int:

@@ -416,6 +416,23 @@ def test_deleted_topic_takes_its_messages_with_it_and_a_new_one_of_its_name_gets
     assert bench.delays.cancel(timer, NOW + 200).verdict is Verdict.CANCELLED
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_messages_of_a_deleted_topic_do_not_pin_the_log_until_they_are_due(is_killed: bool) -> None:
+    bench = Bench()
+    topic, other = bench.topic(), bench.topic("other")
+    for n in range(30):
+        bench.send(topic, b"x", deliver_at(NOW + YEAR_MS * (1 + n % 3) + n * 1000))
+        bench.send(other, b"y", deliver_at(NOW + YEAR_MS * (1 + n % 3) + n * 1000))
+    bench.topics.delete(topic, NOW)
+    bench.settle()
+    if is_killed:
+        bench = bench.restarted()
+    bench.run_until(NOW)
+    assert len(bench.delays) == 30
+    assert bench.delays.counts() == {bench.topic("other").number: 30}
+    assert bench.metrics.timers["dropped"] == 30
+
+
 # -- Disk and restart
 
 

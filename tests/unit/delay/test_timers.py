@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from delay.rows import Timer
-from delay.timers import ID, PIN_BITS, Timers
+from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
 TOPICS = 4
@@ -217,3 +217,21 @@ def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
     assert [timer_id in cancelled for timer_id in ((1, 1), (2, 2), (4, 4))] == [False, True, True]
     cancelled.add((9, 9), 104)
     assert len(cancelled) == 1
+
+
+def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_removed_meanwhile() -> None:
+    rng = Random(5)
+    timers = Timers(0)
+    for address in range(1, 3001):
+        timers.add(Timer(1 + rng.randrange(rng.choice(SPANS)), address, rng.choice((1, 2)) << 16, 10, 0, 3))
+    timers.advance(1, 1 << 30)
+    wanted = {timer.address for timer in timers.all() if timer.topic == 2 and timer.due_ms > 1}
+    cursor: Cursor | None = FROM_THE_LATEST
+    found = set()
+    while cursor is not None:
+        some, cursor = timers.sweep({2}, cursor, 100)
+        assert len(some) <= 100
+        for timer in some:
+            assert timers.remove(timer.due_ms, timer.address) == timer
+            found.add(timer.address)
+    assert found == wanted
