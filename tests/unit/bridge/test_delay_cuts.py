@@ -71,7 +71,8 @@ class History:
     def run(self) -> None:
         steps = [
             (self.park, 10), (self.park_batch, 3), (self.cancel, 4), (self.move, 3), (self.deliver, 20),
-            (self.settle, 10), (self.write, 6), (self.checkpoint, 2), (self.remove, 2), (self.pass_time, 10),
+            (self.settle, 10), (self.write, 6), (self.pause_or_resume, 3),
+            (self.checkpoint, 2), (self.remove, 2), (self.pass_time, 10),
         ]  # fmt: skip
         for _ in range(STEPS):
             self.rng.choices([step for step, _ in steps], [weight for _, weight in steps])[0]()
@@ -137,6 +138,12 @@ class History:
     def deliver(self) -> None:
         self.core.delays.run(self.now_ms(), self.core.clock.mono_ms())
 
+    def pause_or_resume(self) -> None:
+        """So that what is due waits in its topic, through checkpoints too."""
+        delays, topic = self.core.delays, self.core.topic("orders", 1)
+        change = delays.resume if delays.is_paused(topic) else delays.pause
+        change(topic, self.now_ms())
+
     def write(self) -> None:
         self.core.store.write()
 
@@ -175,6 +182,7 @@ class History:
             assert stored_ms >= self.due[body], "early"
         pending = len(core.delays)
         core.clock.set_now_ms(FOREVER_MS)
+        core.delays.resume(topic, FOREVER_MS)
         while core.delays.next_deadline_ms() is not None:
             core.delays.run(FOREVER_MS, core.clock.mono_ms())
             core.settle()
@@ -207,13 +215,12 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
     return disk
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice(seed: int) -> None:
-    disk = cut_everywhere(seed, 1)
+def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice() -> None:
+    disk = cut_everywhere(0, 1)
     assert disk.checks > 500
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 60))
+@pytest.mark.parametrize("seed", range(1, 60))
 def test_power_cut_at_any_operation_of_many_histories(seed: int) -> None:
     cut_everywhere(seed, 1)
