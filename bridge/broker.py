@@ -216,6 +216,11 @@ class Broker(Core):
             lambda now_ms, mono_ms: membership.sweep(self, mono_ms),
         )
         add(
+            "rocketmq senders",
+            self.rocketmq_flow.next_deadline_mono_ms,
+            lambda now_ms, mono_ms: self.rocketmq_flow.look(mono_ms),
+        )
+        add(
             "popped messages",
             self.rocketmq_popped.next_deadline_ms,
             lambda now_ms, mono_ms: revive(self, now_ms),

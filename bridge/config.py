@@ -253,6 +253,25 @@ class RocketmqOptions(_Section, frozen=True):
             ge=1,
         ),
     ] = 20_000
+    sends_max: Annotated[
+        int,
+        _setting(
+            "answers of all connections waiting for the log; further sends are answered `system busy`",
+            rocketmq="sendThreadPoolQueueCapacity",
+            ge=1,
+        ),
+    ] = 10_000
+    busy_ms: Annotated[
+        int,
+        _setting(
+            "so long without the log keeping any promise, and sends are answered `broker busy` until it does",
+            rocketmq="osPageCacheBusyTimeOutMills",
+            ge=1,
+        ),
+    ] = 5 * SECOND_MS
+    unsynced_bytes_max: Annotated[
+        int, _setting("bytes of the log not on disk yet; beyond, sends are answered `system busy`", ge=MIB)
+    ] = 512 * MIB
     idle_ms: Annotated[
         int,
         _setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),

@@ -30,6 +30,7 @@ from bridge.records import ClusterNamed
 from bridge.rocketmq.assignment import RequestModes
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
+from bridge.rocketmq.flow import Flow
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.key_values import KeyValues
 from bridge.rocketmq.locks import Locks
@@ -83,6 +84,7 @@ class Core:
         self.rocketmq_popped = Popped(self.ledger)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()
+        self.rocketmq_flow = Flow(options.rocketmq)
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)
 
@@ -96,6 +98,7 @@ class Core:
         """
         self.delays.begin(now_ms)
         self.store = Store.open(files, options, self.ledger, now_ms)
+        self.rocketmq_flow.attach(self.store)
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)

@@ -77,6 +77,7 @@ class RocketMQConnection(Connection):
             self.broker.purgatory.release(held)
         self.held.clear()
         calls.give_up(self)
+        self.broker.rocketmq_flow.waiting -= len(self._durable) + len(self._written)
         self._durable.clear()
         self._written.clear()
         super().connection_lost(error)
@@ -132,6 +133,7 @@ class RocketMQConnection(Connection):
         waiting = self._durable if promise.durable else self._written
         waiting.append((promise, answer.buffers))
         self.unanswered += 1
+        self.broker.rocketmq_flow.waiting += 1
         if len(waiting) == 1:
             self.log.when(promise, partial(self._kept, waiting))
 
@@ -140,9 +142,11 @@ class RocketMQConnection(Connection):
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
         kept, leave = self.log.kept, self.leave
+        flow = self.broker.rocketmq_flow
         while waiting and kept(waiting[0][0]):
             leave(waiting.popleft()[1])
             self.unanswered -= 1
+            flow.waiting -= 1
         self.go_on_soon()
         if waiting:
             self.log.when(waiting[0][0], partial(self._kept, waiting))

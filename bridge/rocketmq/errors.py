@@ -8,6 +8,7 @@ from typing import Final
 from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
+from bridge.rocketmq.flow import Busy
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.key_values import TooManyValues
 from bridge.rocketmq.members import TooManyMembers
@@ -51,6 +52,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (AlreadyDecided, ResponseCode.TRANSACTION_FAILED),
     (TooManyHalves, ResponseCode.SYSTEM_BUSY),
     (TooManyMembers, ResponseCode.SYSTEM_ERROR),
+    (Busy, ResponseCode.SYSTEM_BUSY),
     (TooManyPopped, ResponseCode.POLLING_FULL),  # A consumer pops again after a while.
     (TooManyGroups, ResponseCode.SYSTEM_ERROR),
     (TooManyPositions, ResponseCode.SYSTEM_ERROR),

@@ -51,6 +51,7 @@ _WISHES: Final = dict.fromkeys(
 
 
 def send_back(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    broker.rocketmq_flow.check_send()
     request = SendBackRequest.parse(command.ext)
     config = group_config(broker, request.group)
     if config.retry_queue_nums <= 0:

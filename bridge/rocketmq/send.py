@@ -38,6 +38,7 @@ _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
 def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    broker.rocketmq_flow.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE

@@ -86,6 +86,7 @@ class ManualCore(Core):
         mono_ms = self.clock.mono_ms()
         self.purgatory.advance(mono_ms)
         deliver(self.kafka_groups.expire(mono_ms))
+        self.rocketmq_flow.look(mono_ms)
         self.positions.advance(mono_ms, self.clock.now_ms())
         revive(cast(Any, self), self.clock.now_ms())
         self.settle()
