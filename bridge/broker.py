@@ -20,7 +20,7 @@ from collections.abc import Callable
 from bridge import hooks
 from bridge.callbacks import Callbacks
 from bridge.clock import Clock, SystemClock
-from bridge.config import ConfigError, Options, StoreSection
+from bridge.config import ConfigError, Options, StoreSection, name_servers
 from bridge.core import Core
 from bridge.hooks import Hooks
 from bridge.http import HttpPort
@@ -30,6 +30,7 @@ from bridge.keeper import Keeper
 from bridge.leases import Leases
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.fleet import Fleet
 from bridge.rocketmq.hooked import HookedConnection
 from bridge.rocketmq.revive import revive
 from bridge.rocketmq.transactions import Checks
@@ -69,6 +70,7 @@ class Broker(Core):
         self.started_mono_ms = clock.mono_ms()
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
+        self._fleet: Fleet | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn)
         self.ticker = Ticker(loop, clock, self.server.touch)
 
@@ -120,6 +122,9 @@ class Broker(Core):
         await self.http.start()
         await self._listen(bound)
         self._start_time()
+        if addresses := name_servers(self.options.rocketmq.join_namesrv):
+            self._fleet = Fleet(self, addresses)
+            self._fleet.start()
         self._is_serving = True
         gc.collect()
         gc.freeze()
@@ -272,6 +277,8 @@ class Broker(Core):
             self.store.write()
         self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
         self.ticker.arm()
+        if self._fleet is not None:
+            self._fleet.notice()
 
     def _post(self, callback: Callable[[], object]) -> None:
         """Run `callback` in the loop; called by threads."""
@@ -295,6 +302,8 @@ class Broker(Core):
     async def stop(self) -> None:
         """Drain and close; `store.directory` then needs no recovery."""
         self._is_serving = False
+        if self._fleet is not None:
+            await self._fleet.stop()  # First of all, so that clients turn to the other brokers.
         await self.server.stop_listening()
         self.server.hold_all()
         self.ticker.stop()

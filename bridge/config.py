@@ -241,6 +241,10 @@ class RocketmqOptions(_Section, frozen=True):
     namesrv_port: Annotated[int, _setting("the name server's port; 0: any free one", **_PORT)] = 9876
     cluster: Annotated[str, _setting("cluster name that clients see", rocketmq="brokerClusterName")] = "DefaultCluster"
     broker: Annotated[str, _setting("broker name that clients see", rocketmq="brokerName")] = "duolog"
+    join_namesrv: Annotated[
+        str,
+        _setting("name servers of a cluster to register with, `host:port;host:port`", rocketmq="namesrvAddr"),
+    ] = ""
     frame_bytes_max: Annotated[
         int, _setting("largest request", rocketmq="com.rocketmq.remoting.frameMaxLength", ge=1 * KIB)
     ] = 16 * MIB
@@ -485,6 +489,7 @@ def _convert(key: str, value: str | int, field_type: Any) -> Any:
 def _check_together(options: Options) -> None:
     """Check what one field cannot say alone."""
     _check_advertised(options.server.advertise)
+    name_servers(options.rocketmq.join_namesrv)
     for url in options.txn.check_urls.split():
         # Without a slash behind the host, another host whose name only begins so would be allowed, too.
         if not re.fullmatch(r"https?://[^/@]+/.*", url):
@@ -519,6 +524,17 @@ def level_delays_ms(levels: str) -> list[int]:
     if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
         raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
     return delays
+
+
+def name_servers(text: str) -> list[tuple[str, int]]:
+    """Read `rocketmq.join_namesrv`; raises ConfigError."""
+    found = []
+    for address in filter(None, map(str.strip, text.split(";"))):
+        host, _, port = address.rpartition(":")
+        if not host or any(sign in host for sign in "/, ") or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"rocketmq.join_namesrv: expected host:port;host:port, got {address!r}")
+        found.append((host.strip("[]"), int(port)))
+    return found
 
 
 def _check_advertised(host: str) -> None:

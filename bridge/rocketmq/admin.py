@@ -118,11 +118,11 @@ def delete_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
 
 def topic_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     topic = _topic(broker, TopicRequest.parse(command.ext).topic)
-    return answer(command, body=_config_of(topic), promise=broker.ledger.barrier())
+    return answer(command, body=config_of(topic), promise=broker.ledger.barrier())
 
 
 def topic_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    table = {topic.rocketmq_name: _config_of(topic) for topic in broker.topics.all()}
+    table = {topic.rocketmq_name: config_of(topic) for topic in broker.topics.all()}
     body = TopicConfigTable(topic_config_table=table, data_version=DataVersion(counter=broker.topics.version))
     ext = {"totalTopicNum": str(len(table))}
     return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
@@ -148,7 +148,7 @@ def _topic(broker: "Broker", name: str) -> Topic:
     return topic
 
 
-def _config_of(topic: Topic) -> TopicConfig:
+def config_of(topic: Topic) -> TopicConfig:
     count = topic.queue_count
     return TopicConfig(topic_name=topic.rocketmq_name, read_queue_nums=count, write_queue_nums=count, perm=topic.perm)
 

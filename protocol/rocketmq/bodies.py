@@ -403,3 +403,23 @@ class GroupSubscription(Body):
     group: str
     topic: str
     subscription_data: SubscriptionData | None = None
+
+
+# -- Brokers and name servers
+
+
+class RegisteredTopics(Body):
+    """All topics of a broker. There are no static topics, so no mappings."""
+
+    topic_config_table: dict[str, TopicConfig]
+    data_version: DataVersion
+    mapping_data_version: DataVersion
+    topic_queue_mapping_info_map: dict[str, str] = {}
+    topic_queue_mapping_detail_map: dict[str, str] = {}
+
+
+class BrokerRegistration(Body):
+    """REGISTER_BROKER."""
+
+    topic_config_serialize_wrapper: RegisteredTopics
+    filter_server_list: list[str] = []

@@ -180,7 +180,7 @@ class Broker:
 
     def _ports(self) -> Mapping[str, int]:
         if self._endpoints is None:
-            return self._first_ports or dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+            return self._first_ports or dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         return {
             "kafka": port_of(self.kafka),
             "rocketmq": port_of(self.rocketmq),
@@ -210,7 +210,7 @@ def port_of(endpoint: str) -> int:
     return int(endpoint.rpartition(":")[2])
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that no connection is given by itself: while a broker is down nobody may take its port by chance."""
     free: list[int] = []
     while len(free) < count:
