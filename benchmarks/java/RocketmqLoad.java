@@ -9,10 +9,14 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /** RocketMQ's Java client with its settings as shipped, as fast as it goes. */
 final class RocketmqLoad {
@@ -20,9 +24,12 @@ final class RocketmqLoad {
 
     private RocketmqLoad() {}
 
-    /** Threads that each send and wait, single messages or batches, for `seconds` or until `count` are stored. */
+    /**
+     * Threads that each send and wait, for `seconds` or until `count` are stored: single messages, batches, or
+     * transactions of one message that are committed at once.
+     */
     static Object send(JsonObject args) throws Exception {
-        DefaultMQProducer producer = producer(args);
+        DefaultMQProducer producer = Agent.flag(args, "transactional") ? transactional(args) : producer(args);
         try {
             Batches batches = new Batches(producer, args);
             batches.sendOne(1); // Finds the route, makes the topic.
@@ -76,6 +83,10 @@ final class RocketmqLoad {
         }
 
         void sendOne(int batch) throws Exception {
+            if (producer instanceof TransactionMQProducer transactional) {
+                check(transactional.sendMessageInTransaction(new Message(topic, body), null));
+                return;
+            }
             if (batch == 1) {
                 check(producer.send(new Message(topic, body)));
                 return;
@@ -168,7 +179,27 @@ final class RocketmqLoad {
     }
 
     private static DefaultMQProducer producer(JsonObject args) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(unique("producer"));
+        return started(new DefaultMQProducer(unique("producer")), args);
+    }
+
+    /** Each message's transaction is over, and committed, as soon as its half message is stored. */
+    private static DefaultMQProducer transactional(JsonObject args) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(unique("producer"));
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return started(producer, args);
+    }
+
+    private static DefaultMQProducer started(DefaultMQProducer producer, JsonObject args) throws Exception {
         producer.setInstanceName(unique("instance"));
         producer.setNamesrvAddr(args.get("namesrv").getAsString());
         producer.start();
