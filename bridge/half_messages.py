@@ -38,6 +38,12 @@ from txn.half_ids import HalfIds
 
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
 IDS_IN_RECORD: Final = 1000
+
+_IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
+_IMMUNITY_BYTES: Final = _IMMUNITY.encode()
+# What only a half message has begins with this, and ends its properties: so it is taken off by one cut.
+_PREPARED: Final = f"{properties.TRAN_MSG}\x01true\x02{properties.REAL_TOPIC}\x01"
+_PREPARED_BYTES: Final = _PREPARED.encode()
 _OP_PROPERTIES: Final = f"TAGS\x01{OP_TAG}\x02".encode()
 _OP_CODE: Final = tags.hash_code(OP_TAG)
 
@@ -228,9 +234,24 @@ def wishes_of(raw: bytes) -> tuple[str, int | None]:
 
     What is no number wants none, and so does -1. TransactionalMessageServiceImpl.java#getImmunityTime
     """
-    seconds = properties.get(raw, properties.CHECK_IMMUNITY_TIME_IN_SECONDS)
+    group = properties.get(raw, properties.PGROUP) or ""
+    seconds = properties.get(raw, _IMMUNITY) if _IMMUNITY_BYTES in raw else None
     try:
         immunity_s = -1 if seconds is None else int(seconds)
     except ValueError:
         immunity_s = -1
-    return properties.get(raw, properties.PGROUP) or "", None if immunity_s == -1 else max(0, immunity_s) * 1000
+    return group, None if immunity_s == -1 else max(0, immunity_s) * 1000
+
+
+def half_properties(raw: bytes, added: str, topic: str, queue_id: int) -> bytes:
+    """Give the properties of a half message: its own without TRAN_MSG and `added`, then what only such a one has."""
+    own = f"{added}{_PREPARED}{topic}\x02{properties.REAL_QID}\x01{queue_id}\x02"
+    return properties.join(raw, own.encode())
+
+
+def sent_properties(raw: bytes) -> tuple[bytes, str, int]:
+    """Take apart what `half_properties` gave: the properties of the message itself, its topic and queue."""
+    at = raw.rfind(_PREPARED_BYTES)
+    assert at >= 0, "a half message"
+    topic, _, queue = raw[at + len(_PREPARED_BYTES) : -1].decode().partition("\x02")
+    return raw[:at], topic, int(queue.partition("\x01")[2])

@@ -328,10 +328,10 @@ class Publisher:
         return frames
 
     def check_half(self, topic: Topic, message: Message, now_ms: int) -> None:
-        """Raise what `rocketmq` would for a half message if it were committed now."""
+        """Raise what `rocketmq` would for a half message, by now without its mark, if it were committed now."""
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
-        found = self._check_message(message, message.properties.decode("latin-1"), is_half=True)
+        found = self._check_message(message, message.properties.decode("latin-1"))
         if found is not None:
             self._delays.wishes.of_properties(found, now_ms)
 
@@ -347,7 +347,7 @@ class Publisher:
         extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
         return Frame(where, forms.ROCKETMQ, record, 1, wish.due_ms, code, _stamp_rocketmq, extra)
 
-    def _check_message(self, message: Message, text: str, *, is_half: bool = False) -> dict[str, str] | None:
+    def _check_message(self, message: Message, text: str) -> dict[str, str] | None:
         """Check size and wishes; gives the properties, parsed, where one of them may ask for a delay."""
         raw = message.properties
         if len(message.body) > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
@@ -358,7 +358,7 @@ class Publisher:
         for mark in _ROCKETMQ_MARKS:
             if mark in text:
                 found = properties.parse(raw)
-                _refuse_unknown(found, is_half=is_half)
+                _refuse_unknown(found)
                 return found
         return None
 
@@ -396,14 +396,14 @@ def _has_wish_name(data: bytes) -> bool:
     return at >= 0 and (data.rfind(_TIMER_PREFIX, left) >= 0 or data.rfind(_HALF_ID, left) >= 0)
 
 
-def _refuse_unknown(found: Mapping[str, str], *, is_half: bool) -> None:
+def _refuse_unknown(found: Mapping[str, str]) -> None:
     """Refuse what is not there yet, rather than do something else at once; TRAN_MSG=false asks for nothing.
 
-    Half messages do not come this way, except to be checked.
+    Half messages do not come this way.
     """
     if properties.TIMER_DEL_UNIQKEY in found:
         raise NotSupported("TIMER_DEL_UNIQKEY is not supported; recall a delayed message by its recallHandle")
-    if found.get(properties.TRAN_MSG, "").lower() == "true" and not is_half:  # Boolean.parseBoolean
+    if found.get(properties.TRAN_MSG, "").lower() == "true":  # Boolean.parseBoolean
         raise NotSupported("transactional messages are not supported")
 
 

@@ -58,7 +58,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
             own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
         messages = [_message(connection, request, request.flag, command.body, own)]
     if not is_batch and properties.TRAN_MSG in request.properties and transactions.is_half(messages[0]):
-        slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, messages[0])
+        half = messages[0]
+        slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, half, unique_key)
     else:
         slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host

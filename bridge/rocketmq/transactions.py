@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bridge import forms, half_verdicts
 from bridge.answers import Answer
 from bridge.callbacks import Callbacks
-from bridge.half_messages import wishes_of
+from bridge.half_messages import half_properties, sent_properties, wishes_of
 from bridge.half_records import read_half
 from bridge.publish import MessageTooLarge
 from bridge.reading import Later
@@ -36,7 +36,7 @@ from protocol.rocketmq.headers import CheckTransactionRequest, EndTransactionReq
 from protocol.rocketmq.message import PROPERTIES_BYTES_MAX, Message
 from protocol.rocketmq.message_id import message_id
 from protocol.rocketmq.remoting import RemotingCommand
-from store.entry import Appended, Frame, Stored
+from store.entry import Appended, Frame, Promise, Stored
 from store.errors import StoreError
 from txn.half import Half, UnknownHalf, Verdict
 
@@ -54,7 +54,6 @@ _VERDICTS: Final = {
 }
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _CHECKED_BYTES_MAX: Final = 64  # For TRANSACTION_CHECK_TIMES, which producers get with the message.
-_PREPARED_ONLY: Final = (properties.TRAN_MSG, properties.REAL_TOPIC, properties.REAL_QID)
 
 log = logging.getLogger("bridge")
 
@@ -78,23 +77,24 @@ def prepare(
     topic: Topic,
     queue_id: int,
     sent: Message,
+    unique_key: str,
 ) -> Appended:
     """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves."""
+    now_ms = broker.clock.now_ms()
     broker.halves.check_room()
-    broker.publisher.check_half(topic, sent, broker.clock.now_ms())
-    raw = sent.properties
-    added = f"REAL_TOPIC\x01{topic.rocketmq_name}\x02REAL_QID\x01{queue_id}\x02"
-    added += f"{properties.TRANSACTION_ID}\x01{properties.get(raw, properties.UNIQ_KEY)}\x02"
-    group, immunity_ms = wishes_of(raw)
+    added = f"{properties.TRANSACTION_ID}\x01{unique_key}\x02"
+    group, immunity_ms = wishes_of(sent.properties)
     if not group:
         group = request.producer_group
-        added += f"PGROUP\x01{group}\x02"
-    sent.properties = properties.join(raw, added.encode())
+        added += f"{properties.PGROUP}\x01{group}\x02"
+    sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
+    broker.publisher.check_half(topic, sent, now_ms)
+    sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECKED_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
     if connection not in broker.rocketmq_members.producers.get(group, ()):
         membership.note_producer(broker, connection, command, group)
-    return broker.halves.prepare(sent, group, immunity_ms, broker.clock.now_ms())
+    return broker.halves.prepare(sent, group, immunity_ms, now_ms)
 
 
 # -- Deciding
@@ -114,17 +114,23 @@ def _end(
 ) -> Answer:
     now_ms = broker.clock.now_ms()
     half = _half_of(stored)
-    _check(request, stored, half)
+    half.properties, name, queue_id = sent_properties(half.properties)
+    group, immunity_ms = wishes_of(half.properties)
+    _check(request, stored, group)
     halves = broker.halves
     if not halves.state.judge(stored.base_offset, verdict):
-        return answer(command, promise=broker.store.promise())  # The same verdict once more.
-    _, immunity_ms = wishes_of(half.properties)
+        return _done(command, broker.store.promise())  # The same verdict once more.
     if immunity_ms is not None and not request.from_transaction_check and now_ms - stored.stored_ms > immunity_ms:
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
-    frames = _committed(broker, half, now_ms) if verdict is Verdict.COMMITTED else ()
-    return answer(command, promise=halves.end(stored.base_offset, verdict, frames, now_ms))
+    frames = _committed(broker, half, name, queue_id, now_ms) if verdict is Verdict.COMMITTED else ()
+    return _done(command, halves.end(stored.base_offset, verdict, frames, now_ms))
+
+
+def _done(command: RemotingCommand, promise: Promise) -> Answer:
+    """Answer whoever listens: Java's and Go's producers do not, so mostly nothing needs to be encoded."""
+    return Answer((), promise) if command.is_oneway else answer(command, promise=promise)
 
 
 def _half_of(stored: Stored) -> Message:
@@ -134,41 +140,27 @@ def _half_of(stored: Stored) -> Message:
     return message.decode(stored.frame)
 
 
-def _check(request: EndTransactionRequest, stored: Stored, half: Message) -> None:
+def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
     """EndTransactionProcessor.java#checkPrepareMessage"""
-    if properties.get(half.properties, properties.PGROUP) != request.producer_group:
+    if group != request.producer_group:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if stored.position != request.commit_log_offset:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
 
 
-def _committed(broker: "Broker", half: Message, now_ms: int) -> Sequence[Frame]:
+def _committed(broker: "Broker", half: Message, name: str, queue_id: int, now_ms: int) -> Sequence[Frame]:
     """Give what goes into the real queue, or is parked until it is due.
 
     Raises Refused if its topic is gone, and what the door raises.
     """
-    name = properties.get(half.properties, properties.REAL_TOPIC) or ""
     topic = broker.topics.by_rocketmq_name(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+    half.sys_flag = half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
+    half.prepared_transaction_offset = half.physical_offset
     # A topic that was made again may have fewer queues.
-    queue_id = int(properties.get(half.properties, properties.REAL_QID) or 0) % topic.queue_count
-    return broker.publisher.rocketmq_frames(topic, queue_id, [_final(half)], now_ms, sent_ms=half.store_ms)
-
-
-def _final(half: Message) -> Message:
-    """Give the message that consumers get."""
-    return Message(
-        topic="",  # The door knows topic, queue and store host.
-        body=half.body,
-        properties=properties.set_many(half.properties, dict.fromkeys(_PREPARED_ONLY)),
-        flag=half.flag,
-        sys_flag=half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT,
-        born_ms=half.born_ms,
-        born_host=half.born_host,
-        reconsume_times=half.reconsume_times,
-        prepared_transaction_offset=half.physical_offset,
-    )
+    queue_id %= topic.queue_count
+    return broker.publisher.rocketmq_frames(topic, queue_id, [half], now_ms, sent_ms=half.store_ms)
 
 
 # -- Checking

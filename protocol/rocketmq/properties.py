@@ -102,6 +102,18 @@ def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
     return join(raw, encode({name: value for name, value in changes.items() if value is not None}).encode())
 
 
+def without(raw: bytes, name: str) -> bytes:
+    """Give `raw` without the pairs of one name."""
+    key = _key(name)
+    at = raw.rfind(key)
+    while at >= 0:
+        if not at or raw[at - 1] == _VALUE_END:
+            end = raw.find(_VALUE_END, at)
+            raw = raw[:at] + (raw[end + 1 :] if end >= 0 else b"")
+        at = raw.rfind(key, 0, at)
+    return raw
+
+
 def join(raw: bytes, added: bytes) -> bytes:
     """Give `raw` followed by `added`, another property string; of a name that both have, that of `added` counts."""
     if raw and added and raw[-1] != _VALUE_END:

@@ -14,7 +14,8 @@ import pytest
 
 from bridge.callbacks import Callbacks
 from bridge.config import Options, TxnOptions
-from bridge.rocketmq.transactions import Checks, _final
+from bridge.half_messages import half_properties, sent_properties
+from bridge.rocketmq.transactions import Checks, _committed
 from protocol.rocketmq import message
 from protocol.rocketmq.message import Message
 from store.errors import StoreError
@@ -69,11 +70,12 @@ class History:
 
     def send(self) -> None:
         number = self.core.halves.half_queue.end_offset
-        raw = f"TRAN_MSG\x01true\x02PGROUP\x01shop\x02REAL_TOPIC\x01orders\x02REAL_QID\x01{number % 2}\x02"
+        raw = "PGROUP\x01shop\x02"
         immunity_s = self.rng.choice((None, None, 0, 1))
         if immunity_s is not None:
             raw += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}\x02"
-        one = Message("", str(number).encode() + bytes(600), raw.encode(), born_ms=self.core.clock.now_ms())
+        own, now_ms = half_properties(raw.encode(), "", "orders", number % 2), self.core.clock.now_ms()
+        one = Message("", str(number).encode() + bytes(600), own, born_ms=now_ms)
         immunity_ms = None if immunity_s is None else immunity_s * 1000
         promise = self.core.halves.prepare(one, "shop", immunity_ms, self.core.clock.now_ms()).promise
         self.core.store.when(promise, lambda error: self.sent.add(number))
@@ -88,7 +90,8 @@ class History:
         now_ms, frames = core.clock.now_ms(), []
         if verdict is Verdict.COMMITTED:
             half = message.decode(core.halves.read(number).frame)  # type: ignore[union-attr]
-            frames = core.publisher.rocketmq_frames(core.topic("orders"), number % 2, [_final(half)], now_ms)
+            half.properties = sent_properties(half.properties)[0]
+            frames = _committed(core, half, "orders", number % 2, now_ms)  # type: ignore[arg-type]
         promise = core.halves.end(number, verdict, frames, now_ms)
         core.store.when(promise, lambda error: self.answered.setdefault(number, verdict))
 
