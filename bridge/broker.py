@@ -247,6 +247,7 @@ class Broker(Core):
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         add("delayed messages", self.delays.next_deadline_ms, self.delays.run, is_wall=True)
+        add("schedules", self.schedules.next_deadline_ms, self.schedules.run, is_wall=True)
         add("rates", self.rates.next_deadline_ms, lambda now_ms, mono_ms: self.rates.sample(mono_ms))
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
         if self.hooks is not None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
+from delay.recurring import BadSchedule, Cron
 from txn.half import CHECKS_MAX
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -365,6 +366,9 @@ class DelayOptions(_Section, frozen=True):
     ] = 20_000_000
     verdict_hours: Annotated[int, _setting("that a message was cancelled is remembered for so long", ge=1)] = 24
     verdicts_max: Annotated[int, _setting("and for so many messages, the latest ones", ge=1)] = 200_000
+    time_zone: Annotated[str, _setting("of `AMQ_SCHEDULED_CRON`; schedules have their own")] = "UTC"
+    schedules_max: Annotated[int, _setting("schedules that run; further ones are refused", ge=1)] = 10_000
+    schedules_bytes: Annotated[int, _setting("of the messages of all schedules, in memory", ge=KIB)] = 64 * MIB
 
 
 class TxnOptions(_Section, frozen=True):
@@ -497,6 +501,7 @@ def _check_together(options: Options) -> None:
                 f"txn.check_urls: expected http://host/ or https://host/, with a path if need be, got {url!r}"
             )
     level_delays_ms(options.delay.levels)
+    _check_zone(options.delay.time_zone)
     store, groups, topics = options.store, options.groups, options.topics
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
@@ -535,6 +540,13 @@ def name_servers(text: str) -> list[tuple[str, int]]:
             raise ConfigError(f"rocketmq.join_namesrv: expected host:port;host:port, got {address!r}")
         found.append((host.strip("[]"), int(port)))
     return found
+
+
+def _check_zone(name: str) -> None:
+    try:
+        Cron("0 0 * * *", name)
+    except BadSchedule as error:
+        raise ConfigError(f"delay.time_zone: {error}") from error
 
 
 def _check_advertised(host: str) -> None:

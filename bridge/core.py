@@ -37,6 +37,7 @@ from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
 from bridge.rocketmq.popped import Popped
 from bridge.rocketmq.resets import Resets
+from bridge.schedules import Schedules
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
 from bridge.transactions import Transactions
@@ -70,6 +71,7 @@ class Core:
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.ledger, options.txn)
         self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
+        self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
@@ -103,7 +105,14 @@ class Core:
         self.ledger.attach(turn_log)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
         self.publisher = Publisher(
-            turn_log, self.producers, self.transactions, self.delays, self.halves, self.metrics, self.options
+            turn_log,
+            self.producers,
+            self.transactions,
+            self.delays,
+            self.schedules,
+            self.halves,
+            self.metrics,
+            self.options,
         )
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.publisher.store_host = self.reader.store_host = store_host
@@ -111,6 +120,7 @@ class Core:
         self.store.on_visible = self.purgatory.on_visible
         self._cluster.name_if_new(now_ms)
         self.delays.attach(self.store, self.publisher, self._cluster.id)
+        self.schedules.attach(self.publisher)
 
     @property
     def cluster_id(self) -> str:

@@ -32,6 +32,7 @@ from bridge.records import (
     DelayPaused,
     Record,
     TimerMoved,
+    TimerNames,
     TimersCancelled,
     TimersCancelledBefore,
     TimersDelivered,
@@ -40,6 +41,7 @@ from bridge.records import (
 )
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from bridge.wishes import Wish, Wishes
+from delay.names import Names, name_hash
 from delay.rows import Timer
 from delay.timers import FROM_THE_LATEST, Cursor, Timers, Turn
 from delay.verdicts import Cancelled, Verdict
@@ -112,6 +114,7 @@ class Delays:
         self._pending_max = options.pending_max
         self._timers = Timers()
         self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
+        self._names = Names(self._is_pending, options.verdicts_max)
         self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
         self._dead: set[int] = set()  # deleted topics, while their messages are swept out
         self._sweep_from: Cursor | None = None  # what is not looked at yet for them; None: nothing
@@ -126,6 +129,7 @@ class Delays:
         ledger.own(DelayPaused, self._replay_paused)
         ledger.own(TimersPending, self._replay_pending)
         ledger.own(TimersCancelledBefore, self._replay_cancelled_before)
+        ledger.own(TimerNames, self._replay_names)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_extra(parked.EXTRA_KIND, self._replay_parked)
         ledger.on_snapshot(self._snapshot)
@@ -237,6 +241,45 @@ class Delays:
         else:
             read(found)
 
+    # -- The same, by the sender's own key
+
+    def named(self, topic: Topic, name: bytes) -> list[TimerId]:
+        """Return the pending messages of a topic that have this key."""
+        return [found for found in self._names.find(name_hash(topic.number, name)) if self._is_pending(found)]
+
+    def pending_named(self, topic: Topic, name: bytes) -> list[Timer]:
+        """Return the same as they are now."""
+        return [timer for timer in map(self._find, self.named(topic, name)) if timer is not None]
+
+    def cancel_named(self, topic: Topic, name: bytes, now_ms: int) -> Decision:
+        """Cancel all pending messages of a topic that have this key."""
+        found = self.named(topic, name)
+        if not found:
+            return self._past_named(topic, name)
+        promise = self._ledger.commit([self.cancels(found, now_ms)], now_ms).promise
+        self._metrics.timers["cancelled"] += len(found)
+        return Decision(Verdict.CANCELLED, promise)
+
+    def reschedule_named(self, topic: Topic, name: bytes, due_ms: int, now_ms: int) -> Decision:
+        """Let all pending messages of a topic that have this key be due at another time."""
+        found = self.named(topic, name)
+        if not found:
+            return self._past_named(topic, name)
+        self.wishes.at(due_ms, now_ms)
+        moves = [TimerMoved(*timer_id, max(0, due_ms)) for timer_id in found]
+        return Decision(Verdict.RESCHEDULED, self._ledger.commit(moves, now_ms).promise)
+
+    def cancels(self, timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
+        """Give the record that cancels these, for the unit of what replaces them."""
+        return TimersCancelled(b"".join([_ID.pack(*timer_id) for timer_id in timer_ids]), now_ms)
+
+    def _past_named(self, topic: Topic, name: bytes) -> Decision:
+        """Say what has become of the latest message with this key, of which none is pending."""
+        found = self._names.find(name_hash(topic.number, name))
+        return self._past(found[-1] if found else None)
+
+    # -- Topics
+
     def pause(self, topic: Topic, now_ms: int) -> Promise:
         """Hold a topic's deliveries back until `resume`, over restarts too."""
         return self._set_paused(topic, now_ms, is_paused=True)
@@ -247,9 +290,22 @@ class Delays:
     def is_paused(self, topic: Topic) -> bool:
         return topic.number in self._timers.paused
 
-    def counts(self) -> dict[int, int]:
-        """How many are pending, by topic number."""
-        return self._timers.counts()
+    def count(self, topic: Topic) -> int:
+        """How many are pending for a topic."""
+        return self._timers.count(topic.number)
+
+    def rows(self, start_ms: int, until_ms: int) -> list[bytes]:
+        """Copy the rows among which the timers due in this time are (`delay.rows.select`), the earlier ones first."""
+        return self._timers.between(start_ms, until_ms)
+
+    def text_id_of(self, timer: Timer) -> str:
+        return self.text_of((self._timers.given_ms(timer), timer.address))
+
+    def _find(self, timer_id: TimerId) -> Timer | None:
+        return self._timers.find(*timer_id)
+
+    def _is_pending(self, timer_id: TimerId) -> bool:
+        return self._timers.find(*timer_id) is not None
 
     def _set_paused(self, topic: Topic, now_ms: int, *, is_paused: bool) -> Promise:
         if self.is_paused(topic) == is_paused:
@@ -412,8 +468,10 @@ class Delays:
     # -- Replay
 
     def _replay_parked(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms = parked.read_extra(extra)
+        key, due_ms, hashed = parked.read_extra(extra)
         self._timers.add(Timer(due_ms, slot.position, key, size, 0, form))
+        if hashed is not None:
+            self._names.add(hashed, (due_ms, slot.position))
 
     def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
         self._timers.delivered(record.topic, record.ids)
@@ -442,6 +500,9 @@ class Delays:
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
         self._timers.restore(record.rows)
 
+    def _replay_names(self, record: TimerNames, slot: Slot) -> None:
+        self._names.restore(record.rows)
+
     def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: Slot) -> None:
         for due_ms, address, at_ms in _CANCELLED.iter_unpack(record.rows):
             self._cancelled.add((due_ms, address), at_ms)
@@ -449,6 +510,8 @@ class Delays:
     def _snapshot(self) -> Iterable[Record]:
         for rows in self._timers.snapshot():
             yield TimersPending(rows)
+        for rows in self._names.snapshot():
+            yield TimerNames(rows)
         for address, given_ms, due_ms in self._timers.moved():
             yield TimerMoved(given_ms, address, due_ms, is_restored=True)
         for topic in sorted(self._timers.paused):

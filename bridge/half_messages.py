@@ -148,11 +148,13 @@ class Halves:
         self.state.prepared(slot.base_offset, wish.check_url, slot.stored_ms, immunity_ms)
         self.ids.prepared(slot.base_offset, topic, wish.id)
 
-    def end(self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int) -> Promise:
+    def end(
+        self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()
+    ) -> Promise:
         """Append a verdict that `state.judge` has approved, and what becomes of the message, as one unit."""
         op = Message("", f"{offset},".encode(), _OP_PROPERTIES, born_ms=now_ms, born_host=self.store_host)
         op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, bytes((verdict,)))
-        promise = self._ledger.commit([], now_ms, [*frames, op_frame]).promise
+        promise = self._ledger.commit(records, now_ms, [*frames, op_frame]).promise
         self._decided(offset, verdict)
         return promise
 

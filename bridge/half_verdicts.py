@@ -15,8 +15,9 @@ from aiohttp import web
 
 from bridge.half_records import final_record, read_half
 from bridge.reading import Later
+from bridge.records import Record
 from bridge.wishes import DelayRefused
-from store.entry import Promise, Stored
+from store.entry import Frame, Promise, Stored
 from store.errors import StoreError
 from txn.half import AlreadyDecided, UnknownHalf, Verdict
 
@@ -44,17 +45,18 @@ def decide(broker: "Broker", half: Stored, verdict: Verdict) -> Promise | None:
     now_ms = broker.clock.now_ms()
     if not broker.halves.state.judge(half.base_offset, verdict):
         return broker.store.promise()  # The same verdict once more.
-    frames = []
+    frames: list[Frame] = []
+    records: list[Record] = []
     if verdict is Verdict.COMMITTED:
         _, name, queue_id, record = read_half(half.frame)
         topic = broker.topics.get(name)
         if topic is None:
             return None
         final = final_record(record)
-        frames.append(
-            broker.publisher.kafka_frame(topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms)
+        frames = broker.publisher.kafka_frames(
+            topic, queue_id % topic.queue_count, final, now_ms, records, sent_ms=half.stored_ms
         )
-    return broker.halves.end(half.base_offset, verdict, frames, now_ms)
+    return broker.halves.end(half.base_offset, verdict, frames, now_ms, records)
 
 
 async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:

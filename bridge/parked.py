@@ -8,7 +8,7 @@
 Each is one entry of the log, so that whoever delivers it has nothing to open. The entry's `extra` says what a timer is
 made of, live and at recovery:
 
-    extra     kind u8 = 0x44 | queue key of the destination u64 | due u64
+    extra     kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash of topic and key u64 if it has one
 
 Delivered, a RocketMQ message keeps born time, hosts, key and tags. As at home, one of a level loses DELAY and what
 else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses REAL_TOPIC and REAL_QID and gets
@@ -18,7 +18,9 @@ TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. ScheduleMessageService.java#messageTimeUp
 from struct import Struct
 from typing import Final
 
+from bridge.topics import QUEUE_ID_BITS
 from bridge.wishes import Wish
+from delay.names import name_hash
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
@@ -33,6 +35,7 @@ BORN_TIMESTAMP: Final = "__BORN_TIMESTAMP"
 ADDED_BYTES_MAX: Final = 64  # to the properties, by TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS
 
 _EXTRA: Final = Struct(">BQQ")
+_HASH: Final = Struct(">Q")
 EXTRA_KIND: Final = 0x44  # of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9
 _OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
 _WISHES_OF_LEVEL: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
@@ -41,14 +44,16 @@ _OUT_FROM: Final = b"\x02TIMER_OUT_MS\x01"
 _REAL_FROM: Final = b"\x02REAL_TOPIC\x01"
 
 
-def extra(key: int, due_ms: int) -> bytes:
-    return _EXTRA.pack(EXTRA_KIND, key, due_ms)
+def extra(key: int, due_ms: int, name: bytes = b"") -> bytes:
+    """Give the extra of a timer; `name` is the sender's own key."""
+    made = _EXTRA.pack(EXTRA_KIND, key, due_ms)
+    return made + _HASH.pack(name_hash(key >> QUEUE_ID_BITS, name)) if name else made
 
 
-def read_extra(raw: bytes) -> tuple[int, int]:
-    """Give (queue key of the destination, due time) of a parked entry."""
-    _, key, due_ms = _EXTRA.unpack(raw)
-    return key, due_ms
+def read_extra(raw: bytes) -> tuple[int, int, int | None]:
+    """Give (queue key of the destination, due time, hash of the sender's key) of a parked entry."""
+    _, key, due_ms = _EXTRA.unpack_from(raw)
+    return key, due_ms, _HASH.unpack_from(raw, _EXTRA.size)[0] if len(raw) > _EXTRA.size else None
 
 
 # -- RocketMQ

@@ -16,21 +16,32 @@ without producer id, and what the producer's window needs.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from bridge import forms, half_records, parked
+from bridge import forms, half_records, parked, wishes
 from bridge.config import Options
-from bridge.delays import Delays
+from bridge.delays import Delays, TimerId
 from bridge.half_messages import Halves
 from bridge.half_records import HalfWish
 from bridge.metrics import Metrics
 from bridge.producers import Producers
-from bridge.records import DelayedBatch
+from bridge.records import DelayedBatch, ScheduleRegistered
+from bridge.records import Record as StateRecord
+from bridge.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from bridge.topics import Topic
 from bridge.transactions import Transactions
 from bridge.wishes import Wish
+from delay.recurring import AMQ_NAMES, Run, Schedule
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, inflate
-from protocol.kafka.record_batch import HEADER_BYTES, BatchBuilder, BatchHeader, InvalidBatch, Reason, Record
+from protocol.kafka.record_batch import (
+    HEADER_BYTES,
+    BatchBuilder,
+    BatchHeader,
+    InvalidBatch,
+    Reason,
+    Record,
+    encoded_headers,
+)
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message
@@ -46,10 +57,12 @@ _DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflat
 _TIMER_PREFIX: Final = b"TIMER_DEL"
 _TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
 _HALF_ID: Final = half_records.ID.encode()
-_HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")  # Invariant: not behind the other's.
+_HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")
+_AMQ_PREFIX: Final = b"AMQ_SCHEDULED_"
+_AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
 _BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
-_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG")
+_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", _AMQ_PREFIX.decode())
 
 
 class NotSupported(Exception):
@@ -93,11 +106,13 @@ class Publisher:
         producers: Producers,
         transactions: Transactions,
         delays: Delays,
+        schedules: Schedules,
         halves: Halves,
         metrics: Metrics,
         options: Options,
     ) -> None:
         self.store_host = NO_HOST
+        self._schedules = schedules
         self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
         self._transactions, self._halves = transactions, halves
         self._inflate_bytes_max = options.convert.inflate_bytes_max
@@ -215,11 +230,16 @@ class Publisher:
         """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit."""
         queue = topic.queues[queue_id]
         self._halves.check_kafka(topic, [wish for wish, _ in parted.half])
-        stamp = self._kafka_stamp(0, log_append_time=False)
+        stamp = self.half_stamp()
         half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
-        parked_frames = [self._parked_record(topic, queue_id, record, wish, now_ms) for wish, record in parted.later]
+        later, replaced = self._without_replaced(topic, parted.later)
+        records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
+        parked_frames = [
+            frame
+            for wish, record in later
+            for frame in self._parked_record(topic, queue_id, record, wish, now_ms, records)
+        ]
         others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
-        records = []
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
             records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
@@ -232,25 +252,66 @@ class Publisher:
             NO_OFFSET, now_ms if topic.settings.log_append_time else -1, Promise(promise.end, queue.durable)
         )
 
-    def kafka_frame(self, topic: Topic, queue_id: int, record: Record, now_ms: int, *, sent_ms: int) -> Frame:
-        """Give what a single record becomes in its queue, or parked until it is due; a delay counts from `sent_ms`."""
+    def kafka_frames(
+        self, topic: Topic, queue_id: int, record: Record, now_ms: int, records: list[StateRecord], *, sent_ms: int
+    ) -> list[Frame]:
+        """Give what a single record becomes in its queue, or parked until it is due; a delay counts from `sent_ms`.
+
+        What belongs into the same unit is added to `records`.
+        """
         wish = None
         if topic.settings.delay_headers:
             wish = self._delays.wishes.of_headers(record.headers, sent_ms)
-        if wish is not None and wish.due_ms > now_ms:
-            return self._parked_record(topic, queue_id, record, wish, now_ms)
+        if wish is not None and (wish.schedule is not None or wish.due_ms > now_ms):
+            _, replaced = self._without_replaced(topic, [(wish, record)])
+            if replaced:
+                records.append(self._delays.cancels(replaced, now_ms))
+            return self._parked_record(topic, queue_id, record, wish, now_ms, records)
         builder = BatchBuilder()
         builder.append(0, record.timestamp_ms, record.key, record.value, record.headers)
-        return self._kafka_frame(topic, queue_id, builder.finish(0, 0), 1, record.timestamp_ms, now_ms)
+        return [self._kafka_frame(topic, queue_id, builder.finish(0, 0), 1, record.timestamp_ms, now_ms)]
 
     def half_stamp(self) -> Stamp:
         """Give the stamp of Kafka's half messages: their own timestamps."""
         return self._kafka_stamp(0, log_append_time=False)
 
-    def _parked_record(self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int) -> Frame:
+    def _parked_record(
+        self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int, records: list[StateRecord]
+    ) -> list[Frame]:
+        """Give the frame in which a record waits; one that recurs has none, but is registered by `records`."""
+        key = topic.queues[queue_id].key
+        if wish.schedule is not None:
+            records.append(self._scheduled_record(key, wish.schedule, wish.due_ms, record, now_ms))
+            return []
         body = parked.parked_record(record, wish.due_ms, now_ms)
-        extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
-        return Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, self.half_stamp(), extra)
+        extra = parked.extra(key, wish.due_ms, record.key or b"")
+        return [Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, self.half_stamp(), extra)]
+
+    def _scheduled_record(
+        self, key: int, schedule: Schedule, due_ms: int, record: Record, now_ms: int
+    ) -> ScheduleRegistered:
+        name = self._schedules.new_name()
+        headers = [header for header in record.headers if header[0] not in AMQ_NAMES]
+        named = record._replace(headers=[*headers, (SCHEDULE_NAME, name.encode())])
+        message = RecurringMessage(key, forms.KAFKA, bytes(parked.parked_record(named, due_ms, now_ms)))
+        return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
+
+    def _without_replaced(
+        self, topic: Topic, later: list[tuple[Wish, Record]]
+    ) -> tuple[list[tuple[Wish, Record]], list[TimerId]]:
+        """Leave out what a later record of the batch replaces; give the pending timers that records replace, too."""
+        kept = dict(enumerate(later))
+        numbers: dict[bytes, list[int]] = {}  # of those kept so far, by key
+        replaced: dict[TimerId, None] = {}
+        for number, (_, record) in enumerate(later):
+            if not record.key:
+                continue
+            if wishes.replaces_header(record.headers):
+                for earlier in numbers.pop(record.key, ()):
+                    del kept[earlier]
+                replaced |= dict.fromkeys(self._delays.named(topic, record.key))
+            numbers.setdefault(record.key, []).append(number)
+        return list(kept.values()), list(replaced)
 
     def _rest_of(self, topic: Topic, queue_id: int, header: BatchHeader, rest: list[Record], now_ms: int) -> Frame:
         """Make a new batch of the records that are not delayed."""
@@ -286,18 +347,27 @@ class Publisher:
         into the form in which it waits (`parked.park_message`). Raises DelayRefused, MessageTooLarge, NotSupported,
         ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
-        frames = self.rocketmq_frames(topic, queue_id, messages, now_ms)
-        if frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
-            slots, promise = self._delays.park(frames, now_ms)
-            return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
+        records: list[StateRecord] = []
+        frames = self.rocketmq_frames(topic, queue_id, messages, now_ms, records)
+        if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
+            slots, promise = self._delays.park(frames, now_ms, records)
+            return Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].durable))
         return self._log.append(frames, now_ms)
 
     def rocketmq_frames(
-        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
+        self,
+        topic: Topic,
+        queue_id: int,
+        messages: Sequence[Message],
+        now_ms: int,
+        records: list[StateRecord],
+        *,
+        sent_ms: int | None = None,
     ) -> list[Frame]:
         """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does.
 
-        A delay counts from `sent_ms`, if the message was sent earlier than now.
+        What belongs into the same unit is added to `records`: timers that are replaced, schedules. A delay counts from
+        `sent_ms`, if the message was sent earlier than now.
         """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
@@ -312,8 +382,8 @@ class Publisher:
             wish = None
             if found is not None:
                 wish = self._delays.wishes.of_properties(found, now_ms if sent_ms is None else sent_ms)
-            if wish is not None and found is not None and wish.due_ms > now_ms:
-                frames.append(self._parked_message(topic, queue_id, message, wish, found))
+            if wish is not None and found is not None and (wish.schedule is not None or wish.due_ms > now_ms):
+                frames.append(self._parked_message(topic, queue_id, message, wish, found, records, now_ms))
                 size += len(message.body)
                 continue
             tag = properties.get(raw, properties.TAGS) if properties.TAGS in text else None
@@ -336,15 +406,35 @@ class Publisher:
             self._delays.wishes.of_properties(found, now_ms)
 
     def _parked_message(
-        self, topic: Topic, queue_id: int, message: Message, wish: Wish, found: dict[str, str]
+        self,
+        topic: Topic,
+        queue_id: int,
+        message: Message,
+        wish: Wish,
+        found: dict[str, str],
+        records: list[StateRecord],
+        now_ms: int,
     ) -> Frame:
+        key, name = topic.queues[queue_id].key, found.get(properties.KEYS, "").encode()
+        if name and wishes.replaces(found) and (replaced := self._delays.named(topic, name)):
+            records.append(self._delays.cancels(replaced, now_ms))
+        schedule_name = ""
+        if wish.schedule is not None:
+            schedule_name = found[SCHEDULE_NAME] = self._schedules.new_name()
+            for amq_name in AMQ_NAMES:
+                found.pop(amq_name, None)
         tag, where = found.get(properties.TAGS), self._delays.queue_of(wish)
         parked.park_message(message, topic.rocketmq_name, queue_id, self.store_host, wish, found)
         if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX - parked.ADDED_BYTES_MAX:
             raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with those of a delayed message")
         record = rocketmq_message.encode(message)
         code = tags.hash_code(tag) if tag else tags.NO_TAG
-        extra = parked.extra(topic.queues[queue_id].key, wish.due_ms)
+        if wish.schedule is None:
+            extra = parked.extra(key, wish.due_ms, name)
+        else:  # What lies in the timer topic then only shows that it came.
+            extra, recurring = b"", RecurringMessage(key, forms.ROCKETMQ, bytes(record))
+            run = Run(1, wish.due_ms)
+            records.append(self._schedules.record(schedule_name, wish.schedule, recurring, run, is_kept=False))
         return Frame(where, forms.ROCKETMQ, record, 1, wish.due_ms, code, _stamp_rocketmq, extra)
 
     def _check_message(self, message: Message, text: str) -> dict[str, str] | None:
@@ -362,6 +452,25 @@ class Publisher:
                 return found
         return None
 
+    # -- From the HTTP port
+
+    def timer(
+        self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int, *, replaces: bool
+    ) -> tuple[TimerId, Promise]:
+        """Park one record; gives the timer's id. Raises InvalidBatch, ProduceRefused, StoreError."""
+        check_record(topic, record)
+        queue = topic.queues[queue_id]
+        replaced = self._delays.named(topic, record.key) if replaces and record.key else []
+        body = parked.parked_record(record, wish.due_ms, now_ms)
+        extra = parked.extra(queue.key, wish.due_ms, record.key or b"")
+        stamp = self._kafka_stamp(0, log_append_time=False)
+        frame = Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, stamp, extra)
+        records = [self._delays.cancels(replaced, now_ms)] if replaced else []
+        slots, promise = self._delays.park([frame], now_ms, records)
+        self._metrics.records_in["kafka"] += 1
+        self._metrics.bytes_in["kafka"] += len(body)
+        return (wish.due_ms, slots[0].position), promise
+
     # -- What was parked
 
     def delivery(self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int) -> Frame:
@@ -376,24 +485,39 @@ class Publisher:
         return Frame(topic.queues[queue_id], forms.ROCKETMQ, record, 1, born_ms, code, _stamp_rocketmq)
 
 
+def check_record(topic: Topic, record: Record) -> None:
+    """Raise ProduceRefused or InvalidBatch for a record that its topic does not take."""
+    if not topic.may_produce:
+        raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
+    if topic.settings.compact and record.key is None:
+        raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
+    size = len(record.key or b"") + len(record.value or b"") + len(encoded_headers(record.headers)) + HEADER_BYTES
+    if size > topic.settings.max_message_bytes:
+        raise InvalidBatch(
+            Reason.TOO_LARGE, f"message of {size} bytes; {topic.settings.max_message_bytes} are allowed in {topic.name}"
+        )
+
+
 def _has_wish_name(data: bytes) -> bool:
-    """Tell whether the prefix of the timers' names occurs, or the name of a half message's id.
+    """Tell whether a prefix of the names that ask for a delay occurs, or the name of a half message's id.
 
     A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
     while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
     over what cannot be part of a match, and takes a half to a quarter of the time of `find`.
     """
-    at = data.find(b"_", _HALF_UNDERSCORE_AT)
+    at = data.find(b"_", _AMQ_UNDERSCORE_AT)
     for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
         if at < 0:
             return False
-        if data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT)) or data.startswith(
-            _HALF_ID, at - _HALF_UNDERSCORE_AT
+        if (
+            data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT))
+            or data.startswith(_HALF_ID, max(0, at - _HALF_UNDERSCORE_AT))
+            or data.startswith(_AMQ_PREFIX, at - _AMQ_UNDERSCORE_AT)
         ):
             return True
         at = data.find(b"_", at + 1)
     left = max(0, at - _TIMER_UNDERSCORE_AT)
-    return at >= 0 and (data.rfind(_TIMER_PREFIX, left) >= 0 or data.rfind(_HALF_ID, left) >= 0)
+    return at >= 0 and any(data.rfind(name, left) >= 0 for name in (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX))
 
 
 def _refuse_unknown(found: Mapping[str, str]) -> None:

@@ -4,10 +4,14 @@
     TIMER_DELAY_SEC     seconds from now                 of these three the first that is there counts
     TIMER_DELAY_MS      milliseconds from now
     TIMER_DELIVER_MS    wall time in milliseconds
+    AMQ_SCHEDULED_*     ActiveMQ's names, all of them text: a delay, or a schedule (`delay/recurring.py`)
 
 A RocketMQ property is text. A Kafka header's value is text if all of it is ASCII digits, else a big-endian integer of
 eight bytes; of a name that occurs twice the last counts. A time that has passed asks for nothing: the message is
 delivered at once. What cannot be read, or lies beyond `delay.max_days`, is refused. Source: HookUtils.java.
+
+A delayed message with TIMER_REPLACE = true takes the place of those that wait for the same topic with the same key
+(Kafka's record key, RocketMQ's KEYS): they are cancelled in its own unit.
 """
 
 import re
@@ -15,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bridge.config import DAY_MS, SECOND_MS, DelayOptions, level_delays_ms
+from delay.recurring import AMQ_DELAY, AMQ_NAMES, BadSchedule, Schedule, activemq
 from protocol.kafka.record_batch import Header
 from protocol.rocketmq import properties
 
@@ -32,6 +37,10 @@ _BYTES_OF_INTEGER: Final = 8
 _DIGITS_MAX: Final = 19
 
 
+TIMER_REPLACE: Final = "TIMER_REPLACE"
+_YES: Final = "true"
+
+
 class DelayRefused(Exception):
     """The time that a message asks for cannot be read, or is too far away; the text names property and limit."""
 
@@ -41,6 +50,7 @@ class Wish(NamedTuple):
 
     due_ms: int
     level: int = 0
+    schedule: Schedule | None = None  # the message recurs; `due_ms` is its first run
 
 
 class Wishes:
@@ -49,6 +59,7 @@ class Wishes:
     def __init__(self, options: DelayOptions) -> None:
         self._levels_ms = level_delays_ms(options.levels)
         self._max_days = options.max_days
+        self._zone = options.time_zone
 
     def of_properties(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
         """Read RocketMQ's properties; None: deliver now. Raises DelayRefused."""
@@ -59,7 +70,7 @@ class Wishes:
         for name in TIMER_NAMES:
             if name in found:
                 return self._wish(name, _integer(name, found[name]), now_ms)
-        return None
+        return self._recurring(found, now_ms)
 
     def of_headers(self, headers: Sequence[Header], now_ms: int) -> Wish | None:
         """Read the headers of a Kafka record; None: deliver now. Raises DelayRefused."""
@@ -67,7 +78,22 @@ class Wishes:
         for name in TIMER_NAMES:
             if name in found:
                 return self._wish(name, _integer_of_header(name, found[name]), now_ms)
+        if any(name in AMQ_NAMES for name, _ in headers):
+            return self._recurring({name: _text(value) for name, value in headers if name in AMQ_NAMES}, now_ms)
         return None
+
+    def _recurring(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
+        """Read ActiveMQ's names, which may ask for a delay or a schedule."""
+        try:
+            asked = activemq(found, self._zone, now_ms)
+            run = asked.first(now_ms) if isinstance(asked, Schedule) else None
+        except BadSchedule as error:
+            raise DelayRefused(str(error)) from error
+        if isinstance(asked, Schedule):
+            assert run is not None, "a schedule without an end"
+            self._wish("the first run", run.due_ms, now_ms, is_absolute=True)
+            return Wish(run.due_ms, schedule=asked)
+        return self._wish(AMQ_DELAY, now_ms + asked, now_ms, is_absolute=True) if asked else None
 
     def at(self, due_ms: int, now_ms: int) -> Wish | None:
         """Check a time that was asked for otherwise."""
@@ -82,6 +108,20 @@ class Wishes:
                 f"{name}={value} is {(due_ms - now_ms) // DAY_MS} days from now; delay.max_days is {self._max_days}"
             )
         return Wish(due_ms)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
+
+
+def replaces(found: Mapping[str, str]) -> bool:
+    """Whether properties ask that the message replaces those with its key."""
+    return found.get(TIMER_REPLACE, "").strip().lower() == _YES
+
+
+def replaces_header(headers: Sequence[Header]) -> bool:
+    """Whether the headers of a Kafka record ask for that."""
+    return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
 
 
 def _integer(name: str, text: str) -> int:

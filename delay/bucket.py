@@ -27,12 +27,12 @@ delivered from it any more stands beside it (`delay/tombstones.py`). Compare the
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from delay.names import name_hash
 from delay.table import Table, pages_of, rows_per_page
 from delay.tombstones import TIMERS_DIRECTORY, Fate, Tombstones
 from store.entry import new_tuple
@@ -107,10 +107,6 @@ class Found(NamedTuple):
 
 def bucket_path(number: int) -> str:
     return f"{TIMERS_DIRECTORY}/{number:010d}.bucket"
-
-
-def name_hash(topic: int, name: bytes) -> int:
-    return int.from_bytes(blake2b(name, digest_size=8, salt=topic.to_bytes(8, "big")).digest(), "big")
 
 
 # -- Writing

@@ -45,7 +45,7 @@ AMQ_DELAY: Final = "AMQ_SCHEDULED_DELAY"
 AMQ_PERIOD: Final = "AMQ_SCHEDULED_PERIOD"
 AMQ_REPEAT: Final = "AMQ_SCHEDULED_REPEAT"
 AMQ_CRON: Final = "AMQ_SCHEDULED_CRON"
-_AMQ_PREFIX: Final = "AMQ_SCHEDULED_"
+AMQ_NAMES: Final = (AMQ_DELAY, AMQ_PERIOD, AMQ_REPEAT, AMQ_CRON)
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}")
 _SECOND: Final = timedelta(seconds=1)
@@ -229,7 +229,7 @@ def activemq(properties: Mapping[str, str], zone: str, now_ms: int) -> "Schedule
     PERIOD and REPEAT: so many times again, -1 for ever. The first run is after DELAY, or else after one PERIOD. With
     CRON each time of it starts such a series, if there is one to be started. Raises BadSchedule.
     """
-    if not any(name.startswith(_AMQ_PREFIX) for name in properties):
+    if not any(name in properties for name in AMQ_NAMES):
         return None
     delay_ms = _number(properties, AMQ_DELAY, 0, TIME_MAX_MS)
     period_ms = _number(properties, AMQ_PERIOD, 0, TIME_MAX_MS)
@@ -239,6 +239,8 @@ def activemq(properties: Mapping[str, str], zone: str, now_ms: int) -> "Schedule
     count = None if repeat == _FOREVER else repeat + 1
     first_ms = delay_ms or period_ms
     if expression := properties.get(AMQ_CRON, "").strip():
+        if repeat == _FOREVER:
+            raise BadSchedule(f"{AMQ_REPEAT} {repeat} with {AMQ_CRON}: each time would start what never ends")
         burst = Burst(first_ms, period_ms, count) if repeat or first_ms else None
         return Schedule(Cron(expression, zone), burst=burst)
     if not repeat:

@@ -149,6 +149,15 @@ class Pack:
         return taken
 
 
+def select(rows: bytes, start_ms: int, until_ms: int, topic: int | None) -> list[Timer]:
+    """Return the timers among rows that are due in this time, and go to this topic."""
+    return [
+        new_tuple(Timer, row)
+        for row in ROW.iter_unpack(rows)
+        if start_ms <= row[0] < until_ms and row[2] and (topic is None or row[2] >> TOPIC_SHIFT == topic)
+    ]
+
+
 class AddressPack(Pack):
     __slots__ = ()
     _from = 8

@@ -67,6 +67,10 @@ class _Window(AddressPack):
         self.name = name
         self.start_ms = start_ms
 
+    def meets(self, start_ms: int, until_ms: int) -> bool:
+        """Whether it may hold timers that are due in this time."""
+        return self.start_ms < until_ms and self.start_ms + (1 << self.level * DIGIT_BITS) > start_ms
+
 
 class Timers:
     """The pending timers. `start_ms` is the wall time now: what is due before goes straight to its topic."""
@@ -360,6 +364,13 @@ class Timers:
     def pinned_from(self) -> int | None:
         """Return a position of the log from which on it is needed; None if none of it is."""
         return min(self._pins) << PIN_BITS if self._pins else None
+
+    def between(self, start_ms: int, until_ms: int) -> list[bytes]:
+        """Copy the rows among which those due in this time are, window by window in the order of time."""
+        ready = [pack.bytes_from_head() for pack in self._ready.values()]
+        windows = [window for window in self._windows.values() if window.meets(start_ms, until_ms)]
+        windows.sort(key=lambda window: window.start_ms)
+        return [b"".join(ready), *(window.bytes_from_head() for window in windows)]
 
     def all(self) -> Iterator[Timer]:
         """Yield every pending timer, in no order; nothing may change meanwhile."""

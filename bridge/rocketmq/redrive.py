@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.families import Family
 from bridge.reading import Later, Records
-from bridge.records import CommittedPosition
+from bridge.records import CommittedPosition, Record
 from bridge.rocketmq.retry import copy_of, group_config, retries_of
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
@@ -61,8 +61,9 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
             each.reconsume_times = 0
         now_ms = broker.clock.now_ms()
         position = CommittedPosition(queue.key, found.next_offset)
-        frames = broker.publisher.rocketmq_frames(retries, 0, again, now_ms)
-        broker.ledger.commit(broker.positions.records(group, [position], now_ms), now_ms, frames)
+        records: list[Record] = []
+        frames = broker.publisher.rocketmq_frames(retries, 0, again, now_ms, records)
+        broker.ledger.commit([*records, *broker.positions.records(group, [position], now_ms)], now_ms, frames)
         count += len(frames)
         await asyncio.sleep(0)
     return count

@@ -15,6 +15,7 @@ from bridge.answers import Answer
 from bridge.parked import due_of
 from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
+from bridge.schedules import SCHEDULE_NAME
 from bridge.topics import Topic
 from bridge.wishes import TIMER_NAMES
 from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 BATCH_MESSAGES_MAX: Final = 1 << 15  # Apache RocketMQ knows no number, only the size of the whole: 4 MiB.
 
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
+_SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
@@ -72,7 +74,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
 
 def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
     """Give a message that waits for a time of its own choice the handle by which its sender may recall it."""
-    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
+    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
         return ""
     due_ms = due_of(message)
     timer_id = broker.delays.text_of((due_ms, position))

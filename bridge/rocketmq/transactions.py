@@ -25,6 +25,7 @@ from bridge.half_messages import half_properties, sent_properties, wishes_of
 from bridge.half_records import read_half
 from bridge.publish import MessageTooLarge
 from bridge.reading import Later
+from bridge.records import Record
 from bridge.rocketmq import membership
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
@@ -124,8 +125,9 @@ def _end(
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
-    frames = _committed(broker, half, name, queue_id, now_ms) if verdict is Verdict.COMMITTED else ()
-    return _done(command, halves.end(stored.base_offset, verdict, frames, now_ms))
+    records: list[Record] = []
+    frames = _committed(broker, half, name, queue_id, now_ms, records) if verdict is Verdict.COMMITTED else ()
+    return _done(command, halves.end(stored.base_offset, verdict, frames, now_ms, records))
 
 
 def _done(command: RemotingCommand, promise: Promise) -> Answer:
@@ -148,8 +150,10 @@ def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
 
 
-def _committed(broker: "Broker", half: Message, name: str, queue_id: int, now_ms: int) -> Sequence[Frame]:
-    """Give what goes into the real queue, or is parked until it is due.
+def _committed(
+    broker: "Broker", half: Message, name: str, queue_id: int, now_ms: int, records: list[Record]
+) -> Sequence[Frame]:
+    """Give what goes into the real queue, or is parked until it is due; adds what else the unit needs to `records`.
 
     Raises Refused if its topic is gone, and what the door raises.
     """
@@ -160,7 +164,7 @@ def _committed(broker: "Broker", half: Message, name: str, queue_id: int, now_ms
     half.prepared_transaction_offset = half.physical_offset
     # A topic that was made again may have fewer queues.
     queue_id %= topic.queue_count
-    return broker.publisher.rocketmq_frames(topic, queue_id, [half], now_ms, sent_ms=half.store_ms)
+    return broker.publisher.rocketmq_frames(topic, queue_id, [half], now_ms, records, sent_ms=half.store_ms)
 
 
 # -- Checking

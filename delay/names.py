@@ -1,0 +1,86 @@
+"""Timers by the sender's own key, in memory: 24 bytes for each, no object.
+
+    part 0         hash u64 | due u64 | address u64 ...          in the order of adding
+    ...
+    part 4095
+
+A hash of topic and key names the part by its first bits; within it the bytes of the hash are searched. So a look costs
+the search of one part, a few microseconds for a million timers. Rows of timers that are pending no more stay until
+their part has doubled: then all but the newest of them go. Meanwhile they say that there was such a timer.
+
+Two keys with one hash (one pair in 2**64) would be taken for each other; whoever must be sure reads the message.
+"""
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+_ROW: Final = Struct(">QQQ")
+_HASH_BYTES: Final = 8
+_PART_BITS: Final = 12
+_ROWS_IN_SNAPSHOT: Final = 1 << 15
+_SWEPT_FROM: Final = 64  # rows of a part
+
+TimerId = tuple[int, int]  # due_ms, address
+
+
+def name_hash(topic: int, name: bytes) -> int:
+    """Hash a sender's key within its topic: the same forever, for files hold it."""
+    return int.from_bytes(blake2b(name, digest_size=_HASH_BYTES, salt=topic.to_bytes(8, "big")).digest(), "big")
+
+
+class Names:
+    """`is_pending` tells which rows must stay; of the others about `past_max` are kept."""
+
+    def __init__(self, is_pending: Callable[[TimerId], bool], past_max: int) -> None:
+        self._is_pending = is_pending
+        self._past_max = -(-past_max >> _PART_BITS)  # of one part
+        self._parts: dict[int, bytearray] = {}
+        self._sweep_at: dict[int, int] = {}  # bytes
+
+    def add(self, hashed: int, timer_id: TimerId) -> None:
+        number = hashed >> 64 - _PART_BITS
+        part = self._parts.get(number)
+        if part is None:
+            part = self._parts[number] = bytearray()
+        part += _ROW.pack(hashed, *timer_id)
+        if len(part) > self._sweep_at.get(number, _SWEPT_FROM * _ROW.size):
+            self._sweep(number)
+
+    def find(self, hashed: int) -> list[TimerId]:
+        """Return all that were added under this hash and are not forgotten, the latest last."""
+        part = self._parts.get(hashed >> 64 - _PART_BITS, b"")
+        wanted = hashed.to_bytes(_HASH_BYTES, "big")
+        found: list[TimerId] = []
+        at = part.find(wanted)
+        while at >= 0:
+            if at % _ROW.size == 0:
+                _, due_ms, address = _ROW.unpack_from(part, at)
+                found.append((due_ms, address))
+            at = part.find(wanted, at + 1)
+        return found
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield all rows in parts; `restore` takes them."""
+        rows = bytearray()
+        for part in self._parts.values():
+            rows += part
+            if len(rows) >= _ROWS_IN_SNAPSHOT * _ROW.size:
+                yield bytes(rows)
+                rows.clear()
+        if rows:
+            yield bytes(rows)
+
+    def restore(self, rows: bytes) -> None:
+        for hashed, due_ms, address in _ROW.iter_unpack(rows):
+            self.add(hashed, (due_ms, address))
+
+    def _sweep(self, number: int) -> None:
+        """Forget all but the newest of what is pending no more."""
+        rows = list(_ROW.iter_unpack(self._parts[number]))
+        past = [row for row in rows if not self._is_pending((row[1], row[2]))]
+        gone = set(past[: max(0, len(past) - self._past_max)])
+        kept = bytearray(b"".join([_ROW.pack(*row) for row in rows if row not in gone]))
+        self._parts[number] = kept
+        self._sweep_at[number] = max(_SWEPT_FROM * _ROW.size, 2 * len(kept))
