@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from bridge.cli_timers import schedule_app, timer_app
+
 if TYPE_CHECKING:
     from bridge.http_client import Api
 
@@ -34,6 +36,8 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(group_app, name="group")
 app.add_typer(txn_app, name="txn")
+app.add_typer(timer_app, name="timer")
+app.add_typer(schedule_app, name="schedule")
 
 HttpAddress = Annotated[
     str, typer.Option("--http", metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port")
@@ -130,7 +134,7 @@ def settings() -> None:
     """List all settings with their defaults and what Kafka and RocketMQ call them."""
     from bridge.config import settings as all_settings
 
-    _table(
+    show_table(
         ("setting", "default", "what it is", "Kafka", "RocketMQ"),
         [[row.name, row.default, row.doc, row.kafka, row.rocketmq] for row in all_settings()],
     )
@@ -150,14 +154,14 @@ def version() -> None:
 @app.command()
 def status(http: HttpAddress = HTTP_ADDRESS) -> None:
     """Show the broker, its log and what it costs."""
-    _print_tree(_api(http).get("/api/status"))
+    show_tree(_api(http).get("/api/status"))
 
 
 @topic_app.command("list")
 def topic_list(http: HttpAddress = HTTP_ADDRESS) -> None:
     """List topics."""
     rows = _api(http).get("/api/topics")
-    _table(
+    show_table(
         ("topic", "queues", "records", "bytes", "kafka", "rocketmq"),
         [
             [row["name"], row["queues"], row["records"], row["size_bytes"], row["kafka_name"], row["rocketmq_name"]]
@@ -171,8 +175,8 @@ def topic_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Show a topic's queues, offsets and configs."""
     found = _api(http).get("/api/topics", name)
     queues = found.pop("queues")
-    _print_tree(found)
-    _table(
+    show_tree(found)
+    show_table(
         ("queue", "start", "end", "bytes", "epoch"),
         [[queue["queue"], queue["start"], queue["end"], queue["size_bytes"], queue["epoch"]] for queue in queues],
     )
@@ -206,7 +210,7 @@ def topic_delete(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
 @group_app.command("list")
 def group_list(http: HttpAddress = HTTP_ADDRESS) -> None:
     """List groups, the family in which each is active, and how far behind it is."""
-    _table(
+    show_table(
         ("group", "active in", "members", "lag", "topics"),
         [
             [row["name"], row["active"] or "-", row["members"], row["lag"], ", ".join(row["topics"])]
@@ -220,8 +224,8 @@ def group_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Show a group's positions."""
     found = _api(http).get("/api/groups", name)
     positions = found.pop("positions")
-    _print_tree(found)
-    _table(
+    show_tree(found)
+    show_table(
         ("topic", "queue", "position", "start", "end", "lag"),
         [[row[column] for column in ("topic", "queue", "position", "start", "end", "lag")] for row in positions],
     )
@@ -238,7 +242,7 @@ def group_redrive(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
 def txn_list(http: HttpAddress = HTTP_ADDRESS) -> None:
     """List Kafka's transactional ids and RocketMQ's open half messages: state, age, and what they wait for."""
     columns = ("kind", "id", "state", "age_ms", "producer", "checks", "waits_for")
-    _table(
+    show_table(
         tuple(column.replace("_", " ") for column in columns),
         [[row[column] for column in columns] for row in _api(http).get("/api/transactions")],
     )
@@ -249,9 +253,9 @@ def txn_describe(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> Non
     """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds."""
     found = _api(http).get("/api/transactions", transactional_id)
     queues = found.pop("queues")
-    _print_tree(found)
+    show_tree(found)
     columns = ("topic", "queue", "first_offset", "stable_end")
-    _table(
+    show_table(
         tuple(column.replace("_", " ") for column in columns),
         [[row[column] for column in columns] for row in queues],
     )
@@ -314,7 +318,7 @@ def _api(http: str) -> "Api":
     return Api(http)
 
 
-def _table(heads: tuple[str, ...], rows: list[list[Any]]) -> None:
+def show_table(heads: tuple[str, ...], rows: list[list[Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -329,11 +333,11 @@ def _table(heads: tuple[str, ...], rows: list[list[Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
-def _print_tree(found: dict[str, Any], indent: str = "") -> None:
+def show_tree(found: dict[str, Any], indent: str = "") -> None:
     for key, value in found.items():
         if isinstance(value, dict):
             typer.echo(f"{indent}{key}:")
-            _print_tree(value, indent + "  ")
+            show_tree(value, indent + "  ")
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
             typer.echo(f"{indent}{key}: {shown}")

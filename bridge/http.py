@@ -8,6 +8,7 @@
                                                              GET    /api/groups, /api/groups/{name}
     /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
     GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
+    /api/timers, /api/schedules, /api/topics/{name}/pause: bridge/http_timers.py
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
 `bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
@@ -21,14 +22,18 @@ import msgspec
 from aiohttp import web
 
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views
+from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
-from bridge.publish import MessageTooLarge
+from bridge.publish import MessageTooLarge, ProduceRefused
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.redrive import RedriveRefused, redrive
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import Topic, TopicError, TopicExists
+from bridge.wishes import DelayRefused
+from delay.recurring import BadSchedule
+from protocol.kafka.record_batch import InvalidBatch
 from store.entry import Promise
 from store.errors import StoreError
 
@@ -40,6 +45,7 @@ KEEPALIVE_S = 30
 SWEEP_S = 1
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
+BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
 REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, MessageTooLarge)
 
 FormT = TypeVar("FormT", bound=msgspec.Struct)
@@ -131,6 +137,7 @@ class HttpPort:
                 web.get("/api/transactions/{id}", self._transaction),
                 web.delete("/api/transactions/{id}", self._abort_transaction),
                 web.post("/api/transactions/{topic}/{id}", self._decide),
+                *TimerApi(self._broker, self._kept, self._read).routes(),
             ]
         )
         return application
@@ -274,7 +281,7 @@ class HttpPort:
             return _error(error.text or error.reason, error.status)
         except TopicExists as error:
             return _error(str(error), 409)
-        except (TopicError, InvalidConfig) as error:
+        except (TopicError, InvalidConfig, *BAD_TIMERS) as error:
             return _error(str(error), 400)
         except UnknownTransaction as error:
             return _error(str(error), 404)

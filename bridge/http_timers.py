@@ -1,0 +1,447 @@
+"""The JSON API of delayed and recurring messages. Times are wall milliseconds; a verdict is durable before it is told.
+
+    POST   /api/timers                    a message for later: NewTimer; gives its id
+    GET    /api/timers                    pending ones in due order; ?topic= key= from_ms= until_ms= after= limit=
+    DELETE /api/timers?topic=&key=        cancel all with this key
+    GET    /api/timers/count              how many; ?topic= key= from_ms= until_ms=
+    GET    /api/timers/histogram          how many are due when; ?topic= from_ms= until_ms= bins=
+    POST   /api/timers/reschedule         {"topic", "key", "at_ms" or "delay_ms"}: all with this key
+    GET    /api/timers/{id}               the message itself
+    DELETE /api/timers/{id}               cancel
+    POST   /api/timers/{id}/reschedule    {"at_ms" or "delay_ms"}
+    POST   /api/timers/{id}/now           deliver now
+    POST   /api/topics/{name}/pause       hold its deliveries back; /resume
+
+    POST   /api/schedules                 NewSchedule: created, unchanged or replaced
+    GET    /api/schedules, /{name}        with the next run
+    DELETE /api/schedules/{name}
+
+Rows are looked through in slices, between which the loop turns.
+"""
+
+import asyncio
+import base64
+import random
+import zlib
+from binascii import Error as Base64Error
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from bridge import forms
+from bridge.delays import Decision, TimerView
+from bridge.publish import check_record
+from bridge.schedules import Outcome, RecurringMessage, Standing
+from bridge.topics import QUEUE_ID_BITS, Topic
+from bridge.wishes import Wish
+from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
+from delay.rows import ROW_SIZE, Timer, select
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import BatchBuilder, Record
+from protocol.rocketmq import message as rocketmq_message
+from protocol.rocketmq import properties
+from store.entry import Promise
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+Json = dict[str, Any]
+Form = TypeVar("Form")
+
+LIST_MAX = 1_000
+BINS_MAX = 1_000
+ROWS_IN_SLICE = 4_096  # a millisecond's work
+FOREVER_MS = 1 << 62
+FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
+
+
+class Content(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is to be delivered, and where."""
+
+    topic: str
+    queue: int | None = None  # by the key if there is one, else any
+    key: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    headers: dict[str, str] = {}
+
+
+class NewTimer(Content, forbid_unknown_fields=True, kw_only=True):
+    at_ms: int | None = None
+    delay_ms: int | None = None
+    replace: bool = False  # those that wait with the same key
+
+
+class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
+    topic: str
+    key: str
+
+
+class NewSchedule(Content, forbid_unknown_fields=True, kw_only=True):
+    """Either `every_ms`, from now or from `start_ms`, or `cron` with its time zone."""
+
+    name: str
+    every_ms: int | None = None
+    start_ms: int | None = None
+    cron: str | None = None
+    zone: str = "UTC"
+    until_ms: int | None = None
+    count: int | None = None
+    missed: str = Missed.ONCE.value
+
+
+class TimerApi:
+    """The routes; `kept` waits for a promise, `read` reads a request's body."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._broker, self._kept, self._read = broker, kept, read
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/timers", self._add),
+            web.get("/api/timers", self._list),
+            web.delete("/api/timers", self._cancel_named),
+            web.get("/api/timers/count", self._count),
+            web.get("/api/timers/histogram", self._histogram),
+            web.post("/api/timers/reschedule", self._reschedule_named),
+            web.get("/api/timers/{id}", self._view),
+            web.delete("/api/timers/{id}", self._cancel),
+            web.post("/api/timers/{id}/reschedule", self._reschedule),
+            web.post("/api/timers/{id}/now", self._now),
+            web.post("/api/topics/{name}/pause", self._pause),
+            web.post("/api/topics/{name}/resume", self._resume),
+            web.post("/api/schedules", self._register),
+            web.get("/api/schedules", self._schedules),
+            web.get("/api/schedules/{name}", self._schedule),
+            web.delete("/api/schedules/{name}", self._remove),
+        ]
+
+    # -- One timer
+
+    async def _add(self, request: web.Request) -> web.Response:
+        broker = self._broker
+        wanted = _parsed(await self._read(request), NewTimer)
+        topic, queue_id, record = self._message(wanted)
+        now_ms = broker.clock.now_ms()
+        due_ms = _due_ms(wanted, now_ms)
+        wish = broker.delays.wishes.at(due_ms, now_ms) or Wish(max(0, due_ms))
+        timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=wanted.replace)
+        await self._kept(promise)
+        text = broker.delays.text_of(timer_id)
+        return _json({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
+
+    async def _view(self, request: web.Request) -> web.Response:
+        done: asyncio.Future[TimerView | StoreError | None] = self._broker.loop.create_future()
+        self._broker.delays.view(
+            request.match_info["id"], lambda found: None if done.done() else done.set_result(found)
+        )
+        found = await done
+        if isinstance(found, StoreError):
+            raise found
+        await self._kept(self._broker.ledger.barrier())
+        if found is None:
+            raise web.HTTPNotFound(text="no message waits under this id")
+        return _json(_timer_view(found))
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        return await self._decided(self._broker.delays.cancel(request.match_info["id"], self._now_ms()))
+
+    async def _reschedule(self, request: web.Request) -> web.Response:
+        wanted = _parsed(await self._read(request), NewTime)
+        now_ms = self._now_ms()
+        due_ms = _due_ms(wanted, now_ms)
+        return await self._decided(self._broker.delays.reschedule(request.match_info["id"], due_ms, now_ms))
+
+    async def _now(self, request: web.Request) -> web.Response:
+        return await self._decided(self._broker.delays.deliver_now(request.match_info["id"], self._now_ms()))
+
+    async def _decided(self, decision: Decision) -> web.Response:
+        await self._kept(decision.promise)
+        return _json({"verdict": decision.verdict.value})
+
+    # -- By the sender's key
+
+    async def _cancel_named(self, request: web.Request) -> web.Response:
+        topic, key = self._topic(_required(request, "topic")), _required(request, "key").encode()
+        return await self._decided(self._broker.delays.cancel_named(topic, key, self._now_ms()))
+
+    async def _reschedule_named(self, request: web.Request) -> web.Response:
+        wanted = _parsed(await self._read(request), NewTimeByKey)
+        topic, now_ms = self._topic(wanted.topic), self._now_ms()
+        due_ms = _due_ms(wanted, now_ms)
+        return await self._decided(self._broker.delays.reschedule_named(topic, wanted.key.encode(), due_ms, now_ms))
+
+    # -- Many timers
+
+    async def _list(self, request: web.Request) -> web.Response:
+        """Give a page; `next` is what to give as `after` for the one that follows."""
+        limit = _number(request, "limit", 100, LIST_MAX)
+        after = self._after(request)
+        found: list[Timer] = []
+        async for timers in self._looked(request):
+            found += [timer for timer in timers if after is None or timer[:2] > after]
+            if len(found) > limit:
+                break
+        page = found[:limit]
+        await self._kept(self._broker.ledger.barrier())
+        rows = [self._timer_row(timer) for timer in page]
+        following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
+        return _json({"timers": rows, "next": following})
+
+    async def _count(self, request: web.Request) -> web.Response:
+        if set(request.query) <= {"topic"}:
+            topic = self._wanted_topic(request)
+            count = len(self._broker.delays) if topic is None else self._broker.delays.count(topic)
+        else:
+            count = 0
+            async for timers in self._looked(request):
+                count += len(timers)
+        await self._kept(self._broker.ledger.barrier())
+        return _json({"count": count})
+
+    async def _histogram(self, request: web.Request) -> web.Response:
+        """Count what is due in each of equal spans of time; by default from now on for an hour."""
+        start_ms = _number(request, "from_ms", self._now_ms(), FOREVER_MS)
+        until_ms = _number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
+        bins = _number(request, "bins", 60, BINS_MAX)
+        if until_ms <= start_ms or not bins:
+            raise web.HTTPBadRequest(text=f"nothing lies between from_ms {start_ms} and until_ms {until_ms}")
+        step_ms = -(-(until_ms - start_ms) // bins)
+        counts = [0] * bins
+        async for timers in self._looked(request, start_ms, until_ms):
+            for timer in timers:
+                counts[(timer.due_ms - start_ms) // step_ms] += 1
+        return _json({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
+
+    async def _looked(
+        self, request: web.Request, start_ms: int | None = None, until_ms: int | None = None
+    ) -> AsyncIterator[list[Timer]]:
+        """Yield the pending timers that are asked for, in due order."""
+        delays, topic = self._broker.delays, self._wanted_topic(request)
+        if start_ms is None or until_ms is None:
+            start_ms = _number(request, "from_ms", 0, FOREVER_MS)
+            until_ms = _number(request, "until_ms", FOREVER_MS, FOREVER_MS)
+        if (key := request.query.get("key")) is not None:
+            named = delays.pending_named(self._topic(_required(request, "topic")), key.encode())
+            yield sorted(timer for timer in named if start_ms <= timer.due_ms < until_ms)
+            return
+        number = None if topic is None else topic.number
+        for rows in delays.rows(start_ms, until_ms):
+            found: list[Timer] = []
+            for at in range(0, len(rows), ROWS_IN_SLICE * ROW_SIZE):
+                found += select(rows[at : at + ROWS_IN_SLICE * ROW_SIZE], start_ms, until_ms, number)
+                await asyncio.sleep(0)
+            yield sorted(found)
+
+    def _after(self, request: web.Request) -> tuple[int, int] | None:
+        text = request.query.get("after")
+        if text is None:
+            return None
+        due_ms, _, address = text.partition("-")
+        if not (due_ms.isdecimal() and address.isdecimal() and len(text) < 50):
+            raise web.HTTPBadRequest(text=f"after: expected what `next` gave, got {text[:60]!r}")
+        return int(due_ms), int(address)
+
+    def _timer_row(self, timer: Timer) -> Json:
+        topic = self._broker.topics.by_number(timer.topic)
+        return {
+            "id": self._broker.delays.text_id_of(timer),
+            "topic": topic.name if topic is not None else None,
+            "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
+            "due_ms": timer.due_ms,
+            "form": FORM_NAMES[timer.form],
+            "bytes": timer.size,
+        }
+
+    # -- Topics
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        topic = self._topic(request.match_info["name"])
+        await self._kept(self._broker.delays.pause(topic, self._now_ms()))
+        return _json({"topic": topic.name, "is_paused": True})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        topic = self._topic(request.match_info["name"])
+        await self._kept(self._broker.delays.resume(topic, self._now_ms()))
+        return _json({"topic": topic.name, "is_paused": False})
+
+    # -- Schedules
+
+    async def _register(self, request: web.Request) -> web.Response:
+        broker = self._broker
+        wanted = _parsed(await self._read(request), NewSchedule)
+        topic, queue_id, record = self._message(wanted, wanted.name)
+        check_record(topic, record)
+        builder = BatchBuilder()  # The same bytes whoever asks: each run stamps its own time.
+        builder.append(0, 0, record.key, record.value, record.headers)
+        message = RecurringMessage(topic.key(queue_id), forms.KAFKA, bytes(builder.finish(0, 0)))
+        outcome, promise = broker.schedules.register(wanted.name, _schedule(wanted), message, self._now_ms())
+        await self._kept(promise)
+        standing = broker.schedules.get(wanted.name)
+        assert standing is not None, "it was registered"
+        return _json(
+            {"outcome": outcome.value} | self._schedule_view(standing), 201 if outcome is Outcome.CREATED else 200
+        )
+
+    async def _schedules(self, request: web.Request) -> web.Response:
+        await self._kept(self._broker.ledger.barrier())
+        return _json([self._schedule_view(standing) for standing in self._broker.schedules.all()])
+
+    async def _schedule(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        standing = self._broker.schedules.get(name)
+        await self._kept(self._broker.ledger.barrier())
+        if standing is None:
+            raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
+        return _json(self._schedule_view(standing))
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        outcome, promise = self._broker.schedules.remove(name, self._now_ms())
+        await self._kept(promise)
+        if outcome is Outcome.NOT_FOUND:
+            raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
+        return _json({"outcome": outcome.value})
+
+    def _schedule_view(self, standing: Standing) -> Json:
+        schedule, run = standing.schedule, standing.run
+        topic = self._broker.topics.by_number(standing.topic)
+        plan = schedule.plan
+        if isinstance(plan, Every):
+            asked: Json = {"every_ms": plan.period_ms, "start_ms": plan.start_ms}
+        else:
+            asked = {"cron": plan.expression, "zone": plan.zone}
+        return {
+            "name": standing.name,
+            "topic": topic.name if topic is not None else None,
+            "queue": standing.message.key & (1 << QUEUE_ID_BITS) - 1,
+            **asked,
+            "until_ms": schedule.until_ms,
+            "count": schedule.count,
+            "missed": schedule.missed.value,
+            "next_ms": None if run is None else run.due_ms,
+            "runs": None if run is None else run.number - 1,
+        }
+
+    # -- What requests name
+
+    def _message(self, wanted: Content, spread_by: str = "") -> tuple[Topic, int, Record]:
+        """Give topic, queue and record; without a key and a queue the queue is `spread_by`'s, else any."""
+        topic = self._topic(wanted.topic)
+        key = None if wanted.key is None else wanted.key.encode()
+        if wanted.queue is not None:
+            queue_id = wanted.queue
+            if not 0 <= queue_id < topic.queue_count:
+                raise web.HTTPBadRequest(text=f"queue: {topic.name} has {topic.queue_count}, none is {queue_id}")
+        elif key or spread_by:
+            queue_id = zlib.crc32(key or spread_by.encode()) % topic.queue_count  # as librdkafka's partitioner
+        else:
+            queue_id = random.randrange(topic.queue_count)
+        headers = [(name, value.encode()) for name, value in wanted.headers.items()]
+        return topic, queue_id, Record(0, self._now_ms(), key, _value(wanted), headers)
+
+    def _wanted_topic(self, request: web.Request) -> Topic | None:
+        name = request.query.get("topic")
+        return None if name is None else self._topic(name)
+
+    def _topic(self, name: str) -> Topic:
+        topic: Topic | None = self._broker.topics.get(name)
+        if topic is None:
+            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}")
+        return topic
+
+    def _now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+
+# -- In
+
+
+def _parsed(body: bytes, form: type[Form]) -> Form:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+
+
+def _due_ms(wanted: NewTimer | NewTime, now_ms: int) -> int:
+    if (wanted.at_ms is None) == (wanted.delay_ms is None):
+        raise web.HTTPBadRequest(text="expected either at_ms or delay_ms")
+    return wanted.at_ms if wanted.at_ms is not None else now_ms + (wanted.delay_ms or 0)
+
+
+def _value(wanted: Content) -> bytes | None:
+    if wanted.value is not None and wanted.value_base64 is not None:
+        raise web.HTTPBadRequest(text="expected either value or value_base64")
+    if wanted.value_base64 is None:
+        return None if wanted.value is None else wanted.value.encode()
+    try:
+        return base64.b64decode(wanted.value_base64, validate=True)
+    except (Base64Error, ValueError) as error:
+        raise web.HTTPBadRequest(text=f"value_base64: {error}") from error
+
+
+def _schedule(wanted: NewSchedule) -> Schedule:
+    if (wanted.every_ms is None) == (wanted.cron is None):
+        raise BadSchedule("expected either every_ms or cron")
+    if wanted.missed not in {rule.value for rule in Missed}:
+        raise BadSchedule(f"missed: expected skip, once or all, got {wanted.missed[:40]!r}")
+    plan = Cron(wanted.cron, wanted.zone) if wanted.cron is not None else Every(wanted.every_ms or 0, wanted.start_ms)
+    return Schedule(plan, wanted.until_ms, wanted.count, Missed(wanted.missed))
+
+
+def _required(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise web.HTTPBadRequest(text=f"{name}: missing")
+    return value
+
+
+def _number(request: web.Request, name: str, default: int, highest: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or int(text) > highest:
+        raise web.HTTPBadRequest(text=f"{name}: expected a number from 0 to {highest}, got {text[:40]!r}")
+    return int(text)
+
+
+# -- Out
+
+
+def _timer_view(found: TimerView) -> Json:
+    shown: Json = {"id": found.id, "topic": found.topic, "queue": found.queue_id, "due_ms": found.due_ms}
+    if found.form == forms.KAFKA:
+        (record,) = record_batch.records(found.frame, len(found.frame))
+        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+        return shown | _bytes("key", record.key) | {"headers": headers} | _bytes("value", record.value)
+    message = rocketmq_message.decode(found.frame)
+    named = properties.parse(message.properties)
+    return shown | {"key": named.get(properties.KEYS), "headers": named} | _bytes("value", message.body)
+
+
+def _bytes(name: str, value: bytes | bytearray | memoryview | None) -> Json:
+    """Show bytes as text where they are, else as base64."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: bytes(value).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _json(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")
