@@ -45,6 +45,7 @@ from protocol.kafka.record_batch import (
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message
+from protocol.rocketmq.names import RETRY_PREFIX
 from store.entry import Appended, Buffer, Frame, Promise, Slot, Stamp, State
 from store.format import NO_OFFSET
 
@@ -415,7 +416,9 @@ class Publisher:
         records: list[StateRecord],
         now_ms: int,
     ) -> Frame:
-        key, name = topic.queues[queue_id].key, found.get(properties.KEYS, "").encode()
+        key = topic.queues[queue_id].key
+        # Who retries sends the message as it came: that must not replace other retries.
+        name = b"" if topic.rocketmq_name.startswith(RETRY_PREFIX) else found.get(properties.KEYS, "").encode()
         if name and wishes.replaces(found) and (replaced := self._delays.named(topic, name)):
             records.append(self._delays.cancels(replaced, now_ms))
         schedule_name = ""

@@ -18,6 +18,8 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.view import answer_with_record
 from bridge.topics import Topic, UnknownTopic
+from bridge.wishes import TIMER_REPLACE
+from delay.recurring import AMQ_NAMES
 from protocol.rocketmq import flags, message, properties
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.codes import ResponseCode
@@ -43,6 +45,8 @@ _WISHES: Final = dict.fromkeys(
         properties.TIMER_DELAY_MS,
         properties.TIMER_DELAY_SEC,
         properties.TRAN_MSG,
+        TIMER_REPLACE,
+        *AMQ_NAMES,
     )
 )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.publish import MessageTooLarge
 from bridge.reading import Later, Records
+from bridge.records import Record
 from bridge.rocketmq.errors import ANSWERABLE
 from bridge.rocketmq.popped import Checkpoint, settled
 from bridge.rocketmq.retry import copy_of, dead_letters_of, group_config
@@ -76,8 +77,9 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
     try:
         failed = [message.decode(buffer) for buffer in found.buffers]
         pending = [each for each in failed if each.queue_offset in checkpoint.pending]
-        frames = _frames(broker, checkpoint, topic, pending, now_ms)
-        broker.ledger.commit([settled(checkpoint.name, sorted(done))], now_ms, frames)
+        records: list[Record] = [settled(checkpoint.name, sorted(done))]
+        frames = _frames(broker, checkpoint, topic, pending, now_ms, records)
+        broker.ledger.commit(records, now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
         broker.rocketmq_popped.put_off(checkpoint, now_ms + AGAIN_MS)
@@ -86,7 +88,9 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
         broker.rocketmq_popped.put_off(checkpoint, now_ms)
 
 
-def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message], now_ms: int) -> list[Frame]:
+def _frames(
+    broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message], now_ms: int, records: list[Record]
+) -> list[Frame]:
     config = group_config(broker, rocketmq_group(checkpoint.name.group))
     frames: list[Frame] = []
     for each in failed:
@@ -97,7 +101,7 @@ def _frames(broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list
         again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
         again.reconsume_times += 1
         try:
-            frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms)
+            frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
         except MessageTooLarge as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
