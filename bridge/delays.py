@@ -294,6 +294,10 @@ class Delays:
         """How many are pending for a topic."""
         return self._timers.count(topic.number)
 
+    def counts(self) -> dict[int, int]:
+        """How many are pending, by topic number."""
+        return self._timers.counts()
+
     def rows(self, start_ms: int, until_ms: int) -> list[bytes]:
         """Copy the rows among which the timers due in this time are (`delay.rows.select`), the earlier ones first."""
         return self._timers.between(start_ms, until_ms)

@@ -423,22 +423,29 @@ class Publisher:
             records.append(self._delays.cancels(replaced, now_ms))
         schedule_name = ""
         if wish.schedule is not None:
-            schedule_name = found[SCHEDULE_NAME] = self._schedules.new_name()
-            for amq_name in AMQ_NAMES:
-                found.pop(amq_name, None)
+            schedule_name = self._schedules.new_name()
+            changes = {SCHEDULE_NAME: schedule_name, **dict.fromkeys(AMQ_NAMES)}
+            message.properties = properties.set_many(message.properties, changes)
         tag, where = found.get(properties.TAGS), self._delays.queue_of(wish)
         parked.park_message(message, topic.rocketmq_name, queue_id, self.store_host, wish, found)
         if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX - parked.ADDED_BYTES_MAX:
             raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with those of a delayed message")
         record = rocketmq_message.encode(message)
-        code = tags.hash_code(tag) if tag else tags.NO_TAG
+        extra = b""  # What recurs lies in the timer topic only to show that it came.
         if wish.schedule is None:
             extra = parked.extra(key, wish.due_ms, name)
-        else:  # What lies in the timer topic then only shows that it came.
-            extra, recurring = b"", RecurringMessage(key, forms.ROCKETMQ, bytes(record))
-            run = Run(1, wish.due_ms)
-            records.append(self._schedules.record(schedule_name, wish.schedule, recurring, run, is_kept=False))
+        else:
+            records.append(self._scheduled_message(key, schedule_name, wish.schedule, wish.due_ms, record, now_ms))
+        code = tags.hash_code(tag) if tag else tags.NO_TAG
         return Frame(where, forms.ROCKETMQ, record, 1, wish.due_ms, code, _stamp_rocketmq, extra)
+
+    def _scheduled_message(
+        self, key: int, name: str, schedule: Schedule, due_ms: int, record: bytearray, now_ms: int
+    ) -> ScheduleRegistered:
+        kept = bytearray(record)
+        rocketmq_message.stamp(kept, 0, (0, 0, now_ms))
+        message = RecurringMessage(key, forms.ROCKETMQ, bytes(kept))
+        return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
 
     def _check_message(self, message: Message, text: str) -> dict[str, str] | None:
         """Check size and wishes; gives the properties, parsed, where one of them may ask for a delay."""

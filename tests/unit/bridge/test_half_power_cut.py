@@ -91,7 +91,7 @@ class History:
         if verdict is Verdict.COMMITTED:
             half = message.decode(core.halves.read(number).frame)  # type: ignore[union-attr]
             half.properties = sent_properties(half.properties)[0]
-            frames = _committed(core, half, "orders", number % 2, now_ms)  # type: ignore[arg-type]
+            frames = _committed(core, half, "orders", number % 2, now_ms, [])  # type: ignore[arg-type]
         promise = core.halves.end(number, verdict, frames, now_ms)
         core.store.when(promise, lambda error: self.answered.setdefault(number, verdict))
 
