@@ -8,11 +8,10 @@ import resource
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
-from bridge.rocketmq.redrive import position_in
+from bridge.failed import failed_of
 from bridge.server import endpoint
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
-from protocol.rocketmq.names import dead_letter_topic, retry_topic
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -139,18 +138,8 @@ def _member_count(broker: "Broker", name: str) -> int:
 
 
 def _failed(broker: "Broker", name: str) -> Json:
-    """Count what RocketMQ consumers failed to consume; retries that are still delayed are not here."""
-    spelled = rocketmq_group(name)
-    return {
-        "retries_waiting": _unread(broker, name, retry_topic(spelled)),
-        "dead_letters": _unread(broker, name, dead_letter_topic(spelled)),
-    }
-
-
-def _unread(broker: "Broker", name: str, topic_name: str) -> int:
-    found = broker.topics.by_rocketmq_name(topic_name)
-    queues = found.queues if found is not None else ()
-    return sum(queue.visible_end - position_in(broker, name, queue) for queue in queues)
+    retries, dead_letters = failed_of(broker, name)
+    return {"retries_waiting": retries, "dead_letters": dead_letters}
 
 
 def _positions(broker: "Broker", name: str) -> list[Json]:

@@ -5,10 +5,12 @@ A group that is active in RocketMQ takes no Kafka members: they get INCONSISTENT
 members that do not speak what the others do, which clients raise at once.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.answers import Answer
+from bridge.failed import failed_of
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync
@@ -21,6 +23,8 @@ from store.entry import Promise
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
+
+logger = logging.getLogger("bridge")
 
 CONSUMER = "consumer"  # the protocol type of groups that consume; those of Connect, say, have others
 _CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
@@ -44,10 +48,21 @@ def deliver(replies: Iterable[Reply[Waiter]]) -> None:
 # -- The rebalance
 
 
+def _tell_what_is_left(broker: "Broker", group: str) -> None:
+    """Name what the group's RocketMQ consumers would still get: nobody here reads it."""
+    retries, dead_letters = failed_of(broker, group)
+    if retries or dead_letters:
+        logger.warning(
+            "group moves to Kafka, and what RocketMQ consumers failed to consume waits group=%s retries=%d dead=%d",
+            group, retries, dead_letters,
+        )  # fmt: skip
+
+
 def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
     body = request.body
     if not broker.families.admits(body.group_id, Family.KAFKA):
         return request.answer(_joined(request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+    was_empty = not broker.kafka_groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(
         group_id=body.group_id,
@@ -64,6 +79,8 @@ def join_group(broker: "Broker", connection: "KafkaConnection", request: Request
     )
     slot = connection.outbox.reserve()
     deliver(broker.kafka_groups.join(join, Waiter(connection, slot, request), broker.clock.mono_ms()))
+    if was_empty and broker.kafka_groups.has_members(body.group_id):
+        _tell_what_is_left(broker, body.group_id)
     return slot
 
 

@@ -9,6 +9,7 @@ goes on where it was, and nothing is redriven twice (unless the group itself exp
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from bridge.failed import position_in
 from bridge.families import Family
 from bridge.reading import Later, Records
 from bridge.records import CommittedPosition, Record
@@ -67,12 +68,6 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
         count += len(frames)
         await asyncio.sleep(0)
     return count
-
-
-def position_in(broker: "Broker", group: str, queue: Queue) -> int:
-    """Give the first offset of a queue that the group has not behind it."""
-    position = broker.positions.fetch(group, queue.key)
-    return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
 
 
 async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:

@@ -277,6 +277,17 @@ def join(client: Client, version: int, member_id: str = "", **values: Any) -> An
     return client.ask(ApiKey.JOIN_GROUP, version, **{**asked, **values})
 
 
+def test_log_names_what_a_groups_rocketmq_consumers_left(
+    desk: Desk, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.publish(desk.topic("%RETRY%g", 1), b"a", b"b")
+    desk.publish(desk.topic("%DLQ%g", 1), b"c")
+    with caplog.at_level("WARNING", "bridge"):
+        joined = join(client, 4)
+        join(client, 4, joined.member_id)
+    assert [record.args for record in caplog.records] == [("g", 2, 1)]
+
+
 @pytest.mark.parametrize("version", versions_of(ApiKey.JOIN_GROUP))
 def test_member_joins_syncs_lives_and_leaves(desk: Desk, client: Client, version: int) -> None:
     joined = join(client, version)

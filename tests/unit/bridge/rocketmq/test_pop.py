@@ -4,6 +4,8 @@ import base64
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bridge.rocketmq.assignment import allocate
 from protocol.rocketmq import message, properties
@@ -338,6 +340,66 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
     assert fresh.rocketmq_popped.next_deadline_ms() == office.rocketmq_popped.next_deadline_ms()
     office.topics.delete(office.topic(), office.clock.now_ms())
     assert len(office.rocketmq_popped) == 0
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 4)),
+    st.tuples(st.just("pop"), st.integers(1, 5)),
+    st.tuples(st.just("ack"), st.integers(0, 9)),
+    st.tuples(st.just("change"), st.integers(0, 9)),
+    st.tuples(st.just("pass"), st.sampled_from([1, INVISIBLE_MS // 2, INVISIBLE_MS])),
+    st.tuples(st.just("kill"), st.just(0)),
+)
+
+
+@settings(max_examples=12)
+@given(st.lists(STEPS, max_size=20))
+def test_each_message_comes_until_it_is_acked_and_never_after(history: list[tuple[str, int]]) -> None:
+    """Whatever happens between: at any moment one consumer at most has a message, and an acked one is gone for good."""
+    office = Office()
+    office.topic()
+    config = SubscriptionGroupConfig(group_name="billing", retry_max_times=1000)
+    client = office.connect()
+    client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
+    published: set[bytes] = set()
+    acked: set[bytes] = set()
+    out: dict[bytes, tuple[Got, int]] = {}  # What consumers have, and until when.
+    for what, number in history:
+        now_ms = office.clock.now_ms()
+        good = [one for one, until_ms in out.values() if until_ms > now_ms]
+        if what == "publish":
+            fresh = [b"%d" % (len(published) + n) for n in range(number)]
+            office.publish(office.topic(), *fresh, queue_id=number % 2)
+            published.update(fresh)
+        elif what == "pop":
+            found = pop(client, maxMsgNums=number)
+            for one in got(found) if found.code == 0 else []:
+                assert one.body not in acked
+                assert one.body not in out or out[one.body][1] <= now_ms
+                out[one.body] = one, now_ms + INVISIBLE_MS
+        elif what == "ack" and good:
+            one = good[number % len(good)]
+            assert ack(client, one).code == 0
+            acked.add(one.body)
+            del out[one.body]
+        elif what == "change" and good:
+            one = good[number % len(good)]
+            answer = ack(client, one, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=2 * INVISIBLE_MS)
+            parts = one.receipt.split(" ")
+            one.receipt = " ".join([str(one.offset), answer.ext["popTime"], answer.ext["invisibleTime"], *parts[3:]])
+            out[one.body] = one, now_ms + 2 * INVISIBLE_MS
+        elif what == "pass":
+            office.pass_ms(number)
+        elif what == "kill":
+            office.settle()
+            again = Office(office.disk.after_power_cut(len(out)))
+            again.clock.pass_ms(now_ms - again.clock.now_ms())
+            office, client = again, again.connect()
+    office.pass_ms(2 * INVISIBLE_MS)
+    left: set[bytes] = set()
+    while (found := pop(client)).code == 0:
+        left.update(one.body for one in got(found))
+    assert left == published - acked
 
 
 # -- What is refused
