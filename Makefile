@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup setup-test run test unit check soak bench lock clean
+.PHONY: setup setup-test run test unit check soak bench bench-spark lock clean
 
 setup: $(VENV)/.run
 run: setup
@@ -20,6 +20,8 @@ soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
 	$(BIN)/python -m benchmarks $(BENCH)
+bench-spark: setup-test
+	$(BIN)/python -m benchmarks --only spark $(BENCH)
 
 check: setup-test
 	$(BIN)/ruff format --check .

@@ -37,11 +37,12 @@ ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
 
 
 class Contender(Protocol):
-    """A broker under measurement. `kafka` and `namesrv` are host:port, empty where it does not speak the protocol."""
+    """A broker under measurement. `kafka`, `namesrv` and `http` are host:port, empty for what it does not speak."""
 
     name: str
     kafka: str
     namesrv: str
+    http: str
 
     def start(self) -> None: ...
 
@@ -75,11 +76,11 @@ class Duolog:
     def __init__(self, folder: Path, flush: str) -> None:
         self.data = folder / "duolog"
         self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS})
-        self.kafka = self.namesrv = ""
+        self.kafka = self.namesrv = self.http = ""
 
     def start(self) -> None:
         self._broker.start()
-        self.kafka, self.namesrv = self._broker.kafka, self._broker.namesrv
+        self.kafka, self.namesrv, self.http = self._broker.kafka, self._broker.namesrv, self._broker.http
 
     def stop(self) -> None:
         self._broker.stop()
@@ -105,6 +106,7 @@ class _Peer:
 
     name: str
     process: str  # Whose pid and CPU time count.
+    http = ""
 
     def __init__(self, folder: Path, settings: list[str], environment: dict[str, str]) -> None:
         self.data = folder / self.name

@@ -210,6 +210,10 @@ def spark_read(ground: Ground, filled: Filled) -> Ran:
     return ground.loads.spark_read(ground.broker, filled.topic, filled.messages)
 
 
+def spark_direct(ground: Ground, filled: Filled) -> Ran:
+    return ground.loads.spark_direct(ground.broker, filled.topic, filled.messages)
+
+
 def spark_stream(ground: Ground, filled: Filled) -> Ran:
     return ground.loads.spark_stream(ground.broker, filled.topic, filled.messages)
 
@@ -376,6 +380,8 @@ ROWS: Sequence[Row] = (
     throughput("spark-batch", "Spark batch read, 1 KiB", K, filled_by_kafka(KIB), spark_read, at_least(1)),
     throughput("spark-stream", "Spark streaming read, 1 KiB", K, filled_by_kafka(KIB), spark_stream, at_least(1)),
     throughput("spark-sink", "Spark sink, 1 KiB", K, nothing, spark_sink, at_least(1)),
+    throughput("spark-direct", "Spark read of the log's files, 1 KiB; peer: batch", K,
+               filled_by_kafka(KIB), spark_direct, at_least(1), below(0.2)),
     beside_cold_reader("kafka-cold", "Kafka sends beside a reader of cold data", K),
     starting("kafka-start", "first Kafka produce after start", K, 0, 1),
     starting("kafka-restart", "first Kafka produce after kill -9 with 1 GiB", K, GIB, 3),
@@ -405,6 +411,8 @@ ROWS: Sequence[Row] = (
                filled_by_rocketmq(KIB), consume_librdkafka, above(80_000), below(8)),
     throughput("spark-from-rocketmq", "Spark batch read of RocketMQ-written 1 KiB", NOBODY,
                filled_by_rocketmq(KIB), spark_read, above(80_000), below(8)),
+    throughput("spark-direct-from-rocketmq", "Spark read of the log's files, RocketMQ-written 1 KiB", NOBODY,
+               filled_by_rocketmq(KIB), spark_direct, above(120_000), below(0.2)),
     throughput("rocketmq-from-kafka", "RocketMQ push consumer on Kafka-written 1 KiB", NOBODY,
                filled_by_kafka(KIB), consume_push, above(80_000), below(8)),
     throughput("rocketmq-from-kafka-zstd", "RocketMQ push consumer on Kafka-written 1 KiB, zstd", NOBODY,

@@ -89,6 +89,18 @@ class Loads:
         _drain(self.spark.session.read.format("kafka").options(**options).load())
         return Ran(count, time.perf_counter() - start)
 
+    def spark_direct(self, broker: Contender, topic: str, count: int) -> Ran:
+        """Read the log's files where there are some to read; of the peers, what Spark has for them."""
+        if not broker.http:
+            return self.spark_read(broker, topic, count)
+        from spark.log_source import DuologLog
+
+        self.spark.session.dataSource.register(DuologLog)
+        options = {"http": broker.http, "topics": topic}
+        start = time.perf_counter()
+        _drain(self.spark.session.read.format("duolog-log").options(**options).load())
+        return Ran(count, time.perf_counter() - start)
+
     def spark_stream(self, broker: Contender, topic: str, count: int) -> Ran:
         options = source(broker.kafka, [topic]) | {"includeHeaders": "false"}
         checkpoint = self.spark.checkpoint(f"stream-{time.monotonic_ns()}")

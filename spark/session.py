@@ -54,7 +54,7 @@ def open_session(name: str, master: str, formats: Iterable[str] = ()) -> SparkSe
 
 def _jars(wanted: Iterable[str]) -> dict[str, str]:
     folders = os.environ.get(JARS_VARIABLE)
-    if folders is None:
+    if not folders:
         return {"spark.jars.packages": ",".join(_PACKAGES[name] for name in wanted)}
     jars = [str(jar) for folder in folders.split(":") for jar in sorted(Path(folder).glob("*.jar"))]
     return {"spark.jars": ",".join(jars)}

@@ -1,0 +1,127 @@
+"""The streams that the README shows do what it says; the one into a database stays right though it is killed.
+
+Each example is the block of Python below its mark in README.md, run as it stands there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients.jvm import Agents, jars
+from tests.wire.clients.kafka_clients import Confluent
+from tests.wire.clients.message import Message
+from tests.wire.clients.rocketmq_clients import RocketmqJava
+from tests.wire.clients.spark import PROFILE, Spark
+from tests.wire.clients.topics import create_topic
+
+pytestmark = pytest.mark.usefixtures("both_families")
+
+README = Path(__file__).parents[2] / "README.md"
+NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+WITHIN_S = 150
+PREAMBLE = """
+import sys
+from spark.messages import messages
+from spark.session import open_session
+kafka, folder = sys.argv[1:]
+session = open_session("example", "local[2]")
+"""
+
+
+def example(name: str) -> str:
+    text = README.read_text().split(f"<!-- example: {name} -->")[1]
+    return text.split("```python\n")[1].split("```")[0]
+
+
+def run(name: str, broker: Broker, spark: Spark, folder: Path) -> None:
+    from spark.messages import messages
+
+    values = {"session": spark.session, "messages": messages, "kafka": broker.kafka, "folder": str(folder)}
+    exec(compile(example(name), f"README.md: {name}", "exec"), values)
+
+
+@pytest.fixture(autouse=True)
+def topics(broker: Broker) -> Iterator[None]:
+    """The examples name their topics; each test has them to itself."""
+    import confluent_kafka.admin
+
+    for name in ("orders", "payments"):
+        create_topic(broker.kafka, name, 2)
+    yield
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
+    for deleted in admin.delete_topics(["orders", "payments"]).values():
+        deleted.result(20)
+
+
+def order(number: int, seconds: int, tags: str = "open") -> Message:
+    key = b"order-%d" % number
+    return Message(b"tea %d" % number, number % 2, key, tags=tags, timestamp_ms=NOON_MS + seconds * 1000)
+
+
+def test_windows_are_written_once_the_watermark_has_passed(broker: Broker, spark: Spark, tmp_path: Path) -> None:
+    writer = Confluent(broker.kafka)
+    writer.write("orders", [order(1, 1), order(2, 9), order(3, 9, "paid"), order(4, 12)], way="batch", codec="none")
+    writer.write("orders", [order(5, 600)], way="batch", codec="none")
+    run("windows", broker, spark, tmp_path)
+    rows = spark.session.read.parquet(str(tmp_path / "windows")).selectExpr("unix_millis(start) as at", "tags", "count")
+    found = sorted(((row["at"] - NOON_MS) // 1000, row["tags"], row["count"]) for row in rows.collect())
+    assert found == [(0, "open", 2), (0, "paid", 1), (10, "open", 1)]
+
+
+def test_orders_of_one_family_join_payments_of_the_other(
+    broker: Broker, agents: Agents, spark: Spark, tmp_path: Path
+) -> None:
+    orders = [Message(b"tea %d" % number, number % 2, b"order-%d" % number) for number in range(6)]
+    Confluent(broker.kafka).write("orders", orders, way="batch", codec="zstd")
+    payments = [Message(b"%d francs" % number, number % 2, b"order-%d" % number) for number in (1, 4, 9)]
+    rocketmq = RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json")
+    rocketmq.write("payments", payments, way="sync", codec="none")
+    run("join", broker, spark, tmp_path)
+    rows = spark.session.read.parquet(str(tmp_path / "paid")).collect()
+    assert sorted((row.ordered, row.what, row.amount) for row in rows) == [
+        ("order-1", "tea 1", "1 francs"),
+        ("order-4", "tea 4", "4 francs"),
+    ]
+
+
+def test_totals_in_a_database_survive_a_kill(broker: Broker, spark: Spark, tmp_path: Path) -> None:
+    orders = [order(number, number, "paid" if number % 3 == 0 else "open") for number in range(240)]
+    Confluent(broker.kafka).write("orders", orders, way="batch", codec="none")
+    script = tmp_path / "totals_example.py"
+    script.write_text(PREAMBLE + example("upsert"))
+
+    def totals() -> dict[str, int]:
+        if not (tmp_path / "totals.db").exists():
+            return {}
+        with sqlite3.connect(tmp_path / "totals.db") as database:
+            try:
+                return dict(database.execute("select tag, orders from totals").fetchall())
+            except sqlite3.OperationalError:  # The table is not there yet, or the database is locked.
+                return {}
+
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(script), broker.kafka, str(tmp_path)],
+        env=os.environ | {"DUOLOG_SPARK_JARS": str(jars(PROFILE))},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        eventually("rows in the database", lambda: (totals(), process.poll()), lambda s: s != ({}, None), WITHIN_S)
+        assert process.poll() is None, process.communicate()[1].decode()[-3000:]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert 0 < sum(totals().values()) < 240
+    run("upsert", broker, spark, tmp_path)  # The same stream, from the same checkpoint.
+    assert totals() == {"paid": 80, "open": 160}
