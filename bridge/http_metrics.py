@@ -53,6 +53,7 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
         "delayed", "Delayed messages, by what was done.", ("done",), {(what,): n for what, n in metrics.timers.items()}
     )
     yield _gauge("delayed_pending", "Delayed messages that wait.", len(broker.delays))
+    yield _gauge("half_messages_open", "Half messages that wait for a verdict.", len(broker.halves.state))
     yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
     yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
     yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)

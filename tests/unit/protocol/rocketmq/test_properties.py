@@ -53,6 +53,12 @@ def test_set_many_sets_and_removes(raw: str, changes: dict[str, str | None]) -> 
     assert properties.parse(properties.set_many(raw.encode(), changes)) == expected
 
 
+@given(raws, names | st.sampled_from("abT"))
+def test_without_removes_all_pairs_of_a_name_and_nothing_else(raw: str, name: str) -> None:
+    expected = {key: value for key, value in properties.parse(raw).items() if key != name}
+    assert properties.parse(properties.without(raw.encode(), name)) == expected
+
+
 @given(raws, tables)
 def test_join_is_as_if_all_were_set(raw: str, added: dict[str, str]) -> None:
     joined = properties.join(raw.encode(), properties.encode(added).encode())
