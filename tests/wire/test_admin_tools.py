@@ -6,6 +6,7 @@ Each subcommand that the README calls working is run as an operator would, in on
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -63,9 +64,12 @@ def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactor
         lambda count: count == COUNT + 1,
         30,
     )
+    files = tmp_path_factory.mktemp("files")
+    (files / "topics.json").write_text(json.dumps([{"topicName": f"{topic}-{n}", "writeQueueNums": 2} for n in (3, 4)]))
+    (files / "groups.json").write_text(json.dumps([{"groupName": f"{group}-{n}"} for n in (3, 4)]))
     names = {
         "topic": topic, "group": group, "broker": broker.rocketmq, "unique": sent[0][2], "id": sent[0][3],
-        "files": str(tmp_path_factory.mktemp("exports")),
+        "files": str(files),
     }  # fmt: skip
     shop = Shop(agents.admin(), broker.namesrv, names)
     connection = eventually(
@@ -88,7 +92,9 @@ CASES = [
     ("updateTopic -t {topic}-2 -b {broker} -r 2 -w 2", "create topic to .* success"),
     ("updateTopic -t {topic}-2 -c DefaultCluster -r 3 -w 3", "readQueueNums=3"),
     ("updateTopicPerm -t {topic}-2 -b {broker} -p 4", "update topic perm from 6 to 4"),
+    ("updateTopicList -b {broker} -f {files}/topics.json", "success"),
     ("topicList", "{topic}-2\n"),
+    ("topicList", "{topic}-4\n"),
     ("topicList -c", r"DefaultCluster\s+{topic}\s+{group}"),
     ("topicRoute -t {topic}-2", '"perm":4,\\s+"readQueueNums":3'),
     ("topicClusterList -t {topic}", "DefaultCluster"),
@@ -138,6 +144,8 @@ CASES = [
     ("checkMsgSendRT -t {topic} -a 2 -s 10", r"duolog\s+\d\s+true"),
     # -- Groups and clients
     ("updateSubGroup -b {broker} -g {group}-2 -r 3", "create subscription group to .* success"),
+    ("updateSubGroupList -b {broker} -f {files}/groups.json", "success"),
+    ("getConsumerConfig -g {group}-4", r"retryMaxTimes\s+=  16"),
     ("getConsumerConfig -g {group}-2", r"retryMaxTimes\s+=  3"),
     ("consumerProgress -g {group} -s true", r"{topic}\s+duolog\s+0\s+\d+\s+\d+\s+\d+\.\d+"),
     ("consumerProgress", r"{group}\s+1\s+V5_5_0\s+PUSH\s+CLUSTERING"),

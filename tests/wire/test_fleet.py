@@ -35,11 +35,22 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer
     running.end()
 
 
+@pytest.fixture(scope="module")
+def late_name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+    """Another one that the brokers are to join, and that is not there yet."""
+    later = NameServer(tmp_path_factory.mktemp("late"))
+    yield later
+    later.end()
+
+
 @pytest.fixture
-def east_and_west(name_server: NameServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+def east_and_west(
+    name_server: NameServer, late_name_server: NameServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Broker]]:
     brokers = []
+    both = f"{name_server.address};{late_name_server.address}"
     for name in ("east", "west"):
-        settings = {"rocketmq.join_namesrv": name_server.address, "rocketmq.broker": name, "topics.auto_create": False}
+        settings = {"rocketmq.join_namesrv": both, "rocketmq.broker": name, "topics.auto_create": False}
         brokers.append(Broker(tmp_path_factory.mktemp(name) / "data", settings).start())
     eventually("both are registered", name_server.brokers, lambda names: names >= {"east", "west"}, WITHIN_S)
     yield brokers
@@ -68,14 +79,18 @@ def test_routes_come_and_go_with_topics_and_brokers(name_server: NameServer, eas
     expect(name_server, topic, {})
 
 
-def test_a_name_server_that_comes_back_is_told_everything(name_server: NameServer, east_and_west: list[Broker]) -> None:
+def test_a_name_server_that_comes_late_or_again_is_told_everything(
+    name_server: NameServer, late_name_server: NameServer, east_and_west: list[Broker]
+) -> None:
     east, _ = east_and_west
     topic = f"fleet-{next(_numbers)}"
     remoting.create_topic(east.rocketmq, topic, 1)
     expect(name_server, topic, {"east": (1, 6)})
     name_server.end()
     name_server.start()
-    expect(name_server, topic, {"east": (1, 6)})
+    late_name_server.start()
+    for each in (name_server, late_name_server):
+        expect(each, topic, {"east": (1, 6)})
     east.check_alive()
 
 
