@@ -42,6 +42,7 @@ from txn.isolation import Isolation, QueueIsolation
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
 FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
+FEWEST_ENTRIES: Final = 64  # taken at a time for a condition
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
@@ -190,17 +191,35 @@ class QueueReader:
             entries = PASSED_ENTRIES_MAX if is_sparse else max_count
             found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=entries)
             return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes))
-        if wanted.codes:
-            scan = TagScan(forms.ROCKETMQ, wanted.codes)
-            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
-        else:
-            scan = None
-            found = self._store.read(
-                queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=FILTERED_RECORDS_MAX
-            )
+        if not wanted.codes:
+            return self._by_condition(queue, topic, offset, max_count, max_bytes, until, wanted)
+        scan = TagScan(forms.ROCKETMQ, wanted.codes)
+        found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
         return _then(
             found, lambda stored: self._wanted(queue, topic, stored, offset, max_count, max_bytes, wanted, scan)
         )
+
+    def _by_condition(
+        self, queue: Queue, topic: Topic, offset: int, max_count: int, max_bytes: int, until: int, wanted: Filter
+    ) -> "Records | Later[Records]":
+        """Look into entries, a few at a time, until enough are wanted or the disk would have to be waited for."""
+        start, buffers, room = offset, list[Buffer](), max_bytes
+        entries = max(max_count, FEWEST_ENTRIES)
+        while True:
+            found = self._store.read(queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=entries)
+            if isinstance(found, ColdRead):
+                if offset > start:
+                    return Records(buffers, offset)
+                return Later(
+                    found, lambda stored: self._wanted(queue, topic, stored, start, max_count, max_bytes, wanted, None)
+                )
+            more = self._wanted(queue, topic, found, offset, max_count - len(buffers), room, wanted, None)
+            is_stuck, offset = more.next_offset == offset, more.next_offset
+            buffers += more.buffers
+            room -= sum(map(len, more.buffers))
+            is_enough = len(buffers) >= max_count or room <= 0
+            if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
+                return Records(buffers, offset)
 
     def _records(
         self, queue: Queue, topic: Topic, stored: list[Stored], offset: int, max_count: int, max_bytes: int

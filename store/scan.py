@@ -12,7 +12,8 @@ from typing import Final
 from store.queue_index import QueueIndex, Row
 
 ROWS_MAX: Final = 4096  # looked at in one read: under a millisecond
-ROWS_AT_ONCE: Final = 512
+FIRST_ROWS: Final = 64  # taken at once, then twice as many each time: most walks find enough soon
+ROWS_AT_ONCE_MAX: Final = 512
 UNSURE_ROWS_MAX: Final = 512  # found of other forms in one read, beside those that the caller wants
 UNSURE_BYTES_MAX: Final = 4 << 20
 
@@ -45,12 +46,14 @@ class TagScan:
         if number is None:
             return None
         limits, found, end = _Limits(max_rows, max_bytes), list[Row](), offset
-        for first in range(number, number + ROWS_MAX, ROWS_AT_ONCE):
-            rows = index.rows(first, ROWS_AT_ONCE, block=block)
+        first, step = number, FIRST_ROWS
+        while first < number + ROWS_MAX:
+            rows = index.rows(first, min(step, number + ROWS_MAX - first), block=block)
             if rows is None and first == number:
                 return None
             if not rows:
                 break
+            first, step = first + len(rows), min(2 * step, ROWS_AT_ONCE_MAX)
             for row in self._candidates(rows):
                 if row[0] + row[3] <= offset:
                     continue
