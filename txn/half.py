@@ -220,8 +220,9 @@ class HalfMessages:
         for page in self._pages:
             if not page.open_count:
                 continue
-            names = {number: self._askers.name(number) for number in {*page.askers} if self._askers.name(number)}
-            offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, page.open_columns())
+            columns = page.open_columns()
+            names = {number: self._askers.name(number) for number in {*columns[-1]}}
+            offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, columns)
             yield OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
 
     def restore(self, saved: OpenPage) -> None:

@@ -69,13 +69,15 @@ def test_half_message_is_seen_when_it_is_committed_and_not_before() -> None:
     assert len(seen(made)) == 2
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_verdict_may_be_repeated_but_not_changed(restarted: bool) -> None:
+@pytest.mark.parametrize("end", ["", "kill", "close"])
+def test_verdict_may_be_repeated_but_not_changed(end: str) -> None:
     made = core()
     send(made, "a", "b", "c")
     decide(made, "a", "commit")
     decide(made, "b", "rollback")
-    if restarted:
+    if end == "close":
+        made.store.close(made.clock.now_ms())
+    if end:
         made = core(made.disk.after_kill())
     before = seen(made)
     assert decide(made, "a", "commit") == (200, "committed")
