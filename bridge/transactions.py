@@ -228,8 +228,8 @@ class Transactions:
         """Abort an open transaction without being asked by its producer, which is fenced; else nothing happens."""
         if transaction.judge(Ask.FENCE) is Outcome.NOTHING:
             return self._ledger.barrier()
-        producer = Producer(transaction.producer.id, transaction.next_epoch)
-        return self._end(transaction, producer, producer.epoch, None, now_ms, is_commit=False)[1]
+        producer = self._next_producer(transaction, now_ms)
+        return self._end(transaction, producer, transaction.next_epoch, None, now_ms, is_commit=False)[1]
 
     def _end(
         self,

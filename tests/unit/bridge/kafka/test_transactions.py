@@ -417,14 +417,33 @@ def test_repeated_batch_is_answered_with_its_place_until_the_producer_is_fenced(
     assert talk.write(12) is ErrorCode.invalid_producer_epoch
 
 
+def with_last_epoch(talk: Talk) -> Producer:
+    """Have the transactional id come to its last epoch, and begin a transaction."""
+    empty(talk)
+    last = talk.producer = Producer(talk.producer.id, EPOCH_LAST)
+    talk.desk.transactions._settle([], ID, last, TIMEOUT_MS, State.EMPTY, None, talk.desk.clock.now_ms())
+    assert talk.write(12) is NONE
+    return last
+
+
+def test_who_is_fenced_with_the_last_epoch_gets_none_behind_it() -> None:
+    talk = Talk()
+    last = with_last_epoch(talk)
+    talk.desk.transactions.fence(talk.known, talk.desk.clock.now_ms())
+    talk.desk.settle()
+    assert (talk.known.state, talk.known.producer.epoch) == (State.ABORTED, 0)
+    assert talk.known.producer.id != last.id
+    assert ErrorCode(talk.end(5, last, commit=False).error_code) is ErrorCode.invalid_producer_id_mapping
+    for producer in (last, Producer(last.id, EPOCH_LAST + 1)):
+        talk.producer = producer
+        assert talk.write(12) is not NONE
+    answer = talk.init()
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, talk.known.producer.id, 1)
+
+
 def test_producer_with_the_last_epoch_goes_on_as_another_one() -> None:
     talk = Talk()
-    empty(talk)
-    transactions, now_ms = talk.desk.transactions, talk.desk.clock.now_ms()
-    last = Producer(talk.producer.id, EPOCH_LAST)
-    transactions._settle([], ID, last, TIMEOUT_MS, State.EMPTY, None, now_ms)
-    talk.producer = last
-    assert talk.write(12) is NONE
+    last = with_last_epoch(talk)
     answer = talk.end(5, last, commit=True)
     assert (answer.producer_id != last.id, answer.producer_epoch) == (True, 0)
     again = talk.end(5, last, commit=True)
