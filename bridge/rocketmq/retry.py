@@ -81,7 +81,6 @@ def _give_back(
         topic = retries_of(broker, config)
         level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
     again = copy_of(failed, {properties.DELAY: None if level is None else str(level)})
-    again.reconsume_times += 1
     queue_id = random.randrange(topic.queue_count)
     promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
     _count(broker, is_dead=level is None)
@@ -89,7 +88,7 @@ def _give_back(
 
 
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
-    """Give the message to be appended to another topic of its group: the same but for what led it here."""
+    """Give the message to be appended to another topic of its group, which has failed once more."""
     found = properties.parse(failed.properties)
     marks = {
         properties.RETRY_TOPIC: found.get(properties.RETRY_TOPIC, failed.topic),
@@ -107,7 +106,7 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
         sys_flag=failed.sys_flag & ~flags.TRANSACTION_MASK,
         born_ms=failed.born_ms,
         born_host=failed.born_host,
-        reconsume_times=failed.reconsume_times,
+        reconsume_times=min(failed.reconsume_times + 1, message.RECONSUME_TIMES_MAX),  # A sender may name any number.
     )
 
 

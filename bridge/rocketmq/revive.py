@@ -99,7 +99,6 @@ def _frames(
         pop_ms = str(checkpoint.name.pop_ms)
         found = properties.get(each.properties, properties.FIRST_POP_TIME)
         again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
-        again.reconsume_times += 1
         try:
             frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
         except MessageTooLarge as error:

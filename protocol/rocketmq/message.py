@@ -34,6 +34,7 @@ MAGIC_V2: Final = 0xDAA320AB
 TOPIC_BYTES_MAX_V1: Final = 127
 TOPIC_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32767
+RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
 BODY_BYTES_MAX: Final = 16 << 20  # A record that no frame of the remoting protocol can carry is never one.
 NO_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 """127.0.0.1:0, for messages that no RocketMQ client sent."""

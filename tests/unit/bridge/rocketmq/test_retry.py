@@ -103,6 +103,7 @@ def test_first_origin_stays(office: Office, client: Client) -> None:
         ({"maxReconsumeTimes": 3}, 16, 120, True),  # its own number means nothing: the group's 16 does
         ({"maxReconsumeTimes": 100, "delayLevel": -1}, 0, 479, True),
         ({"maxReconsumeTimes": 0}, 0, 479, True),
+        ({}, (1 << 31) - 1, 479, True),  # what a sender says to be the last failure that can be counted
     ],
 )
 def test_when_no_attempt_is_left(
