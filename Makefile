@@ -15,7 +15,7 @@ setup-test: $(VENV)/.test
 test: setup-test
 	$(BIN)/python -m pytest
 unit: setup-test
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -m 'not soak and not power_cut' tests/unit
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test

@@ -145,6 +145,7 @@ def history(desk: Desk) -> None:
         desk.pass_until(NOW + second * SECOND)
 
 
+@pytest.mark.power_cut
 def test_each_run_is_done_once_whatever_operation_the_power_is_cut_at() -> None:
     whole = CrashDisk()
     history(Desk(whole))

@@ -432,6 +432,7 @@ class EachCut(CrashDisk):
             self.history.check(self.after_power_cut(self.operations * 7919))
 
 
+@pytest.mark.power_cut
 @pytest.mark.parametrize(("seed", "stride", "steps"), [(0, 1, 1100), (1, 9, 1500), (2, 9, 1500)])
 def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(seed: int, stride: int, steps: int) -> None:
     disk = EachCut(stride)

@@ -325,6 +325,7 @@ class History:
 STEPS = 60
 
 
+@pytest.mark.power_cut
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: int) -> None:
     whole = CrashDisk()

@@ -314,6 +314,7 @@ def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
     assert history.removed > 5, "segments were to be removed on the way"
 
 
+@pytest.mark.power_cut
 @pytest.mark.parametrize(("seed", "stride"), [(0, 1), (1, 7), (2, 7), (3, 7)])
 def test_power_cut_at_any_operation_loses_nothing_that_was_kept(seed: int, stride: int) -> None:
     cut_everywhere(seed, stride)
