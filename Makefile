@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup setup-test run test unit check soak bench bench-spark lock clean
+.PHONY: setup setup-test run test unit check soak bench bench-delay bench-spark lock clean
 
 setup: $(VENV)/.run
 run: setup
@@ -20,6 +20,8 @@ soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
 	$(BIN)/python -m benchmarks $(BENCH)
+bench-delay: setup-test
+	$(BIN)/python -m benchmarks.delay $(BENCH)
 bench-spark: setup-test
 	$(BIN)/python -m benchmarks --only spark $(BENCH)
 

@@ -31,6 +31,7 @@ final class Load {
         commands.put("rocketmq_send", RocketmqLoad::send);
         commands.put("rocketmq_push", RocketmqLoad::push);
         commands.put("rocketmq_first_send", RocketmqLoad::firstSend);
+        commands.put("rocketmq_delays", DelayLoad::run);
         commands.put("one_in_flight", Load::oneInFlight);
         commands.put("paced_sends", Load::pacedSends);
         Agent.serve(commands);

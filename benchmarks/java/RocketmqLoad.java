@@ -178,7 +178,7 @@ final class RocketmqLoad {
         return consumer::shutdown;
     }
 
-    private static DefaultMQProducer producer(JsonObject args) throws Exception {
+    static DefaultMQProducer producer(JsonObject args) throws Exception {
         return started(new DefaultMQProducer(unique("producer")), args);
     }
 
@@ -208,11 +208,18 @@ final class RocketmqLoad {
 
     private static DefaultMQPushConsumer consumer(JsonObject args, ConsumeFromWhere from, MessageListenerConcurrently listener)
             throws Exception {
+        return consumer(args, from, List.of(args.get("topic").getAsString()), listener);
+    }
+
+    static DefaultMQPushConsumer consumer(
+            JsonObject args, ConsumeFromWhere from, List<String> topics, MessageListenerConcurrently listener) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(unique("consumer"));
         consumer.setInstanceName(unique("instance"));
         consumer.setNamesrvAddr(args.get("namesrv").getAsString());
         consumer.setConsumeFromWhere(from);
-        consumer.subscribe(args.get("topic").getAsString(), "*");
+        for (String topic : topics) {
+            consumer.subscribe(topic, "*");
+        }
         consumer.registerMessageListener(listener);
         consumer.start();
         return consumer;
