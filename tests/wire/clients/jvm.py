@@ -10,12 +10,13 @@ import fcntl
 import itertools
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -69,10 +70,14 @@ class Agent:
             self._process.stdin.write(json.dumps({"id": number, "op": op, **arguments}) + "\n")
         return Call(self, op, answer)
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def close(self) -> None:
         """Close its standard input; the agent ends with it."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # It was killed.
+            self._process.stdin.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -96,6 +101,10 @@ class Call:
 
     def __init__(self, agent: Agent, op: str, answer: Future[dict[str, Any]]) -> None:
         self._agent, self._op, self._answer = agent, op, answer
+
+    @property
+    def is_over(self) -> bool:
+        return self._answer.done()
 
     def wait(self, within_s: float = CALL_WITHIN_S) -> Any:
         try:

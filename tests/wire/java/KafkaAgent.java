@@ -38,6 +38,7 @@ import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -60,6 +61,7 @@ final class KafkaAgent {
         commands.put("leave", args -> MEMBERS.remove(name(args)).leave());
         commands.put("open_producer", args -> PRODUCERS.put(name(args), producer(args)) == null);
         commands.put("producer", KafkaAgent::transactional);
+        commands.put("pipe", KafkaAgent::pipe);
         commands.put("list_transactions", KafkaAgent::listTransactions);
         commands.put("describe_transaction", KafkaAgent::describeTransaction);
         commands.put("open_transactions", KafkaAgent::openTransactions);
@@ -138,6 +140,56 @@ final class KafkaAgent {
             default -> throw new IllegalArgumentException(args.toString());
         }
         return true;
+    }
+
+    /** Moves records from one topic to the same queues of another, exactly once, until something fails for good. */
+    private static Object pipe(JsonObject args) throws Exception {
+        String id = args.get("transactional_id").getAsString();
+        Map<String, Object> config = config(args);
+        config.put("group.id", args.get("group").getAsString());
+        config.put("group.instance.id", id); // So that a new run takes the place of the one that was killed.
+        config.put("session.timeout.ms", "6000");
+        config.put("auto.offset.reset", "earliest");
+        config.put("enable.auto.commit", "false");
+        config.put("isolation.level", "read_committed");
+        config.put("max.poll.records", "20");
+        config.put("key.deserializer", ByteArrayDeserializer.class.getName());
+        config.put("value.deserializer", ByteArrayDeserializer.class.getName());
+        JsonObject out = args.deepCopy();
+        JsonObject settings = new JsonObject();
+        settings.addProperty("transactional.id", id);
+        settings.addProperty("transaction.timeout.ms", "10000");
+        settings.addProperty("reconnect.backoff.max.ms", "200");
+        out.add("config", settings);
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(config);
+                KafkaProducer<byte[], byte[]> producer = producer(out)) {
+            producer.initTransactions();
+            consumer.subscribe(List.of(args.get("source").getAsString()));
+            while (true) {
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
+                if (!records.isEmpty()) {
+                    move(consumer, producer, records, args.get("target").getAsString());
+                }
+            }
+        }
+    }
+
+    private static void move(KafkaConsumer<byte[], byte[]> consumer, KafkaProducer<byte[], byte[]> producer,
+            ConsumerRecords<byte[], byte[]> records, String target) {
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        producer.beginTransaction();
+        try {
+            for (ConsumerRecord<byte[], byte[]> each : records) {
+                producer.send(new ProducerRecord<>(target, each.partition(), null, each.value()));
+                offsets.put(new TopicPartition(each.topic(), each.partition()), new OffsetAndMetadata(each.offset() + 1));
+            }
+            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+            producer.commitTransaction();
+        } catch (KafkaException error) {
+            producer.abortTransaction(); // Throws if the error was for good.
+            Map<TopicPartition, OffsetAndMetadata> committed = consumer.committed(consumer.assignment());
+            committed.forEach((partition, at) -> consumer.seek(partition, at == null ? 0 : at.offset()));
+        }
     }
 
     private static Object listTransactions(JsonObject args) throws Exception {

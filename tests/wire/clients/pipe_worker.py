@@ -1,0 +1,76 @@
+"""One worker of a consume-transform-produce pipeline on librdkafka, run as a child so that it can be killed:
+
+    python pipe_worker.py BOOTSTRAP GROUP TRANSACTIONAL_ID FROM TO
+
+Each transaction moves a few records from FROM to the same queue of TO and commits the group's positions with them. It
+never ends by itself but on an error that its library calls fatal; whoever started it starts it again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import confluent_kafka
+
+RECORDS_MAX = 20
+STEP_WITHIN_S = 20
+FIND_AGAIN_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}
+
+
+def main(bootstrap: str, group: str, transactional_id: str, source: str, target: str) -> None:
+    common = {"bootstrap.servers": bootstrap, **FIND_AGAIN_FAST}
+    consumer = confluent_kafka.Consumer(
+        {
+            **common,
+            "group.id": group,
+            "group.instance.id": transactional_id,  # So that a new run takes the place of the one that was killed.
+            "session.timeout.ms": 6_000,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    producer = confluent_kafka.Producer(
+        {**common, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000, "linger.ms": 0}
+    )
+    producer.init_transactions(STEP_WITHIN_S)
+    consumer.subscribe([source])
+    while True:
+        records = [each for each in consumer.consume(RECORDS_MAX, timeout=0.1) if each.error() is None]
+        if records:
+            move(producer, consumer, records, target)
+
+
+def move(
+    producer: confluent_kafka.Producer,
+    consumer: confluent_kafka.Consumer,
+    records: list[confluent_kafka.Message],
+    target: str,
+) -> None:
+    producer.begin_transaction()
+    try:
+        for each in records:
+            producer.produce(target, each.value(), partition=each.partition() or 0)
+        positions = {each.partition(): each for each in records}
+        offsets = [
+            confluent_kafka.TopicPartition(last.topic() or "", queue or 0, (last.offset() or 0) + 1)
+            for queue, last in positions.items()
+        ]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), STEP_WITHIN_S)
+        producer.commit_transaction(STEP_WITHIN_S)
+    except confluent_kafka.KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            raise
+        producer.abort_transaction(STEP_WITHIN_S)
+        back_to_committed(consumer)
+
+
+def back_to_committed(consumer: confluent_kafka.Consumer) -> None:
+    for each in consumer.committed(consumer.assignment(), STEP_WITHIN_S):
+        if each.offset < 0:
+            each.offset = confluent_kafka.OFFSET_BEGINNING
+        consumer.seek(each)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
