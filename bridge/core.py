@@ -67,10 +67,10 @@ class Core:
         )
         self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
         self.producers = Producers(self.ledger, options.kafka)
-        self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, options)
+        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
+        self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.ledger, options.txn)
-        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
         self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()

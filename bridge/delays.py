@@ -36,13 +36,14 @@ from bridge.records import (
     TimersCancelled,
     TimersCancelledBefore,
     TimersDelivered,
+    TimersHeld,
     TimersPending,
     TopicDeleted,
 )
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from bridge.wishes import Wish, Wishes
 from delay.names import Names, name_hash
-from delay.rows import Timer
+from delay.rows import ROW, Timer, pack_row
 from delay.timers import FROM_THE_LATEST, Cursor, Timers, Turn
 from delay.verdicts import Cancelled, Verdict
 from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -115,6 +116,8 @@ class Delays:
         self._timers = Timers()
         self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
         self._names = Names(self._is_pending, options.verdicts_max)
+        self._held: dict[int, list[Timer]] = {}  # of open transactions, by producer id; in order of their addresses
+        self._held_count = 0
         self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
         self._dead: set[int] = set()  # deleted topics, while their messages are swept out
         self._sweep_from: Cursor | None = None  # what is not looked at yet for them; None: nothing
@@ -130,6 +133,7 @@ class Delays:
         ledger.own(TimersPending, self._replay_pending)
         ledger.own(TimersCancelledBefore, self._replay_cancelled_before)
         ledger.own(TimerNames, self._replay_names)
+        ledger.own(TimersHeld, self._replay_held)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_extra(parked.EXTRA_KIND, self._replay_parked)
         ledger.on_snapshot(self._snapshot)
@@ -147,8 +151,8 @@ class Delays:
                 self._sweep_out(topic)
 
     def __len__(self) -> int:
-        """How many are pending."""
-        return len(self._timers)
+        """How many are pending, or wait for a commit."""
+        return len(self._timers) + self._held_count
 
     # -- Parking
 
@@ -163,12 +167,31 @@ class Delays:
 
         Raises TooManyTimers and other StoreError, and then has appended nothing.
         """
-        if len(self._timers) + len(frames) > self._pending_max:
-            raise TooManyTimers(f"{len(self._timers)} messages are delayed; delay.pending_max is {self._pending_max}")
-        before = len(self._timers)
+        if len(self) + len(frames) > self._pending_max:
+            raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
+        before = len(self)
         appended = self._ledger.commit(records, now_ms, frames)
-        self._metrics.timers["parked"] += len(self._timers) - before
+        self._metrics.timers["parked"] += len(self) - before
         return appended
+
+    # -- In transactions of Kafka
+
+    def held_count(self, producer_id: int) -> int:
+        """How many delayed records a producer's open transaction has."""
+        return len(self._held.get(producer_id, ()))
+
+    def hold(self, producer_id: int, timer: Timer) -> None:
+        """Keep a parked record until its transaction is decided; live and at recovery, as the next."""
+        self._held.setdefault(producer_id, []).append(timer)
+        self._held_count += 1
+
+    def decide(self, producer_id: int, *, is_commit: bool) -> None:
+        """The producer's transaction has ended: what it held are timers now, or are dropped."""
+        held = self._held.pop(producer_id, [])
+        self._held_count -= len(held)
+        if is_commit:
+            for timer in held:
+                self._timers.add(timer)
 
     # -- Ids
 
@@ -330,9 +353,13 @@ class Delays:
         topic = self._topics.by_number(queue.topic)
         if topic is None or topic.rocketmq_name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
             return None
-        pinned_from = self._timers.pinned_from()
-        if pinned_from is None:
+        pins = [held[0].address for held in self._held.values()]
+        pinned = self._timers.pinned_from()
+        if pinned is not None:
+            pins.append(pinned)
+        if not pins:
             return None
+        pinned_from = min(pins)
         number = queue.index.find_position(pinned_from)
         rows = queue.index.rows(number) if number is not None else None
         if rows is None:
@@ -477,6 +504,10 @@ class Delays:
         if hashed is not None:
             self._names.add(hashed, (due_ms, slot.position))
 
+    def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
+        for row in ROW.iter_unpack(record.rows):
+            self.hold(record.producer_id, Timer(*row))
+
     def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
         self._timers.delivered(record.topic, record.ids)
 
@@ -500,6 +531,13 @@ class Delays:
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._timers.resume(record.number)  # What is due is dropped in its turn.
         self._sweep_out(record.number)
+        for producer_id, held in [*self._held.items()]:
+            kept = [timer for timer in held if timer.topic != record.number]
+            self._held_count -= len(held) - len(kept)
+            if kept:
+                self._held[producer_id] = kept
+            else:
+                del self._held[producer_id]
 
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
         self._timers.restore(record.rows)
@@ -512,6 +550,8 @@ class Delays:
             self._cancelled.add((due_ms, address), at_ms)
 
     def _snapshot(self) -> Iterable[Record]:
+        for producer_id, held in self._held.items():
+            yield TimersHeld(producer_id, b"".join(map(pack_row, held)))
         for rows in self._timers.snapshot():
             yield TimersPending(rows)
         for rows in self._names.snapshot():

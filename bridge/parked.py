@@ -9,6 +9,7 @@ Each is one entry of the log, so that whoever delivers it has nothing to open. T
 made of, live and at recovery:
 
     extra     kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash of topic and key u64 if it has one
+              kind u8 = 0x54 | key | due | producer id u64       of an open Kafka transaction: no timer yet
 
 Delivered, a RocketMQ message keeps born time, hosts, key and tags. As at home, one of a level loses DELAY and what
 else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses REAL_TOPIC and REAL_QID and gets
@@ -36,7 +37,9 @@ ADDED_BYTES_MAX: Final = 64  # to the properties, by TIMER_ENQUEUE_MS and TIMER_
 
 _EXTRA: Final = Struct(">BQQ")
 _HASH: Final = Struct(">Q")
+_HELD_EXTRA: Final = Struct(">BQQQ")
 EXTRA_KIND: Final = 0x44  # of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9
+HELD_EXTRA_KIND: Final = 0x54
 _OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
 _WISHES_OF_LEVEL: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 _LEVEL_FROM: Final = b"\x02DELAY\x01"
@@ -54,6 +57,16 @@ def read_extra(raw: bytes) -> tuple[int, int, int | None]:
     """Give (queue key of the destination, due time, hash of the sender's key) of a parked entry."""
     _, key, due_ms = _EXTRA.unpack_from(raw)
     return key, due_ms, _HASH.unpack_from(raw, _EXTRA.size)[0] if len(raw) > _EXTRA.size else None
+
+
+def held_extra(key: int, due_ms: int, producer_id: int) -> bytes:
+    return _HELD_EXTRA.pack(HELD_EXTRA_KIND, key, due_ms, producer_id)
+
+
+def read_held_extra(raw: bytes) -> tuple[int, int, int]:
+    """Give (queue key of the destination, due time, producer id) of an entry that waits for a commit."""
+    _, key, due_ms, producer_id = _HELD_EXTRA.unpack(raw)
+    return key, due_ms, producer_id
 
 
 # -- RocketMQ

@@ -211,8 +211,6 @@ class Publisher:
             )
         if parted.half and header.is_transactional:
             raise NotSupported("a record of a transaction is no half message")
-        if parted.later and header.is_transactional:
-            raise NotSupported("a record of a transaction is not delayed")
         self.opened_bytes += parked_count * _DELAYED_COST_BYTES
         return parted if parked_count else None
 
@@ -228,8 +226,16 @@ class Publisher:
             raise InvalidBatch(Reason.INVALID, str(error)) from error
 
     def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: _Parted, now_ms: int) -> Published:
-        """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit."""
+        """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit.
+
+        In a transaction the rest belongs to it, and what is parked waits for its commit.
+        """
         queue = topic.queues[queue_id]
+        if header.is_transactional:
+            self._transactions.check_delayed(header.producer_id, len(parted.later))
+            if any(wish.schedule or wishes.replaces_header(record.headers) for wish, record in parted.later):
+                raise NotSupported("a record of a transaction does not recur, and replaces none")
+        holder = header.producer_id if header.is_transactional else None
         self._halves.check_kafka(topic, [wish for wish, _ in parted.half])
         stamp = self.half_stamp()
         half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
@@ -238,7 +244,7 @@ class Publisher:
         parked_frames = [
             frame
             for wish, record in later
-            for frame in self._parked_record(topic, queue_id, record, wish, now_ms, records)
+            for frame in self._parked_record(topic, queue_id, record, wish, now_ms, records, held_by=holder)
         ]
         others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
         if header.producer_id >= 0:
@@ -247,6 +253,8 @@ class Publisher:
         slots, promise = self._delays.park([*half_frames, *parked_frames, *others], now_ms, records)
         for (half, _), slot in zip(parted.half, slots, strict=False):
             self._halves.prepared_kafka(topic, half, slot)
+        if others and header.is_transactional:
+            self._transactions.wrote(queue.key, header.producer_id, slots[len(half_frames) + len(parked_frames)])
         self._metrics.records_in["kafka"] += header.record_count
         self._metrics.bytes_in["kafka"] += header.size
         return Published(
@@ -277,15 +285,29 @@ class Publisher:
         return self._kafka_stamp(0, log_append_time=False)
 
     def _parked_record(
-        self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int, records: list[StateRecord]
+        self,
+        topic: Topic,
+        queue_id: int,
+        record: Record,
+        wish: Wish,
+        now_ms: int,
+        records: list[StateRecord],
+        *,
+        held_by: int | None = None,
     ) -> list[Frame]:
-        """Give the frame in which a record waits; one that recurs has none, but is registered by `records`."""
+        """Give the frame in which a record waits; one that recurs has none, but is registered by `records`.
+
+        `held_by` is the producer id of the transaction whose commit it waits for; then its key does not name it.
+        """
         key = topic.queues[queue_id].key
         if wish.schedule is not None:
             records.append(self._scheduled_record(key, wish.schedule, wish.due_ms, record, now_ms))
             return []
         body = parked.parked_record(record, wish.due_ms, now_ms)
-        extra = parked.extra(key, wish.due_ms, record.key or b"")
+        if held_by is None:
+            extra = parked.extra(key, wish.due_ms, record.key or b"")
+        else:
+            extra = parked.held_extra(key, wish.due_ms, held_by)
         return [Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, self.half_stamp(), extra)]
 
     def _scheduled_record(
@@ -319,7 +341,9 @@ class Publisher:
         builder = BatchBuilder()
         for number, record in enumerate(rest):
             builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
-        body = builder.finish(0, 0, codec=header.codec)
+        # Without a sequence, for that of the whole batch has been noted.
+        producer = (header.producer_id, header.producer_epoch, -1) if header.is_transactional else (-1, -1, -1)
+        body = builder.finish(0, 0, codec=header.codec, producer=producer, is_transactional=header.is_transactional)
         return self._kafka_frame(topic, queue_id, body, len(rest), max(record.timestamp_ms for record in rest), now_ms)
 
     def _kafka_frame(

@@ -177,6 +177,13 @@ class QueueTransactions(_Record, frozen=True, tag=57):
     aborted: bytes  # i64 each: offset of the marker, first offset, producer id, last stable offset then; big-endian
 
 
+class TimersHeld(_Record, frozen=True, tag=59):
+    """Only in snapshots: delayed records of a producer's open transaction; they become timers with its commit."""
+
+    producer_id: int
+    rows: bytes  # as `delay.rows` has them
+
+
 class TransactionalIdsForgotten(_Record, frozen=True, tag=58):
     transactional_ids: Sequence[str]
 
@@ -397,6 +404,7 @@ Record = (
     | TransactionGrew
     | QueueTransactions
     | TransactionalIdsForgotten
+    | TimersHeld
     | HalvesLooked
     | HalvesOpen
     | HalfVerdicts

@@ -2,6 +2,7 @@
 
     InitProducerId          TransactionalIdSettled                        one unit
     a transactional batch   the frame alone: queue and transaction follow from its producer id
+    a delayed record        parked with the producer id in its `extra`: a timer only when the transaction commits
     AddPartitions, offsets  TransactionGrew
     the end                 a marker for each queue written to, the groups' positions, TransactionalIdSettled: one unit
 
@@ -17,8 +18,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from bridge import forms
+from bridge import forms, parked
 from bridge.config import Options
+from bridge.delays import Delays
 from bridge.ledger import Ledger
 from bridge.positions import Positions
 from bridge.producers import InvalidProducerEpoch, Producers
@@ -33,6 +35,7 @@ from bridge.records import (
     TransactionGrew,
 )
 from bridge.topics import Topics
+from delay.rows import Timer
 from protocol.kafka import marker
 from protocol.kafka.record_batch import BatchHeader, read_header
 from store.entry import Frame, Promise, Slot
@@ -42,6 +45,7 @@ from txn.coordinator import Ask, Coordinator, Outcome, Producer, State
 from txn.isolation import Aborted, Isolation
 
 ENDED_AT_ONCE: Final = 100  # transactions whose time is over, and ids that expire, in one go
+DELAYED_MAX: Final = 10_000  # records of one transaction: its commit makes timers of them, at 1 us each
 MARKER_BYTES: Final = 256  # more than a marker takes in the log
 POSITION_BYTES: Final = 64  # and a position, its text aside
 _CHARACTER_BYTES: Final = 4
@@ -83,9 +87,16 @@ class Transactions:
     """The owner of transactional ids and of the queues' isolation."""
 
     def __init__(
-        self, ledger: Ledger, topics: Topics, positions: Positions, producers: Producers, options: Options
+        self,
+        ledger: Ledger,
+        topics: Topics,
+        positions: Positions,
+        producers: Producers,
+        delays: Delays,
+        options: Options,
     ) -> None:
         self._ledger, self._topics, self._positions, self._producers = ledger, topics, positions, producers
+        self._delays = delays
         self._options = options.txn
         # Whatever ends a transaction, and a snapshot of all, must fit into a unit.
         self._unit_bytes_max = options.store.segment_bytes // 2
@@ -98,6 +109,7 @@ class Transactions:
         ledger.own(QueueTransactions, self._replay_queue)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.own(GroupDeleted, self._replay_group_deleted)
+        ledger.on_extra(parked.HELD_EXTRA_KIND, self._replay_delayed)
         ledger.on_frame(self._replay_frame)
         ledger.on_snapshot(self._snapshot)
 
@@ -195,6 +207,12 @@ class Transactions:
         if transaction is not None:
             self.coordinator.begin(transaction, stored_ms)
             transaction.keys.add(key)
+
+    def check_delayed(self, producer_id: int, count: int) -> None:
+        """Refuse more delayed records than a commit can make timers of at once."""
+        held = self._delays.held_count(producer_id)
+        if held + count > DELAYED_MAX:
+            raise TransactionLimit(f"{held} + {count} delayed records in a transaction; {DELAYED_MAX} are allowed")
 
     def _check_growth(self, transaction: Transaction, queue_count: int, new: Sequence[CommittedPosition] = ()) -> None:
         """Refuse what would make the transaction too large to be ended in one unit, or too dear to remember."""
@@ -356,6 +374,9 @@ class Transactions:
         if record.id_before != coordinator.NO_PRODUCER:
             before = Producer(record.id_before, record.epoch_before)
         producer = Producer(record.producer_id, record.epoch)
+        ended = self.coordinator.get(record.transactional_id)
+        if ended is not None:
+            self._delays.decide(ended.producer.id, is_commit=record.state == State.COMMITTED)
         self.coordinator.settle(
             record.transactional_id, producer, record.timeout_ms, State(record.state), before, record.at_ms
         )
@@ -389,6 +410,13 @@ class Transactions:
             self._ended(key, slot, frame)
         else:
             self.wrote(key, read_header(frame).producer_id, slot)
+
+    def _replay_delayed(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        key, due_ms, producer_id = parked.read_held_extra(extra)
+        transaction = self.coordinator.of_producer(producer_id)
+        if transaction is not None:
+            self.coordinator.begin(transaction, slot.stored_ms)
+            self._delays.hold(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self.isolation.forget_topic(record.number)

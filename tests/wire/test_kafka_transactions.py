@@ -211,6 +211,21 @@ def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents
 
 
 @pytest.mark.usefixtures("both_families")
+def test_delayed_record_comes_after_the_commit(broker: Broker, java: JavaClient, topic: str) -> None:
+    client = LibrdkafkaClient(broker.kafka)
+    producer = client.producer(topic)
+    for verdict in ("abort", "commit"):
+        producer.begin()
+        producer.send(topic, 0, f"{verdict} at once")
+        producer.send(topic, 0, f"{verdict} later", headers=[("TIMER_DELAY_MS", b"300")])
+        time.sleep(0.4)
+        assert end_offsets(broker.kafka, topic)[0] == (0 if verdict == "abort" else 2), "due, but not decided"
+        getattr(producer, verdict)()
+    producer.close()
+    assert [each[2] for each in client.read(topic, 2, 2, COMMITTED)] == ["commit at once", "commit later"]
+
+
+@pytest.mark.usefixtures("both_families")
 def test_operator_aborts_by_command(broker: Broker, java: JavaClient, topic: str) -> None:
     producer = java.producer(topic)
     producer.begin()

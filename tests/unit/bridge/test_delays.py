@@ -8,7 +8,7 @@ import pytest
 from bridge.config import DelayOptions
 from bridge.delays import DELIVERED_IN_SLICE, TooManyTimers
 from bridge.producers import OutOfOrderSequence
-from bridge.publish import MessageTooLarge, NotSupported
+from bridge.publish import MessageTooLarge
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
 from delay.verdicts import Verdict
@@ -514,14 +514,6 @@ def test_no_more_than_the_limit_wait() -> None:
     with pytest.raises(TooManyTimers):
         bench.send(topic, b"x", deliver_at(NOW + 100))
     bench.send(topic, b"now", "")
-
-
-def test_record_of_a_transaction_is_not_delayed() -> None:
-    bench = Bench()
-    with pytest.raises(NotSupported):
-        bench.kafka(
-            bench.topic(), batch([b"a"], headers=[("TIMER_DELAY_MS", b"5")], producer=(1, 0, 0), is_transactional=True)
-        )
 
 
 def test_properties_that_leave_no_room_for_what_delivery_adds_are_refused() -> None:

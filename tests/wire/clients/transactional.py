@@ -166,7 +166,7 @@ class LibrdkafkaProducer:
     def begin(self) -> None:
         self._producer.begin_transaction()
 
-    def send(self, topic: str, queue: int, *texts: str) -> None:
+    def send(self, topic: str, queue: int, *texts: str, headers: list[tuple[str, bytes]] | None = None) -> None:
         errors: list[Any] = []
 
         def delivered(error: Any, _: Any) -> None:
@@ -174,7 +174,7 @@ class LibrdkafkaProducer:
                 errors.append(error)
 
         for text in texts:
-            self._producer.produce(topic, text.encode(), partition=queue, on_delivery=delivered)
+            self._producer.produce(topic, text.encode(), partition=queue, headers=headers or [], on_delivery=delivered)
         left = self._producer.flush(STEP_WITHIN_S)
         if errors or left:
             raise confluent_kafka.KafkaException(errors[0] if errors else f"{left} messages are left")

@@ -19,7 +19,7 @@ from protocol.kafka.api import ApiKey, ErrorCode
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import SMALL_STORE, Client, Desk
-from tests.unit.bridge.test_transaction_histories import picture
+from tests.unit.bridge.test_transaction_histories import committed_for_kafka, picture
 from txn.coordinator import EPOCH_LAST, Producer, State
 
 ID = "payments"
@@ -553,3 +553,79 @@ def test_version_2_is_a_finalized_feature(version: int, finalized: list[int], su
     assert [each.max_version_level for each in getattr(answer, "finalized_features", ())] == finalized
     assert [(each.min_version, each.max_version) for each in getattr(answer, "supported_features", ())] == supported
     assert getattr(answer, "finalized_features_epoch", 0) >= 0, "else clients ignore it"
+
+
+# -- Delayed records of a transaction
+
+
+def delayed(talk: Talk, *values: bytes, delay_ms: int = 5_000) -> None:
+    """Write one batch: the first record at once, the others later; transactional, in version 2."""
+    builder = record_batch.BatchBuilder()
+    for number, value in enumerate(values):
+        headers = [("TIMER_DELAY_MS", str(delay_ms).encode())] if number else []
+        builder.append(number, talk.desk.clock.now_ms(), None, value, headers)
+    frame = builder.finish(0, -1, producer=(*talk.producer, talk.sequence), is_transactional=True)
+    desk, topic = talk.desk, talk.desk.topics.get("orders")
+    published = desk.publisher.kafka(topic, 0, frame, desk.clock.now_ms(), transactional_id=ID, adds_itself=True)
+    assert published.base_offset == -1
+    talk.sequence += len(values)
+    desk.settle()
+
+
+def committed(core: ManualCore) -> list[str]:
+    topic = core.topics.get("orders")
+    return [text for _, text in committed_for_kafka(core, topic, topic.queues[0])]
+
+
+def pass_time(core: ManualCore, ms: int) -> None:
+    core.clock.pass_ms(ms)
+    core.delays.run(core.clock.now_ms(), core.clock.mono_ms())
+    core.settle()
+
+
+def restarted(talk: Talk) -> ManualCore:
+    """A broker that recovers, once with its state in the log alone, and once with it in a checkpoint."""
+    core = ManualCore(talk.desk.options, talk.desk.disk.after_kill(), SMALL_STORE)
+    core.clock.set_now_ms(talk.desk.clock.now_ms())
+    return core
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("waited_ms", [1_000, 9_000], ids=["commit first", "due first"])
+def test_delayed_record_is_seen_at_the_later_of_commit_and_due_time(waited_ms: int, is_checkpointed: bool) -> None:
+    talk = Talk()
+    empty(talk)
+    delayed(talk, b"now", b"later", b"later too")
+    pass_time(talk.desk, waited_ms)
+    assert committed(talk.desk) == []
+    if is_checkpointed:
+        talk.desk.store.checkpoint(0)
+        talk.desk.settle()
+    core = restarted(talk)
+    for broker in (talk.desk, core):
+        broker.transactions.end(ID, talk.producer, broker.clock.now_ms(), is_commit=True, renews=True)
+        broker.settle()
+        pass_time(broker, 0)
+        is_due = waited_ms > 5_000
+        assert committed(broker) == (["now", "later", "later too"] if is_due else ["now"])
+        pass_time(broker, 5_000)
+        assert committed(broker) == ["now", "later", "later too"]
+
+
+@pytest.mark.parametrize("how", ["abort", "newer producer", "overdue"])
+def test_delayed_record_of_an_aborted_transaction_is_never_seen(how: str) -> None:
+    talk = Talk()
+    empty(talk)
+    delayed(talk, b"now", b"later")
+    assert len(talk.desk.delays) == 1
+    if how == "abort":
+        talk.end(5, talk.producer, commit=False)
+    elif how == "newer producer":
+        talk.init()
+    else:
+        talk.desk.pass_ms(TIMEOUT_MS)
+        talk.desk.transactions.expire(talk.desk.clock.now_ms())
+        talk.desk.settle()
+    for broker in (talk.desk, restarted(talk)):
+        pass_time(broker, 10_000)
+        assert (committed(broker), len(broker.delays)) == ([], 0)
