@@ -116,7 +116,12 @@ def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command:
 
 
 def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    members = broker.rocketmq_members
+    now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
+
+    def heard_ms(channel: "RocketMQConnection") -> int:
+        beat_mono_ms = broker.rocketmq_members.last_beat_mono_ms(channel)
+        return now_ms if beat_mono_ms is None else now_ms - (mono_ms - beat_mono_ms)
+
     data = {
         name: [
             ProducerState(
@@ -124,12 +129,11 @@ def producers(broker: "Broker", connection: "RocketMQConnection", command: Remot
                 remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
                 language=client.language if client.language in LANGUAGES else "OTHER",
                 version=client.version,
-                last_update_timestamp=broker.clock.now_ms()
-                - (broker.clock.mono_ms() - members.last_beat_mono_ms(channel)),
+                last_update_timestamp=heard_ms(channel),
             )
             for channel, client in channels.items()
         ]
-        for name, channels in members.producers.items()
+        for name, channels in broker.rocketmq_members.producers.items()
     }
     return answer(command, body=ProducerTable(data=data))
 
@@ -182,7 +186,11 @@ def _have_consumed(
         done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
         return
     queue, offset = found
-    read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+    read: Records | Later[Records] | StoreError
+    try:
+        read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+    except StoreError as error:
+        read = error  # It is not committed yet, or retention took it just now.
     if isinstance(read, Later):
         read.start(done)
     else:

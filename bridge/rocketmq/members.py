@@ -148,9 +148,9 @@ class Members(Generic[Channel]):
         found = self.consumers.get(group)
         return found is not None and found.consume_from_where == FROM_FIRST
 
-    def last_beat_mono_ms(self, channel: Channel) -> int:
-        """When a channel in a group sent its last heartbeat."""
-        return self._beats[channel]
+    def last_beat_mono_ms(self, channel: Channel) -> int | None:
+        """When a channel in a group sent its last heartbeat; None: it was only noted so far."""
+        return self._beats.get(channel)
 
     def channels(self, group: str) -> Iterable[Channel]:
         """All channels of a consumer group: those to notify."""

@@ -8,6 +8,10 @@ from bridge.rates import INTERVAL_MS, Rates, Totals
 from protocol.rocketmq import message, remoting
 from protocol.rocketmq.bodies import GroupConfigList, SubscriptionGroupConfig, TopicConfig, TopicConfigList
 from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.message_id import message_id
+from tests.kit.core import STORE_HOST
+from tests.kit.threads import ManualThreads
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
 
 HOUR_MS = 3_600_000
@@ -100,6 +104,13 @@ def test_producers_are_listed_with_their_last_heartbeat(office: Office, client: 
     assert (found["clientId"], found["lastUpdateTimestamp"]) == ("shop@1", beat_ms)
 
 
+def test_who_sent_a_half_message_is_a_producer_before_its_first_heartbeat(office: Office, client: Client) -> None:
+    office.topic()
+    assert client.send(properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02").code == 0
+    (found,) = read(client.ask(RequestCode.GET_ALL_PRODUCER_INFO))["data"]["shop"]
+    assert (found["clientId"], found["lastUpdateTimestamp"]) == ("", office.clock.now_ms())
+
+
 def member(office: Office) -> Client:
     found = office.connect()
     found.beat("billing", client_id="c1")
@@ -151,6 +162,24 @@ def test_what_cannot_be_consumed_directly(office: Office, client: Client, fields
     answer = client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **request)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in answer.remark
+    assert client.connection.unanswered == 0
+
+
+def test_what_is_not_committed_is_not_consumed_directly(office: Office, client: Client) -> None:
+    topic, now_ms = office.topic(), office.clock.now_ms()
+    producer, _ = office.transactions.init("id", 60_000, None, now_ms)
+    for sequence in (0, 1):
+        sent = batch([b"open"], producer=(*producer, sequence), is_transactional=True)
+        office.publisher.kafka(topic, 0, sent, now_ms, transactional_id="id", adds_itself=True)
+    office.settle()
+    (_, second) = office.store.read(topic.queues[0], 0, max_bytes=1000, until=2)
+    _online = member(office)
+    office.store.readers = threads = ManualThreads()
+    request = {"consumerGroup": "billing", "clientId": "c1", "msgId": message_id(STORE_HOST, second.position)}
+    assert client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **request) is None
+    threads.run()
+    office.settle()
+    assert client.last_answer().code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert client.connection.unanswered == 0
 
 
