@@ -64,6 +64,7 @@ BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1_000, 12 * 3600 * 1000
 RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
+ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
 PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
 FROM_END: Final = 1  # `ConsumeInitMode.MAX`
 
@@ -97,6 +98,9 @@ def _topic(broker: "Broker", request: PopRequest) -> Topic:
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     if not INVISIBLE_MS_MIN <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    if len(request.attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
+        remark = f"attemptId of {len(request.attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
     if config is None:
@@ -176,6 +180,7 @@ class _Pop:
             if isinstance(found, Later):
                 if taken_of:
                     continue
+                self._move_on()  # Until the disk has answered, others pop the queues that were looked at.
                 self._defer(source, found)
                 return _Look.ON_ITS_WAY
             if found is not None:
@@ -273,7 +278,7 @@ class _Pop:
                 taken(
                     name, each.offsets, due_ms, each.next_offset,
                     is_ordered=request.order, failures=before.failures + 1 if before is not None else 0,
-                    attempt_id=request.attempt_id or "",
+                    attempt_id=(request.attempt_id or "") if request.order else "",
                 )
             )  # fmt: skip
             if not request.order:
@@ -327,8 +332,9 @@ class _Pop:
     def _defer(self, source: _Source, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
-        popping = self._broker.rocketmq_popping
+        popping, fetch = self._broker.rocketmq_popping, self._broker.positions.fetch
         popping.add(place)
+        position = fetch(*place)
         self._count()
 
         def done(cold: Records | StoreError) -> None:
@@ -336,7 +342,11 @@ class _Pop:
             try:
                 if isinstance(cold, StoreError):
                     raise cold
-                self._finish(self._on_cold_read(source, cold))
+                # A tool may have moved the group, or all that was popped in order been acked: this is the past then.
+                is_past = fetch(*place) != position
+                self._finish(
+                    self._nothing(ResponseCode.POLLING_TIMEOUT) if is_past else self._on_cold_read(source, cold)
+                )
             except ANSWERABLE as error:
                 self._finish(self._connection.refusal(self._command, error))
 
@@ -428,8 +438,7 @@ def ack_message(broker: "Broker", connection: "RocketMQConnection", command: Rem
 
 def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Ack what is good of it, as one unit; a receipt that is not good is passed over, as at home."""
-    records: list[Record] = []
-    woken: list[int] = []
+    good: dict[Name, set[int]] = {}
     for each in read_body(command, BatchAckRequest).acks:
         offsets = [each.start_offset + bit for bit in bits_of(each.bits)]
         name = retry_topic_of(each.group, each.topic) if each.retry != "0" else each.topic
@@ -438,14 +447,17 @@ def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", comman
             continue
         group, key = group_of_rocketmq(each.group), topic.key(each.queue_id)
         checkpoint = broker.rocketmq_popped.find(Name(group, key, each.start_offset, each.pop_ms))
-        good = checkpoint.pending.intersection(offsets) if checkpoint is not None else ()
-        if checkpoint is not None and good:
-            records += _acked(broker, checkpoint, sorted(good))
-            woken.append(key)
+        if checkpoint is not None:
+            good.setdefault(checkpoint.name, set()).update(checkpoint.pending.intersection(offsets))
+    records: list[Record] = []
+    for popped, acked in good.items():
+        checkpoint = broker.rocketmq_popped.find(popped)
+        if checkpoint is not None and acked:
+            records += _acked(broker, checkpoint, sorted(acked))
     if not records:
         return answer(command, promise=broker.ledger.barrier())
     promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
-    broker.purgatory.check(woken)
+    broker.purgatory.check(popped.key for popped in good)
     return answer(command, promise=promise)
 
 

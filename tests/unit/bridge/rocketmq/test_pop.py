@@ -1,12 +1,14 @@
 """Popping against a real store: what is popped, acked, given back and given up, and how much of it a crash undoes."""
 
 import base64
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.records import CommittedPosition
 from bridge.rocketmq.assignment import allocate
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.bodies import (
@@ -20,6 +22,7 @@ from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.receipt import parse_receipt
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.office import Client, Office, read
 
 INVISIBLE_MS = 10_000
@@ -293,6 +296,20 @@ def test_in_order_more_time_holds_the_queue(office: Office, client: Client) -> N
     assert bodies_of(pop(client, order=True)) == [b"a"]
 
 
+def test_in_order_acks_of_one_pop_may_come_in_parts_of_a_batch(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b")
+    receipt = parse_receipt(got(pop(client, order=True))[0].receipt)
+    acks = [
+        BatchAck(
+            group="billing", topic="orders", queue_id=0, pop_ms=receipt.pop_ms, start_offset=receipt.start_offset,
+            bits=base64.b64encode(bytes((1 << number,))).decode(),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0
+    assert nothing(client, order=True)
+
+
 def test_in_order_the_same_attempt_is_answered_again(office: Office, client: Client) -> None:
     office.publish(office.topic(), b"a")
     assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
@@ -340,6 +357,54 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
     assert fresh.rocketmq_popped.next_deadline_ms() == office.rocketmq_popped.next_deadline_ms()
     office.topics.delete(office.topic(), office.clock.now_ms())
     assert len(office.rocketmq_popped) == 0
+
+
+# -- Messages that a thread has to read
+
+
+def cold_office(office: Office) -> tuple[Office, Client, ManualThreads]:
+    """The same log with nothing of it in memory, and a pop that waits for the disk."""
+    cold = Office(office.disk.after_kill())
+    cold.disk.cached = False
+    cold.store.readers = threads = ManualThreads()
+    cold.topic(RETRY, 1)
+    return cold, cold.connect(), threads
+
+
+def test_pop_that_waits_for_the_disk_holds_no_position_of_other_queues(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.rocketmq.pop._rounds", itertools.count(2))  # Queue 0 comes first.
+    office.publish(office.topic(), b"cold", tag="b", queue_id=1)
+    cold, client, threads = cold_office(office)
+    cold.publish(cold.topic(), b"unwanted", tag="a")
+    assert pop(client, exp="b", expType="TAG") is None
+    other = cold.connect()
+    cold.publish(cold.topic(), b"hot", tag="b")
+    assert bodies_of(pop(other, queueId=0)) == [b"hot"]
+    threads.run()
+    cold.settle()
+    assert bodies_of(client.last_answer()) == [b"cold"]
+    assert nothing(other, queueId=0)
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_what_was_read_for_a_pop_is_left_if_the_group_has_moved(office: Office, client: Client, order: bool) -> None:
+    office.publish(office.topic(), b"a", b"b")
+    popped = got(pop(client, order=True)) if order else []
+    cold, again, threads = cold_office(office)
+    cold.clock.pass_ms(office.clock.now_ms() - cold.clock.now_ms() + INVISIBLE_MS)
+    assert pop(again, order=order) is None
+    for one in popped:
+        assert ack(again, one).code == 0
+    if not order:
+        cold.positions.commit("billing", [CommittedPosition(cold.topic().key(0), 2)], cold.clock.now_ms())
+        cold.settle()
+    threads.run()
+    cold.settle()
+    assert again.answer_to(again._opaque - len(popped)).code == ResponseCode.POLLING_TIMEOUT
+    assert nothing(again, order=order)
+    assert len(cold.rocketmq_popped) == 0
 
 
 STEPS = st.one_of(
@@ -414,6 +479,7 @@ def test_each_message_comes_until_it_is_acked_and_never_after(history: list[tupl
         ({"queueId": -2}, ResponseCode.INVALID_PARAMETER),
         ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
         ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"attemptId": "x" * 256}, ResponseCode.INVALID_PARAMETER),
         ({"invisibleTime": 999}, ResponseCode.INVALID_PARAMETER),
         ({"invisibleTime": None}, ResponseCode.SYSTEM_ERROR),
         ({"exp": "a >", "expType": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
