@@ -257,7 +257,7 @@ class Broker(Core):
 
     def _expire(self, now_ms: int) -> None:
         """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""
-        self.positions.expire(now_ms, lambda group: self.families.active(group) is not None)
+        self.positions.expire(now_ms, self.is_alive)
         self.transactions.tidy(now_ms)
 
     def _first_kept(self, queue: Queue) -> int | None:

@@ -122,6 +122,10 @@ class Core:
         self.delays.attach(self.store, self.publisher, self._cluster.id)
         self.schedules.attach(self.publisher)
 
+    def is_alive(self, group: str) -> bool:
+        """Whether a group has members, or an open transaction may commit for it: then it does not expire."""
+        return self.families.active(group) is not None or self.transactions.coordinator.holds(group)
+
     @property
     def cluster_id(self) -> str:
         return self._cluster.id

@@ -212,6 +212,10 @@ class Coordinator(Generic[PositionT]):
         """The queues of which open transactions hold a position of the group."""
         return frozenset(key for number in self._groups.get(group, ()) for key in self._open[number].positions[group])
 
+    def holds(self, group: str) -> bool:
+        """Whether an open transaction has the group, with positions or before they come."""
+        return group in self._groups
+
     # -- Time
 
     def next_deadline_ms(self) -> int | None:

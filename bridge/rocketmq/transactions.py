@@ -29,6 +29,7 @@ from bridge.records import Record
 from bridge.rocketmq import membership
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.members import NAME_CHARACTERS_MAX
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
 from protocol.rocketmq import flags, message, properties
@@ -88,6 +89,8 @@ def prepare(
     if not group:
         group = request.producer_group
         added += f"{properties.PGROUP}\x01{group}\x02"
+    if len(group) > NAME_CHARACTERS_MAX:
+        raise MessageTooLarge(f"producer group of {len(group)} characters; {NAME_CHARACTERS_MAX} are allowed")
     sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
     broker.publisher.check_half(topic, sent, now_ms)
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
@@ -282,7 +285,8 @@ class Checks:
         question = {"topic": topic, "id": wish.id, "queue": queue_id, "checks": half.checks + 1}
 
         def done(verdict: Verdict) -> None:
-            self._read(half, lambda _, found: self._decided(found, verdict))
+            if half.offset in self._broker.halves.state:  # Else it was decided meanwhile, and may be gone.
+                self._read(half, lambda _, found: self._decided(found, verdict))
 
         self._callbacks.ask(wish.check_url, question, done)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bridge.config import TxnOptions
+from bridge.config import DAY_MS, TxnOptions
 from bridge.records import CommittedPosition
 from bridge.transactions import InvalidTransactionState
 from protocol.kafka import record_batch
@@ -368,6 +368,19 @@ def test_positions_go_with_their_group_and_their_topic() -> None:
         assert talk.desk.transactions.coordinator.pending_count == 0
         assert talk.end(5, talk.producer, commit=True).error_code is NONE
         assert not talk.desk.positions.all_of(GROUP)
+
+
+def test_group_does_not_expire_while_a_transaction_holds_it() -> None:
+    talk = Talk()
+    positions, now_ms = talk.desk.positions, talk.desk.clock.now_ms()
+    positions.commit(GROUP, [CommittedPosition(talk.desk.topics.get("orders").key(0), 3)], now_ms)
+    talk.begin()
+    talk.commit_offset(5, talk.producer)
+    positions.expire(now_ms + 365 * DAY_MS, talk.desk.is_alive)
+    assert talk.end(5, talk.producer, commit=True).error_code is NONE
+    assert [each.offset for each in positions.all_of(GROUP).values()] == [17]
+    positions.expire(now_ms + 1000 * DAY_MS, talk.desk.is_alive)
+    assert GROUP not in positions
 
 
 # -- What is refused besides

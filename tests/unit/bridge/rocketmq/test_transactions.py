@@ -212,6 +212,11 @@ def test_as_many_as_are_allowed_are_open() -> None:
     send_half(client)
 
 
+def test_name_of_a_producer_group_has_a_bound() -> None:
+    refused = Shop().connect().send(properties=f"TRAN_MSG\x01true\x02PGROUP\x01{'x' * 1000}\x02")
+    assert (refused.code, "producer group of 1000" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+
+
 def test_retry_that_still_carries_the_mark_is_no_half_message() -> None:
     shop = Shop()
     answer = shop.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
