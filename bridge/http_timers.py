@@ -188,7 +188,7 @@ class TimerApi:
 
     async def _list(self, request: web.Request) -> web.Response:
         """Give a page; `next` is what to give as `after` for the one that follows."""
-        limit = _number(request, "limit", 100, LIST_MAX)
+        limit = max(1, _number(request, "limit", 100, LIST_MAX))
         after = self._after(request)
         found: list[Timer] = []
         async for timers in self._looked(request):
@@ -289,12 +289,11 @@ class TimerApi:
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), forms.KAFKA, bytes(builder.finish(0, 0)))
         outcome, promise = broker.schedules.register(wanted.name, _schedule(wanted), message, self._now_ms())
-        await self._kept(promise)
         standing = broker.schedules.get(wanted.name)
         assert standing is not None, "it was registered"
-        return _json(
-            {"outcome": outcome.value} | self._schedule_view(standing), 201 if outcome is Outcome.CREATED else 200
-        )
+        view = self._schedule_view(standing)  # While we wait, somebody else may remove it.
+        await self._kept(promise)
+        return _json({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
 
     async def _schedules(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
