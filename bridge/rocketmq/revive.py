@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CHECKPOINTS_AT_ONCE: Final = 16  # Between two turns of the loop.
 BYTES_AT_ONCE: Final = 1 << 20
+RECEIPT_BYTES_MAX: Final = 512  # In the properties of a message that is popped again.
 AGAIN_MS: Final = 1000  # When one could not be given back.
 
 logger = logging.getLogger("bridge")
@@ -94,11 +95,13 @@ def _frames(
     config = group_config(broker, rocketmq_group(checkpoint.name.group))
     frames: list[Frame] = []
     for each in failed:
-        is_dead = each.reconsume_times >= config.retry_max_times
-        target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         pop_ms = str(checkpoint.name.pop_ms)
         found = properties.get(each.properties, properties.FIRST_POP_TIME)
         again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
+        # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
+        is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
+        is_dead = is_full or each.reconsume_times >= config.retry_max_times
+        target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         try:
             frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
         except MessageTooLarge as error:

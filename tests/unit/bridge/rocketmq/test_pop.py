@@ -152,6 +152,17 @@ def test_message_that_fails_too_often_is_a_dead_letter(office: Office, client: C
     assert "POP_CK" not in told
 
 
+def test_message_without_room_for_a_receipt_is_a_dead_letter(office: Office, client: Client) -> None:
+    assert client.send(body=b"full", properties=f"a\x01{'x' * 32_500}\x02").code == 0
+    office.publish(office.topic(), b"other")
+    assert bodies_of(pop(client)) == [b"full", b"other"]
+    office.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(client)) == [b"other"]
+    dead = office.topics.by_rocketmq_name(DEAD)
+    assert dead is not None
+    assert dead.queues[0].end_offset == 1
+
+
 def test_consumer_says_when_it_wants_the_message_again(office: Office, client: Client) -> None:
     office.publish(office.topic(), b"a", b"b")
     a, b = got(pop(client))
