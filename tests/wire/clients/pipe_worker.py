@@ -8,6 +8,7 @@ never ends by itself but on an error that its library calls fatal; whoever start
 
 from __future__ import annotations
 
+import os
 import sys
 
 import confluent_kafka
@@ -36,7 +37,13 @@ def main(bootstrap: str, group: str, transactional_id: str, source: str, target:
     producer.init_transactions(STEP_WITHIN_S)
     consumer.subscribe([source])
     while True:
-        records = [each for each in consumer.consume(RECORDS_MAX, timeout=0.1) if each.error() is None]
+        records = []
+        for each in consumer.consume(RECORDS_MAX, timeout=0.1):
+            error = each.error()
+            if error is None:
+                records.append(each)
+            elif error.fatal():  # Another run has the place in the group: a zombie that woke up, say.
+                raise confluent_kafka.KafkaException(error)
         if records:
             move(producer, consumer, records, target)
 
@@ -73,4 +80,7 @@ def back_to_committed(consumer: confluent_kafka.Consumer) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except confluent_kafka.KafkaException:
+        os._exit(1)  # The library's own end may wait for ever: for a rebalance that nobody takes part in.
