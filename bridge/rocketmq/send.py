@@ -54,9 +54,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     else:
         assert isinstance(command.body, memoryview), "decoded from a frame"
         own, unique_key = _with_unique_key(raw)
-        if (
-            properties.REPLY_TO_CLIENT in request.properties
-        ):  # Who replies finds the topic for it by the cluster's name.
+        if properties.REPLY_TO_CLIENT in request.properties:
+            # Who replies finds the topic for it by the cluster's name.
             own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
         messages = [_message(connection, request, request.flag, command.body, own)]
     if not is_batch and properties.TRAN_MSG in request.properties and transactions.is_half(messages[0]):

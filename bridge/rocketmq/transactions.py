@@ -81,7 +81,10 @@ def prepare(
     sent: Message,
     unique_key: str,
 ) -> Appended:
-    """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves."""
+    """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves.
+
+    Its answer promises what the queue that it is meant for does.
+    """
     now_ms = broker.clock.now_ms()
     broker.halves.check_room()
     added = f"{properties.TRANSACTION_ID}\x01{unique_key}\x02"
@@ -98,7 +101,8 @@ def prepare(
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
     if connection not in broker.rocketmq_members.producers.get(group, ()):
         membership.note_producer(broker, connection, command, group)
-    return broker.halves.prepare(sent, group, immunity_ms, now_ms)
+    slots, promise = broker.halves.prepare(sent, group, immunity_ms, now_ms)
+    return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
 
 
 # -- Deciding
