@@ -156,7 +156,8 @@ class Broker(Core):
             raise StartError(f"store.directory: {directory}: {error}") from error
         except OSError as error:
             kind = ConfigError if error.errno in NO_DIRECTORY else StartError
-            raise kind(f"store.directory: {directory}: {error.strerror or error}") from error
+            reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
+            raise kind(f"store.directory: {directory}: {reason}") from error
         self._flusher = Flusher(self.store, self._post)
 
     def _store_host(self) -> bytes:

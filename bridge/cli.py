@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REFUSED = 1
 BAD_OPTION = 2
+JOBS = ("archive", "reconcile", "replay", "lateness", "schedule")  # of the pipeline, whose own list needs PySpark
 PIPE_WIDTH = 1000
 
 app = typer.Typer(
@@ -244,8 +245,13 @@ def txn_list(http: HttpAddress = HTTP_ADDRESS) -> None:
     columns = ("kind", "id", "state", "age_ms", "producer", "checks", "waits_for")
     show_table(
         tuple(column.replace("_", " ") for column in columns),
-        [[row[column] for column in columns] for row in _api(http).get("/api/transactions")],
+        [[_shown(row, column) for column in columns] for row in _api(http).get("/api/transactions")],
     )
+
+
+def _shown(row: dict[str, Any], column: str) -> Any:
+    """Give a cell; the age of what is not open is -1, and is not shown."""
+    return None if column == "age_ms" and row[column] < 0 else row[column]
 
 
 @txn_app.command("describe")
@@ -302,7 +308,8 @@ def demo(http: HttpAddress = HTTP_ADDRESS) -> int:
 def pipeline_run(context: typer.Context) -> NoReturn:
     """Run a job on a Spark of its own: archive, reconcile, replay, ...; `duolog pipeline run JOB --help` says more."""
     if find_spec("pyspark") is None:
-        raise Refused("the pipeline needs PySpark: pip install 'duolog[spark]'")
+        how = "pip install '.[spark]' in Duolog's directory"
+        raise Refused(f"the pipeline ({', '.join(JOBS)}) needs PySpark: {how}")
     # Another program, since Spark is a client like any. The variable keeps its workers from importing whatever has the
     # name of one of our packages in the directory that the user happens to be in; -P does so for itself.
     environment = os.environ | {"PYTHONSAFEPATH": "1"}
@@ -328,7 +335,7 @@ def show_table(heads: tuple[str, ...], rows: list[list[Any]]) -> None:
         numeric = bool(rows) and all(isinstance(row[at], int) for row in rows)
         table.add_column(head, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
     # Into a pipe the table is as wide as it needs to be, so that a script finds one row a line.
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 BAR_WIDTH = 50
+NOT_FOUND = "not_found"  # a verdict
 
 timer_app = typer.Typer(help="Delayed messages.", rich_markup_mode=None)
 schedule_app = typer.Typer(help="Recurring messages.", rich_markup_mode=None)
@@ -65,7 +66,7 @@ def timer_list(
     """List pending messages in due order, and say how many there are."""
     from bridge.cli import show_table
 
-    api, wanted = _api(http), _query(topic=topic, key=key, from_ms=_ms(start), until_ms=_ms(until))
+    api, wanted = _api(http), _query(topic=topic, key=key, from_ms=_ms("--from", start), until_ms=_ms("--until", until))
     found = api.get(f"/api/timers?{wanted}&limit={limit}")["timers"]
     count = api.get(f"/api/timers/count?{wanted}")["count"]
     show_table(
@@ -126,7 +127,7 @@ def timer_histogram(
     http: Http = HTTP_ADDRESS,
 ) -> None:
     """Show how many messages are due when; the next hour unless told otherwise."""
-    wanted = _query(topic=topic, from_ms=_ms(start), until_ms=_ms(until), bins=bins)
+    wanted = _query(topic=topic, from_ms=_ms("--from", start), until_ms=_ms("--until", until), bins=bins)
     found = _api(http).get(f"/api/timers/histogram?{wanted}")
     most = max(1, *found["counts"])
     for number, count in enumerate(found["counts"]):
@@ -167,9 +168,11 @@ def schedule_add(
     http: Http = HTTP_ADDRESS,
 ) -> None:
     """Send a message again and again. The same once more changes nothing; another under the name replaces it."""
+    if (every is None) == (cron is None):
+        raise typer.BadParameter("expected either --every or --cron")
     body = _content(topic, value, key, queue, headers) | {
-        "name": name, "cron": cron, "zone": zone, "missed": missed, "count": count, "start_ms": _ms(start),
-        "until_ms": _ms(until), "every_ms": None if every is None else _length_ms(every),
+        "name": name, "cron": cron, "zone": zone, "missed": missed, "count": count, "start_ms": _ms("--start", start),
+        "until_ms": _ms("--until", until), "every_ms": None if every is None else _length_ms("--every", every),
     }  # fmt: skip
     made = _api(http).post("/api/schedules", {key: value for key, value in body.items() if value is not None})
     following = "ended" if made["next_ms"] is None else f"next run {_moment(made['next_ms'])}"
@@ -232,7 +235,7 @@ def _content(topic: str, value: str, key: str | None, queue: int | None, headers
 def _time(delay: str | None, at: str | None) -> dict[str, int]:
     if (delay is None) == (at is None):
         raise typer.BadParameter("expected either --in or --at")
-    return {"delay_ms": _length_ms(delay)} if delay is not None else {"at_ms": _ms(at) or 0}
+    return {"delay_ms": _length_ms("--in", delay)} if delay is not None else {"at_ms": _ms("--at", at) or 0}
 
 
 def _named(topic: str | None, key: str | None) -> dict[str, str]:
@@ -241,14 +244,14 @@ def _named(topic: str | None, key: str | None) -> dict[str, str]:
     return {"topic": topic, "key": key}
 
 
-def _length_ms(text: str) -> int:
+def _length_ms(option: str, text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15})(ms|s|m|h|d)", text)
     if found is None:
-        raise typer.BadParameter(f"expected a number with ms, s, m, h or d, got {text!r}")
+        raise typer.BadParameter(f"{option}: expected a number with ms, s, m, h or d, got {text!r}")
     return int(found[1]) * UNITS_MS[found[2]]
 
 
-def _ms(moment: str | None) -> int | None:
+def _ms(option: str, moment: str | None) -> int | None:
     if moment is None:
         return None
     if moment.isdecimal():
@@ -256,7 +259,9 @@ def _ms(moment: str | None) -> int | None:
     try:
         return int(datetime.fromisoformat(moment).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"expected a moment like 2030-01-31T08:00:00+01:00, got {moment!r}") from error
+        raise typer.BadParameter(
+            f"{option}: expected a moment like 2030-01-31T08:00:00+01:00, got {moment!r}"
+        ) from error
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -271,7 +276,10 @@ def _query(**values: Any) -> str:
 
 
 def _tell(decided: dict[str, str]) -> None:
+    """Print the verdict; exit status 1 if there was nothing to decide about."""
     typer.echo(decided["verdict"].replace("_", " "))
+    if decided["verdict"] == NOT_FOUND:
+        raise typer.Exit(1)
 
 
 def _moment(ms: int) -> str:

@@ -452,7 +452,7 @@ def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
     try:
         options = msgspec.convert(document, Options)
     except msgspec.ValidationError as error:
-        raise ConfigError(_one_line(error)) from error
+        raise ConfigError(f"{_one_line(error, document)} (--config {file})") from error  # `_convert` saw the others.
     _check_together(options)
     return options
 
@@ -556,7 +556,7 @@ def _check_advertised(host: str) -> None:
         raise ConfigError(f"server.advertise: expected a host name or address, without a port, got {host!r}")
 
 
-def _one_line(error: msgspec.ValidationError) -> str:
+def _one_line(error: msgspec.ValidationError, document: Mapping[str, Any]) -> str:
     """Turn "Expected `int`, got `str` - at `$.kafka.port`" into "kafka.port: expected `int`, got `str`"."""
     found = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", str(error), re.DOTALL)
     assert found is not None
@@ -567,7 +567,7 @@ def _one_line(error: msgspec.ValidationError) -> str:
     section, _, name = place.partition(".")
     if not name:
         return f"{section or 'config'}: expected a table of settings"
-    return f"{place}: {_problem(problem, _field_types(section)[name])}"
+    return f"{place}: {_problem(problem, _field_types(section)[name])}, got {document[section][name]!r}"
 
 
 def _problem(problem: str, field_type: Any) -> str:

@@ -234,18 +234,26 @@ class RocketMQClient:
     def _to_broker(self) -> _Socket:
         """Connect to the broker that the name server knows."""
         if self._broker is None:
-            answer = self._ask(self._namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
+            for name in (TOPIC, AUTO_CREATE_TOPIC):
+                answer = self._exchange(self._namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+                if answer.code == ResponseCode.SUCCESS:
+                    break
+            else:
+                raise DemoFailed(f"demo: topics.auto_create is off and there is no topic: duolog topic create {TOPIC}")
             assert isinstance(answer.body, memoryview)
             route = fastjson.read(answer.body, TopicRouteData)
             self._broker = _Socket(route.broker_datas[0].broker_addrs[0])
         return self._broker
 
     def _ask(self, to: _Socket, code: int, ext: dict[str, str], body: bytes = b"") -> remoting.RemotingCommand:
-        self._opaque += 1
-        answer = remoting.decode(to.ask(b"".join(remoting.encode(remoting.request(code, self._opaque, ext, body)))))
+        answer = self._exchange(to, code, ext, body)
         if answer.code != ResponseCode.SUCCESS:
             raise DemoFailed(f"demo: RocketMQ request {code} was answered with {answer.code}: {answer.remark}")
         return answer
+
+    def _exchange(self, to: _Socket, code: int, ext: dict[str, str], body: bytes = b"") -> remoting.RemotingCommand:
+        self._opaque += 1
+        return remoting.decode(to.ask(b"".join(remoting.encode(remoting.request(code, self._opaque, ext, body)))))
 
 
 class KafkaClient:

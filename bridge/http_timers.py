@@ -35,8 +35,8 @@ from bridge.delays import Decision, TimerView
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
-from bridge.wishes import Wish
-from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
+from bridge.wishes import TIMER_NAMES, Wish
+from delay.recurring import AMQ_NAMES, BadSchedule, Cron, Every, Missed, Schedule
 from delay.rows import ROW_SIZE, Timer, select
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
@@ -349,6 +349,9 @@ class TimerApi:
             queue_id = zlib.crc32(key or spread_by.encode()) % topic.queue_count  # as librdkafka's partitioner
         else:
             queue_id = random.randrange(topic.queue_count)
+        for name in (*TIMER_NAMES, *AMQ_NAMES):
+            if name in wanted.headers:
+                raise web.HTTPBadRequest(text=f"header {name}: the time is said by the request, not by a header")
         headers = [(name, value.encode()) for name, value in wanted.headers.items()]
         return topic, queue_id, Record(0, self._now_ms(), key, _value(wanted), headers)
 
@@ -359,7 +362,7 @@ class TimerApi:
     def _topic(self, name: str) -> Topic:
         topic: Topic | None = self._broker.topics.get(name)
         if topic is None:
-            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}")
+            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}; duolog topic create {name[:300]}")
         return topic
 
     def _now_ms(self) -> int:
@@ -379,6 +382,8 @@ def _parsed(body: bytes, form: type[Form]) -> Form:
 def _due_ms(wanted: NewTimer | NewTime, now_ms: int) -> int:
     if (wanted.at_ms is None) == (wanted.delay_ms is None):
         raise web.HTTPBadRequest(text="expected either at_ms or delay_ms")
+    if wanted.delay_ms is not None and wanted.delay_ms < 0:
+        raise web.HTTPBadRequest(text=f"delay_ms: expected 0 or more, got {wanted.delay_ms}")
     return wanted.at_ms if wanted.at_ms is not None else now_ms + (wanted.delay_ms or 0)
 
 

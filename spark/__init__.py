@@ -1,4 +1,4 @@
-"""The data pipeline: PySpark on the broker's topics. Needs the extra `duolog[spark]`; the broker never loads it.
+"""The data pipeline: PySpark on the broker's topics. Needs the extra `.[spark]`; the broker never loads it.
 
 Imports `protocol` (codecs) and `store` (its read-only reader). Messages come and go over the wire, through Spark's own
 Kafka connector. The main names:

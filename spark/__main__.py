@@ -5,7 +5,7 @@ import sys
 try:
     from spark.commands import main
 except ModuleNotFoundError as error:
-    sys.exit(f"duolog: the pipeline lacks {error.name}: pip install 'duolog[spark]'")
+    sys.exit(f"duolog: the pipeline lacks {error.name}: pip install '.[spark]' in Duolog's directory")
 
 if __name__ == "__main__":
     main()

@@ -172,6 +172,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _HEADER = struct.Struct(">hhi")
 _FRAME_HEADER = struct.Struct(">ii")
+HEADER_BYTES_MIN: Final = _HEADER.size + 2  # and the size of the client's id
 _NO_TAGS: Final = b"\0"
 
 
@@ -200,6 +201,8 @@ def milliseconds(duration: timedelta) -> int:
 
 def decode_header(buffer: Buffer) -> RequestHeader:
     """Read the header of the request in `buffer`, one frame's payload. Raises ProtocolError."""
+    if len(buffer) < HEADER_BYTES_MIN:
+        raise ProtocolError(f"frame of {len(buffer)} bytes is no Kafka request; the shortest has {HEADER_BYTES_MIN}")
     try:
         api_key, version, correlation_id = _HEADER.unpack_from(buffer)
         client_id, at = read_classic_string(buffer, _HEADER.size)

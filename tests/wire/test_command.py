@@ -63,10 +63,11 @@ def test_port_in_use_is_one_line(running: Broker, tmp_path: Path, name: str) -> 
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", line)
 
 
-def test_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file", "file/data"])
+def test_directory_that_cannot_be_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("in the way")
-    refused = duolog("serve", "--data", str(tmp_path / "file" / "data"), *PORTS)
-    line = f"duolog: store.directory: {tmp_path}/file/data: Not a directory\n"
+    refused = duolog("serve", "--data", str(tmp_path / name), *PORTS)
+    line = f"duolog: store.directory: {tmp_path}/{name}: Not a directory\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
 
 
@@ -107,6 +108,8 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
     demo = duolog("demo", *http)
     assert (demo.returncode, demo.stderr) == (0, "")
     assert "sent by RocketMQ" in demo.stdout
+    unknown = duolog("timer", "cancel", "A" * 24, *http)
+    assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
     assert duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
     status = json.loads(urllib.request.urlopen(f"http://{running.http}/api/status", timeout=5).read())
     assert f"cluster_id: {status['cluster_id']}" in duolog("status", *http).stdout

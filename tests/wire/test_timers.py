@@ -152,6 +152,8 @@ def test_histogram_counts_what_is_due_when(api: Api) -> None:
     [
         ({"delay_ms": None}, "either at_ms or delay_ms"),
         ({"delay_ms": 4000 * 24 * HOUR_MS}, "delay.max_days"),
+        ({"delay_ms": -5}, "delay_ms: expected 0 or more"),
+        ({"headers": {"TIMER_DELAY_MS": "1"}}, "header TIMER_DELAY_MS"),
         ({"queue": 7}, "queue"),
         ({"topic": "nowhere"}, "there is no topic"),
         ({"value_base64": "x"}, "value"),

@@ -1,8 +1,11 @@
 """The command line: everything that a user can get wrong ends with its status and one line on standard error."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from bridge.cli import main
+from bridge.cli import JOBS, main
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -27,6 +30,9 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("topic", "Missing command."),
         ("topic create", "Missing argument 'name'."),
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
+        ("timer add t v", "Invalid value: expected either --in or --at"),
+        ("timer add t v --in -5s", "Invalid value: --in: expected a number with ms, s, m, h or d, got '-5s'"),
+        ("schedule add s t v", "Invalid value: expected either --every or --cron"),
         ("topic list --http nowhere", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
     ],
 )
@@ -41,6 +47,11 @@ def test_broker_that_is_not_there_is_one_line_with_status_1(capsys: pytest.Captu
     assert (status, out) == (1, "")
     assert err.startswith("duolog: no broker answers on 127.0.0.1:1: ")
     assert err.count("\n") == 1
+
+
+def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
+    source = (Path(__file__).parents[3] / "spark" / "commands.py").read_text()
+    assert re.findall(r"^@app\.command\(.*\)\ndef (\w+)", source, re.MULTILINE) == list(JOBS)
 
 
 def test_settings_and_version_need_no_broker(capsys: pytest.CaptureFixture[str]) -> None:

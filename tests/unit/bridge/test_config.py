@@ -24,7 +24,7 @@ def test_file_wins_over_default_and_override_over_file(tmp_path: Path) -> None:
         ("port = 1", "port:"),
         ("[kafak]\nport = 1", "kafak:"),
         ("[kafka]\nprot = 1", "kafka.prot:"),
-        ("[kafka]\nport = '9092'", "kafka.port:"),
+        ("[kafka]\nport = '9092'", "kafka.port: expected `int`, got '9092' (--config /"),
         ("[kafka]\nport = 65536", "kafka.port:"),
         ("[kafka]\nport = -1", "kafka.port:"),
         ("[kafka]\nport = true", "kafka.port:"),
