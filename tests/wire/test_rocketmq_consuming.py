@@ -284,7 +284,7 @@ def test_popped_message_that_is_not_acked_comes_back(broker: Broker, rocket55: A
         assert sorted(member.await_texts(5, 45)) == ["a", "bad", "bad", "c", "d"]
         assert [each.attempt for each in member.arrivals if each.text == "bad"] == [0, 1]
         assert {each.seen.topic for each in member.arrivals} == {topic}
-    assert described(broker, group)["lag"] == 0
+        eventually("nothing left", lambda: described(broker, group)["lag"], lambda lag: lag == 0, WITHIN_S)
 
 
 def test_members_pop_the_same_queues_and_each_message_once(broker: Broker, rocket55: Agent, topic: str) -> None:
