@@ -9,16 +9,6 @@ from protocol.rocketmq.fastjson import MessageQueue
 from tests.unit.bridge.rocketmq.office import Client, Office, read
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 def create(client: Client, topic: str, queues: int, perm: int = 6) -> int:
     answer = client.ask(
         RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues,

@@ -17,16 +17,6 @@ from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 def commit(client: Client, offset: int, group: str = "billing", topic: str = "orders") -> None:
     fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
     answer = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)

@@ -9,12 +9,6 @@ from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
 from tests.unit.bridge.rocketmq.office import Client, Office, read
 
-
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
 # -- Coming and going
 
 

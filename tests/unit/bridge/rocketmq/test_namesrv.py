@@ -9,16 +9,6 @@ from tests.unit.bridge.rocketmq.office import Client, Office, read
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 def test_route_of_a_topic(office: Office, client: Client) -> None:
     office.topic("orders.eu", queues=3)
     assert bytes(client.ask(ROUTE, topic="orders|eu").body) == (

@@ -12,16 +12,6 @@ AT = {"topic": "orders", "queueId": 0}
 POSITION = {**AT, "consumerGroup": "billing"}
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 # -- Of queues
 
 

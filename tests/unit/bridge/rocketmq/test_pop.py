@@ -36,11 +36,6 @@ def office() -> Office:
     return office
 
 
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 class Got:
     """One popped message, with the receipt that a client makes for it."""
 

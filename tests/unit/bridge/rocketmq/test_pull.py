@@ -14,16 +14,6 @@ AGAIN, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOV
 SUSPEND, COMMIT, SUBSCRIPTION = 2, 1, 4
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 # -- Where the offset is
 
 

@@ -14,11 +14,6 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
 def reply(client: Client, to: str, body: bytes = b"an answer", code: int = RequestCode.SEND_REPLY_MESSAGE) -> Any:
     raw = f"MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01{to}\x02CORRELATION_ID\x01c1\x02UNIQ_KEY\x01U1\x02"
     values = ("shop", TOPIC, "TBW102", 4, 0, 1, 17, 3, raw, 0)

@@ -20,16 +20,6 @@ BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 RETRY, DEAD = "%RETRY%billing", "%DLQ%billing"
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 def stored(office: Office, topic: str) -> list[Message]:
     found = office.topics.by_rocketmq_name(topic)
     queues = found.queues if found is not None else []

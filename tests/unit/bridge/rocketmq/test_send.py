@@ -18,16 +18,6 @@ NAMES = (
 LETTERS = dict(zip(NAMES, "abcdefghijklm", strict=True))
 
 
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
-
-
 def stored(office: Office, topic: str = "orders", queue_id: int = 0) -> list[Message]:
     found = office.topics.by_rocketmq_name(topic)
     assert found is not None

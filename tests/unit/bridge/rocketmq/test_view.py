@@ -1,7 +1,5 @@
 """Messages by their ids, whichever protocol wrote them."""
 
-import pytest
-
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import Record
 from protocol.rocketmq import message
@@ -9,16 +7,6 @@ from protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID
-
-
-@pytest.fixture
-def office() -> Office:
-    return Office()
-
-
-@pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
 
 
 def test_every_message_is_found_by_its_id(office: Office, client: Client) -> None:
