@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import librdkafka
 from benchmarks.librdkafka import Ran
-from tests.wire.clients.jvm import JAVA, Agent, jars
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import JAVA, jars
 from tests.wire.clients.spark import Spark, source
 
 if TYPE_CHECKING:

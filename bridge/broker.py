@@ -196,7 +196,7 @@ class Broker(Core):
         return hooks.start(found, self.options.hooks, self._post) if found else None
 
     def _start_time(self) -> None:
-        """Give everything that waits for time its place at the ticker."""
+        """Make the parts that need the open store and what time it is, and start the ticker."""
         mono_ms = self.clock.mono_ms()
         self.keeper = Keeper(
             self.store,
@@ -208,6 +208,11 @@ class Broker(Core):
         )
         self.transaction_checks = Checks(self, self._callbacks)
         self.leases = Leases(self.store)
+        self._add_to_ticker()
+        self.ticker.arm()
+
+    def _add_to_ticker(self) -> None:
+        """Name all that waits for a time, with what it does then; what waits for a date is on the wall clock."""
         add = self.ticker.add
         add("leases", self.leases.next_deadline_ms, lambda now_ms, mono_ms: self.leases.expire(mono_ms))
         add("held requests", self.purgatory.next_deadline_ms, lambda now_ms, mono_ms: self.purgatory.advance(mono_ms))
@@ -254,7 +259,6 @@ class Broker(Core):
         if self.hooks is not None:
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
-        self.ticker.arm()
 
     def _expire(self, now_ms: int) -> None:
         """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""

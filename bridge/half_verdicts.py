@@ -7,18 +7,17 @@
 A verdict is durable before it is answered. RocketMQ's producers decide theirs by END_TRANSACTION alone.
 """
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from aiohttp import web
 
+from bridge.awaited import awaited
 from bridge.half_records import final_record, read_half
 from bridge.reading import Later
 from bridge.records import Record
 from bridge.wishes import DelayRefused
 from store.entry import Frame, Promise, Stored
-from store.errors import StoreError
 from txn.half import AlreadyDecided, UnknownHalf, Verdict
 
 if TYPE_CHECKING:
@@ -87,11 +86,4 @@ async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tu
 
 async def _read(broker: "Broker", offset: int) -> Stored:
     found = broker.halves.read(offset)
-    if not isinstance(found, Later):
-        return found
-    waiting: asyncio.Future[Stored | StoreError] = broker.loop.create_future()
-    found.start(lambda result: None if waiting.done() else waiting.set_result(result))
-    result = await waiting
-    if isinstance(result, StoreError):
-        raise result
-    return result
+    return await awaited(found.start) if isinstance(found, Later) else found

@@ -16,12 +16,14 @@ Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
 
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views
+from bridge.awaited import awaited
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
@@ -265,11 +267,7 @@ class HttpPort:
         store = self._broker.store
         if store.kept(promise):
             return
-        done: asyncio.Future[StoreError | None] = self._broker.loop.create_future()
-        store.when(promise, lambda error: None if done.done() else done.set_result(error))
-        error = await done
-        if error is not None:
-            raise error
+        await awaited(partial(store.when, promise))
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:

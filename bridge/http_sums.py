@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from bridge.awaited import awaited
 from bridge.reading import Later, is_hidden
 from bridge.sums import RangeSums, add_batch
 from bridge.topics import Topic
 from protocol.errors import ProtocolError
 from protocol.kafka.record_batch import read_header
 from store.entry import Buffer
-from store.errors import OffsetOutOfRange, StoreError
+from store.errors import OffsetOutOfRange
 from store.queue import Queue
 
 if TYPE_CHECKING:
@@ -64,14 +65,7 @@ async def _add_up(broker: "Broker", topic: Topic, queue: Queue, found: RangeSums
 
 async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
     found = broker.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
-    if not isinstance(found, Later):
-        return found
-    done: asyncio.Future[list[Buffer] | StoreError] = broker.loop.create_future()
-    found.start(lambda result: None if done.done() else done.set_result(result))
-    result = await done
-    if isinstance(result, StoreError):
-        raise result
-    return result
+    return await awaited(found.start) if isinstance(found, Later) else found
 
 
 def _queue(topic: Topic, queue_id: int) -> Queue:

@@ -25,12 +25,14 @@ import random
 import zlib
 from binascii import Error as Base64Error
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from bridge import forms
+from bridge.awaited import awaited
 from bridge.delays import Decision, TimerView
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
@@ -43,7 +45,6 @@ from protocol.kafka.record_batch import BatchBuilder, Record
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties
 from store.entry import Promise
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -144,13 +145,7 @@ class TimerApi:
         return _json({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
 
     async def _view(self, request: web.Request) -> web.Response:
-        done: asyncio.Future[TimerView | StoreError | None] = self._broker.loop.create_future()
-        self._broker.delays.view(
-            request.match_info["id"], lambda found: None if done.done() else done.set_result(found)
-        )
-        found = await done
-        if isinstance(found, StoreError):
-            raise found
+        found = await awaited(partial(self._broker.delays.view, request.match_info["id"]))
         await self._kept(self._broker.ledger.barrier())
         if found is None:
             raise web.HTTPNotFound(text="no message waits under this id")

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bridge")
 
-SLICE_BYTES = (
-    16 * 1024
-)  # Pieces from here on go to the transport as they are, smaller ones are joined: one copy is cheaper.
+SLICE_BYTES = 16 * 1024  # Pieces from here on go to the transport as they are; joining smaller ones is cheaper.
 CHARGED_BYTES_MIN = 1024  # Waiting answers from here on count towards the limits in bytes.
 JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
 BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 1024 (NettyServerConfig).

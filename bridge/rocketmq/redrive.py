@@ -9,6 +9,7 @@ goes on where it was, and nothing is redriven twice (unless the group itself exp
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from bridge.awaited import awaited
 from bridge.failed import position_in
 from bridge.families import Family
 from bridge.reading import Later, Records
@@ -19,7 +20,6 @@ from protocol.names import group_of_rocketmq, rocketmq_group
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.names import dead_letter_topic
 from store.entry import Promise
-from store.errors import StoreError
 from store.queue import Queue
 
 if TYPE_CHECKING:
@@ -72,11 +72,4 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
 
 async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:
     found = broker.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
-    if not isinstance(found, Later):
-        return found
-    read: asyncio.Future[Records | StoreError] = broker.loop.create_future()
-    found.start(lambda cold: None if read.done() else read.set_result(cold))
-    cold = await read
-    if isinstance(cold, StoreError):
-        raise cold
-    return cold
+    return await awaited(found.start) if isinstance(found, Later) else found

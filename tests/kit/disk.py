@@ -19,12 +19,13 @@ blocks were allocated and not written (ext4 data=ordered, XFS).
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from random import Random
 from typing import NamedTuple
 
 from store.entry import Buffer
+from store.errors import StoreError
 
 PAGE_SIZE = 4096
 SECTOR_SIZE = 512
@@ -257,6 +258,29 @@ class CrashDisk:
         if not isinstance(found, _File):
             raise _os_error(errno.ENOENT if found is None else errno.EISDIR, path)
         return found
+
+
+class EachCut(CrashDisk):
+    """Has a history looked at in the moment of every `stride`-th operation, as if the power went just then.
+
+    `check` gets the disk as the next start might find it, seeded by the number of the operation and by `fate`; what it
+    raises names the operation. While `check` is None nothing is looked at.
+    """
+
+    def __init__(self, stride: int = 1, fate: int = 0) -> None:
+        super().__init__()
+        self._stride, self._fate = stride, fate
+        self.check: Callable[[CrashDisk], None] | None = None
+        self.checks = 0
+
+    def _cut_if(self, cut: str) -> None:
+        if self.check is None or self.operations % self._stride:
+            return
+        self.checks += 1
+        try:
+            self.check(self.after_power_cut(self.operations * 7919 + self._fate))
+        except StoreError as error:
+            raise AssertionError(f"operation {self.operations}: {error}") from error
 
 
 class FailingDisk(CrashDisk):

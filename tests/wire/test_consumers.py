@@ -24,7 +24,8 @@ from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.peers import Peers
 from tests.wire.clients import remoting, topics
-from tests.wire.clients.jvm import Agent, AgentError, Agents
+from tests.wire.clients.agent import Agent, AgentError
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent, KafkaJava
 from tests.wire.clients.members import KafkaMember, PushMember
 from tests.wire.clients.message import Message

@@ -19,7 +19,8 @@ import confluent_kafka.admin
 import pytest
 
 from tests.kit.broker import Broker
-from tests.wire.clients.jvm import AgentError, Agents
+from tests.wire.clients.agent import AgentError
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import AioKafka, Confluent, KafkaJava, KafkaPython
 from tests.wire.clients.message import Message, Seen
 from tests.wire.clients.roles import Writer

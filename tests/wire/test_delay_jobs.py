@@ -95,8 +95,6 @@ def kept_rows(spark: Spark, state: str) -> DataFrame:
 
 
 def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow for Spark's Python sources")
-    pytest.importorskip("matplotlib", reason="no matplotlib for plots")
     from spark.lateness import lateness
     from spark.log_source import DuologLog
 

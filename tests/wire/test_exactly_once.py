@@ -22,7 +22,8 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.wire.clients import pipe_worker
-from tests.wire.clients.jvm import Agent, Agents
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.topics import create_topic, end_offsets
 from tests.wire.clients.transactional import COMMITTED, LibrdkafkaClient
 

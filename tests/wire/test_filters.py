@@ -15,7 +15,8 @@ import pytest
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients import frames, remoting
-from tests.wire.clients.jvm import Agent, AgentError, Agents
+from tests.wire.clients.agent import Agent, AgentError
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava

@@ -11,8 +11,8 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
+from tests.wire.clients.agent import Agent
 from tests.wire.clients.golang import go_agent
-from tests.wire.clients.jvm import Agent
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.topics import create_topic
 

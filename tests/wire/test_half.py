@@ -21,7 +21,8 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
-from tests.wire.clients.jvm import Agent, Agents
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message, Seen
 from tests.wire.clients.rocketmq_clients import RocketmqReader

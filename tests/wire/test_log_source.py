@@ -72,7 +72,6 @@ def write_in_transaction(broker: Broker, topic: str, count: int, *, commits: boo
 
 
 def direct(broker: Broker, spark: Spark, topics: str, **options: str) -> DataFrame:
-    pytest.importorskip("pyarrow", reason="no pyarrow for Spark's Python sources")
     from spark.log_source import DuologLog
 
     spark.session.dataSource.register(DuologLog)

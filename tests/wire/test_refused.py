@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.kit.broker import Broker
-from tests.wire.clients.jvm import AgentError, Agents
+from tests.wire.clients.agent import AgentError
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent, KafkaJava
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava

@@ -15,10 +15,9 @@ from delay.verdicts import Verdict
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties as names
 from store.entry import Promise
-from store.errors import StoreError
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, EachCut
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, message, now
 
@@ -28,25 +27,6 @@ SMALL = StoreOptions(
 FEW = Options(topics=TopicsOptions(queues=1))
 STEPS = 1_000
 FOREVER_MS = NOW + 10**12
-
-
-class EachCut(CrashDisk):
-    """Has the history checked at every `stride`-th operation, in the moment in which the power would go."""
-
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-        self.history: History | None = None
-        self.checks = 0
-
-    def _cut_if(self, cut: str) -> None:
-        if self.history is None or self.operations % self.stride:
-            return
-        self.checks += 1
-        try:
-            self.history.check(self.after_power_cut(self.operations * 7919))
-        except StoreError as error:
-            raise AssertionError(f"operation {self.operations}: {error}") from error
 
 
 class History:
@@ -207,7 +187,7 @@ def delivered(core: ManualCore) -> dict[int, tuple[bytes, int]]:
 def cut_everywhere(seed: int, stride: int) -> EachCut:
     disk = EachCut(stride)
     history = History(seed, disk)
-    disk.history = history
+    disk.check = history.check
     history.run()
     assert history.removed > 2, "segments were to be removed on the way"
     assert history.cancelled

@@ -18,10 +18,9 @@ from bridge.half_messages import half_properties, sent_properties
 from bridge.rocketmq.transactions import Checks, _committed
 from protocol.rocketmq import message
 from protocol.rocketmq.message import Message
-from store.errors import StoreError
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, EachCut
 from txn.half import Verdict
 
 OPTIONS = Options(txn=TxnOptions(immunity_ms=40, check_interval_ms=30, check_max=2))
@@ -41,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class History:
-    def __init__(self, seed: int, disk: "EachCut") -> None:
+    def __init__(self, seed: int, disk: EachCut) -> None:
         self.rng, self.disk = Random(seed), disk
         self.sent: set[int] = set()  # answered
         self.answered: dict[int, Verdict] = {}
@@ -197,27 +196,10 @@ def number_of(each: Any) -> int:
     return int(bytes(message.body_of(each.frame)).rstrip(b"\0"))
 
 
-class EachCut(CrashDisk):
-    """Has the history checked at every `stride`-th operation, in the moment in which the power would go."""
-
-    def __init__(self, stride: int, fate: int) -> None:
-        super().__init__()
-        self._stride, self._fate = stride, fate
-        self.history: History | None = None
-
-    def _cut_if(self, cut: str) -> None:
-        if self.history is None or self.operations % self._stride:
-            return
-        try:
-            self.history.check(self.after_power_cut(self.operations * 7919 + self._fate))
-        except StoreError as error:
-            raise AssertionError(f"operation {self.operations}: {error}") from error
-
-
 def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
     disk = EachCut(stride, fate)
     history = History(seed, disk)
-    disk.history = history
+    disk.check = history.check
     history.run()
     assert disk.operations > 500
     assert history.removed > 1, "segments were to be removed on the way"

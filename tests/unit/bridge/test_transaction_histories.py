@@ -25,7 +25,7 @@ from store.errors import StoreError
 from store.options import StoreOptions
 from store.queue import Queue
 from tests.kit.core import ManualCore
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, EachCut
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import now
 from txn.coordinator import Producer, State
@@ -419,24 +419,12 @@ def picture(core: ManualCore) -> object:
     )  # fmt: skip
 
 
-class EachCut(CrashDisk):
-    """Has the history checked at every `stride`-th operation, in the moment in which the power would go."""
-
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self._stride = stride
-        self.history: History | None = None
-
-    def _cut_if(self, cut: str) -> None:
-        if self.history is not None and self.operations % self._stride == 0:
-            self.history.check(self.after_power_cut(self.operations * 7919))
-
-
 @pytest.mark.power_cut
 @pytest.mark.parametrize(("seed", "stride", "steps"), [(0, 1, 1100), (1, 9, 1500), (2, 9, 1500)])
 def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(seed: int, stride: int, steps: int) -> None:
     disk = EachCut(stride)
-    disk.history = history = History(seed, disk)
+    history = History(seed, disk)
+    disk.check = history.check
     history.run(steps)
     assert disk.operations > 500
     assert history.removed > 3, "segments, and with them the snapshot's past, were to go on the way"

@@ -13,11 +13,11 @@ import pytest
 
 from store.commitlog import SyncTask
 from store.entry import FIRST_FRAME_FORM, Buffer, Frame, State
-from store.errors import DiskFull, StoreError
+from store.errors import DiskFull
 from store.options import StoreOptions
 from store.queue import Queue, queue_key
 from store.store import Store
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, EachCut
 from tests.unit.store.model import Deferred, Model, Notes, Written
 
 OPTIONS = StoreOptions(
@@ -32,7 +32,7 @@ KEPT = queue_key(1000, 0)  # a queue that is never trimmed: what is removed arou
 class History:
     """Random steps against a store, and what each one promised."""
 
-    def __init__(self, seed: int, disk: "EachCut") -> None:
+    def __init__(self, seed: int, disk: "FillingDisk") -> None:
         self.rng = Random(seed)
         self.disk = disk
         self.changes: list[tuple[int, tuple[str, *tuple[object, ...]]]] = []  # (end of the unit, what it did)
@@ -275,15 +275,10 @@ def live_rows(store: Store) -> dict[int, list[tuple[int, ...]]]:
     return found
 
 
-class EachCut(CrashDisk):
-    """Has the history checked at every `stride`-th operation, in the moment in which the power would go."""
+class FillingDisk(EachCut):
+    """Has no room for anything more while `is_full`."""
 
-    def __init__(self, stride: int, fate: int) -> None:
-        super().__init__()
-        self._stride = stride
-        self._fate = fate
-        self.history: History | None = None
-        self.is_full = False
+    is_full = False
 
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
         if self.is_full:  # Half of it comes through, as an operating system would have it.
@@ -297,18 +292,11 @@ class EachCut(CrashDisk):
             raise OSError(errno.ENOSPC, "reserve")
         super().reserve(file, size)
 
-    def _cut_if(self, cut: str) -> None:
-        if self.history is None or self.operations % self._stride:
-            return
-        try:
-            self.history.check(self.after_power_cut(self.operations * 7919 + self._fate))
-        except StoreError as error:
-            raise AssertionError(f"operation {self.operations}: {error}") from error
-
 
 def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
-    disk = EachCut(stride, fate)
-    disk.history = history = History(seed, disk)
+    disk = FillingDisk(stride, fate)
+    history = History(seed, disk)
+    disk.check = history.check
     history.run()
     assert disk.operations > 500
     assert history.removed > 5, "segments were to be removed on the way"

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.kit.lacking import leave_out
-from tests.wire.clients.jvm import Agent
+from tests.wire.clients.agent import Agent
 
 GO = Path(__file__).parent.parent / "go"
 BUILD_WITHIN_S = 600

@@ -15,7 +15,8 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from tests.wire.clients.jvm import KAFKA_VERSIONS, Agent
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import KAFKA_VERSIONS
 from tests.wire.clients.message import Message, Position, Seen, seen_by_kafka, seen_by_kafka_json
 from tests.wire.clients.roles import Missing, TooFew
 

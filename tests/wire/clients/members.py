@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.kit.eventually import eventually
-from tests.wire.clients.jvm import Agent
+from tests.wire.clients.agent import Agent
 from tests.wire.clients.message import Seen, seen_by_kafka_json, seen_by_rocketmq_json
 
 _names = itertools.count()

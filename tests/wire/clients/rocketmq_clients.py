@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.wire.clients.jvm import ROCKETMQ_VERSIONS, Agent
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import ROCKETMQ_VERSIONS
 from tests.wire.clients.message import Message, Position, Seen, seen_by_rocketmq_json
 
 SEND_BATCH_BYTES_MAX = 1 << 20

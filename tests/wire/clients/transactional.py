@@ -20,7 +20,7 @@ import aiokafka.structs
 import confluent_kafka
 import kafka
 
-from tests.wire.clients.jvm import Agent
+from tests.wire.clients.agent import Agent
 from tests.wire.clients.message import Message, seen_by_kafka_json
 
 STEP_WITHIN_S = 30
