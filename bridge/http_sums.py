@@ -50,14 +50,18 @@ async def sums(broker: "Broker", topic: Topic, query: dict[str, str]) -> dict[st
 
 async def _add_up(broker: "Broker", topic: Topic, queue: Queue, found: RangeSums) -> None:
     room = READ_BYTES_MAX
+    isolation = broker.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
     while not found.is_done and room > 0:
         batches = await _read(broker, topic, queue, found.at)
         if not batches:
             return
         for batch in batches:
             room -= len(batch)
-            if is_hidden(batch, read_header(batch).base_offset, broker.isolation.get(queue.key)):
-                found.skip_to(read_header(batch).last_offset + 1)
+            header = read_header(batch)
+            if header.last_offset < queue.start_offset:  # Retention was faster, and took what was aborted with it.
+                raise OffsetOutOfRange(str(queue), header.base_offset, queue.start_offset, queue.visible_end)
+            if is_hidden(batch, header.base_offset, isolation):
+                found.skip_to(header.last_offset + 1)
                 continue
             for _ in add_batch(found, batch, broker.options):
                 await asyncio.sleep(0)

@@ -185,22 +185,34 @@ class QueueReader:
 
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
+        # As of now, like `until`: while a thread reads, the topic may go, and what was known of it.
+        isolation = self._isolation.get(queue.key)
         if wanted is None:
-            isolation = self._isolation.get(queue.key)
             is_sparse = isolation is not None and isolation.has_aborted_from(offset)
             entries = PASSED_ENTRIES_MAX if is_sparse else max_count
             found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=entries)
-            return _then(found, lambda stored: self._records(queue, topic, stored, offset, max_count, max_bytes))
+            return _then(
+                found, lambda stored: self._records(queue, topic, isolation, stored, offset, max_count, max_bytes)
+            )
         if not wanted.codes:
-            return self._by_condition(queue, topic, offset, max_count, max_bytes, until, wanted)
+            return self._by_condition(queue, topic, isolation, offset, max_count, max_bytes, until, wanted)
         scan = TagScan(forms.ROCKETMQ, wanted.codes)
         found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
         return _then(
-            found, lambda stored: self._wanted(queue, topic, stored, offset, max_count, max_bytes, wanted, scan)
+            found,
+            lambda stored: self._wanted(queue, topic, isolation, stored, offset, max_count, max_bytes, wanted, scan),
         )
 
     def _by_condition(
-        self, queue: Queue, topic: Topic, offset: int, max_count: int, max_bytes: int, until: int, wanted: Filter
+        self,
+        queue: Queue,
+        topic: Topic,
+        isolation: QueueIsolation | None,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        until: int,
+        wanted: Filter,
     ) -> "Records | Later[Records]":
         """Look into entries, a few at a time, until enough are wanted or the disk would have to be waited for."""
         start, buffers, room = offset, list[Buffer](), max_bytes
@@ -211,9 +223,12 @@ class QueueReader:
                 if offset > start:
                     return Records(buffers, offset)
                 return Later(
-                    found, lambda stored: self._wanted(queue, topic, stored, start, max_count, max_bytes, wanted, None)
+                    found,
+                    lambda stored: self._wanted(
+                        queue, topic, isolation, stored, start, max_count, max_bytes, wanted, None
+                    ),
                 )
-            more = self._wanted(queue, topic, found, offset, max_count - len(buffers), room, wanted, None)
+            more = self._wanted(queue, topic, isolation, found, offset, max_count - len(buffers), room, wanted, None)
             is_stuck, offset = more.next_offset == offset, more.next_offset
             buffers += more.buffers
             room -= sum(map(len, more.buffers))
@@ -222,7 +237,14 @@ class QueueReader:
                 return Records(buffers, offset)
 
     def _records(
-        self, queue: Queue, topic: Topic, stored: list[Stored], offset: int, max_count: int, max_bytes: int
+        self,
+        queue: Queue,
+        topic: Topic,
+        isolation: QueueIsolation | None,
+        stored: list[Stored],
+        offset: int,
+        max_count: int,
+        max_bytes: int,
     ) -> Records:
         buffers: list[Buffer] = []
         room = max_bytes
@@ -234,7 +256,7 @@ class QueueReader:
                 buffers.append(entry.frame)
                 offset = entry.next_offset
             else:
-                found = self._opened_records(queue, entry, offset, max_count - len(buffers), room)
+                found = self._opened_records(queue, isolation, entry, offset, max_count - len(buffers), room)
                 if found is None:
                     offset = entry.next_offset
                     break
@@ -252,6 +274,7 @@ class QueueReader:
         self,
         queue: Queue,
         topic: Topic,
+        isolation: QueueIsolation | None,
         stored: list[Stored],
         offset: int,
         max_count: int,
@@ -272,7 +295,7 @@ class QueueReader:
                 offset = entry.next_offset
             else:
                 offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
-                found = self._opened_records(queue, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
+                found = self._opened_records(queue, isolation, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
                 if found is None:
                     offset = entry.next_offset
                     break
@@ -302,14 +325,20 @@ class QueueReader:
         return Records(buffers, next_offset)
 
     def _opened_records(
-        self, queue: Queue, entry: Stored, offset: int, max_count: int, max_bytes: int
+        self,
+        queue: Queue,
+        isolation: QueueIsolation | None,
+        entry: Stored,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
     ) -> tuple[list[Record], int] | None:
         """Read records of a batch: (records, the offset to go on from); None: the next one is faulty.
 
         That was dear to find, so the read ends there, and the next one goes on behind the batch. A marker, and what was
         aborted, has no records.
         """
-        if is_hidden(entry.frame, entry.base_offset, self._isolation.get(queue.key)):
+        if is_hidden(entry.frame, entry.base_offset, isolation):
             return [], entry.next_offset
         try:
             return self._opened.read(entry, offset, max_count, max_bytes)

@@ -29,6 +29,7 @@ from protocol.kafka.api import ErrorCode
 from protocol.kafka.fetch import FetchRequest, PartitionAsked, PartitionFetched
 from store.entry import Buffer
 from store.queue import Queue
+from txn.isolation import QueueIsolation
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -48,10 +49,11 @@ def fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> 
 
 
 class _Ends(NamedTuple):
-    """Where a partition ends, for who reads all and for who reads committed records."""
+    """Where a partition ends, for readers of all and of committed records; below the latter all is decided."""
 
     high_watermark: int
     last_stable: int
+    isolation: QueueIsolation | None  # As of then: while a thread reads, the topic may go, and what was known of it.
 
 
 class _Fetch:
@@ -117,7 +119,8 @@ class _Fetch:
         if not queue.start_offset <= offset <= queue.visible_end:
             return self._failed(asked, ErrorCode.offset_out_of_range)
         self._queues.append(queue)
-        ends = _Ends(queue.visible_end, self._broker.isolation.stable_end(queue))
+        isolation = self._broker.isolation
+        ends = _Ends(queue.visible_end, isolation.stable_end(queue), isolation.get(queue.key))
         end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
         room_bytes = self._budget_bytes - self._found_bytes
         if offset >= end or (room_bytes <= 0 and self._found_bytes):
@@ -145,15 +148,13 @@ class _Fetch:
 
     def _found(self, asked: PartitionAsked, queue: Queue, ends: "_Ends", records: Sequence[Buffer]) -> PartitionFetched:
         self._found_bytes += sum(map(len, records))
-        aborted = self._aborted(asked, queue, records) if self._asked.isolation_level == _READ_COMMITTED else None
-        return PartitionFetched(asked.topic, asked.partition, 0, *ends, queue.start_offset, records, aborted)
-
-    def _aborted(self, asked: PartitionAsked, queue: Queue, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:
-        """The aborted transactions that touch what is given; also those that began before it."""
-        isolation = self._broker.isolation.get(queue.key)
-        if isolation is None or not records or not isolation.has_aborted_from(asked.fetch_offset):
-            return ()
-        return isolation.aborted_between(asked.fetch_offset, record_batch.read_header(records[-1]).last_offset + 1)
+        aborted = None
+        if self._asked.isolation_level == _READ_COMMITTED:
+            aborted = _aborted(ends.isolation, asked.fetch_offset, records)
+        high_watermark, last_stable, _ = ends
+        return PartitionFetched(
+            asked.topic, asked.partition, 0, high_watermark, last_stable, queue.start_offset, records, aborted
+        )
 
     def _failed(self, asked: PartitionAsked, error: ErrorCode) -> PartitionFetched:
         self._has_error = True
@@ -229,3 +230,10 @@ class _Fetch:
     def _connection_closed(self) -> None:
         if self._held is not None:
             self._broker.purgatory.release(self._held)
+
+
+def _aborted(isolation: QueueIsolation | None, offset: int, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:
+    """The aborted transactions that touch what is given from this offset on; also those that began before it."""
+    if isolation is None or not records or not isolation.has_aborted_from(offset):
+        return ()
+    return isolation.aborted_between(offset, record_batch.read_header(records[-1]).last_offset + 1)

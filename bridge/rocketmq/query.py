@@ -6,7 +6,7 @@ stop before its end: then what it found is given, and if that is nothing, the cl
 Source: QueryMessageProcessor.java, IndexService.java.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from store.errors import StoreError
 from store.key_index import Search
 from store.queue import Queue
 from store.workers import Failure
+from txn.isolation import QueueIsolation
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -51,6 +52,13 @@ class Found(NamedTuple):
     producer_id: int | None = None  # of the Kafka producer in whose transaction it was sent
 
 
+class Decided(NamedTuple):
+    """A queue, and what was known of its transactions when the search began: all that it finds was decided then."""
+
+    queue: Queue
+    isolation: QueueIsolation | None
+
+
 def query_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
     request = QueryRequest.parse(command.ext)
     topic = broker.topics.by_rocketmq_name(request.topic)
@@ -67,26 +75,33 @@ def query_message(broker: "Broker", connection: "RocketMQConnection", command: R
     )
     connection.unanswered += 1
     where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
-    broker.store.search(where, search, partial(_searched, broker, connection, command))
+    decided = {queue.key: Decided(queue, broker.isolation.get(queue.key)) for queue in topic.queues}
+    broker.store.search(where, search, partial(_searched, broker, connection, command, decided))
 
 
 def _searched(
-    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, found: Search[Found] | Failure
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    decided: Mapping[int, Decided],
+    found: Search[Found] | Failure,
 ) -> None:
     """The thread has looked."""
     connection.answered()
     try:
-        given = _answer(broker, command, found)
+        given = _answer(broker, command, decided, found)
     except ANSWERABLE as error:
         given = connection.refusal(command, error)
     if not command.is_oneway:
         connection.send(given)
 
 
-def _answer(broker: "Broker", command: RemotingCommand, found: Search[Found] | Failure) -> Answer:
+def _answer(
+    broker: "Broker", command: RemotingCommand, decided: Mapping[int, Decided], found: Search[Found] | Failure
+) -> Answer:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
-    seen = [each for each in found.found if not _is_aborted(broker, each)]
+    seen = [each for each in found.found if not _is_aborted(decided[each.queue_key], each)]
     newest = sorted(seen, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
     if not newest:
         if found.is_complete:
@@ -103,11 +118,12 @@ def _answer(broker: "Broker", command: RemotingCommand, found: Search[Found] | F
     return answer(command, ext=header.to_ext(), body=records)
 
 
-def _is_aborted(broker: "Broker", found: Found) -> bool:
-    isolation = broker.isolation.get(found.queue_key)
+def _is_aborted(decided: Decided, found: Found) -> bool:
+    queue, isolation = decided
     if isolation is None or found.producer_id is None:
         return False
-    return isolation.is_aborted(found.producer_id, found.base_offset)
+    # What retention has taken meanwhile is not there any more, nor is what was known of it.
+    return found.base_offset < queue.start_offset or isolation.is_aborted(found.producer_id, found.base_offset)
 
 
 # -- Keys of entries; called in the thread for searches

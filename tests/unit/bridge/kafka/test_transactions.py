@@ -16,6 +16,7 @@ from bridge.records import CommittedPosition
 from bridge.transactions import InvalidTransactionState
 from protocol.kafka import record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
+from store.errors import OffsetOutOfRange
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import SMALL_STORE, Client, Desk
@@ -316,6 +317,43 @@ def test_waiting_reader_of_committed_records_is_woken_by_the_marker() -> None:
     talk.desk.settle()
     assert talk.client.answer_to(ending).error_code is NONE
     assert len(record_batch.split(reader.answer_to(number).responses[0].partitions[0].records)) == 3
+
+
+@pytest.mark.parametrize("goes", ["topic", "records"])
+def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
+    talk = Talk()
+    talk.begin()
+    talk.end(5, talk.producer, commit=False)
+    desk, topic = talk.desk, talk.desk.topics.get("orders")
+    queue = topic.queues[0]
+    for _ in range(20):
+        desk.write(topic, bytes(50_000))
+    desk.disk.cached = False
+    reader = desk.connect()
+    asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "current_leader_epoch": -1}
+    number = reader.send(
+        ApiKey.FETCH, 12, isolation_level=1, max_bytes=1, session_epoch=-1, min_bytes=1,
+        topics=[{"topic": "orders", "partitions": [asked]}],
+    )  # fmt: skip
+    pull: Any = desk.reader.rocketmq(queue, topic, 0, 2, 1, queue.visible_end)
+    pulled: list[Any] = []
+    if goes == "topic":
+        desk.topics.delete(topic, desk.clock.now_ms())
+    else:
+        desk.store.trim(queue, 2, desk.clock.now_ms())
+        desk.transactions.tidy(desk.clock.now_ms())
+    assert desk.isolation.get(queue.key) is None
+    assert reader.answer_to(number) is None
+    pull.start(pulled.append)
+    desk.reader_threads.run()
+    desk.settle()
+    answer = reader.answer_to(number).responses[0].partitions[0]
+    if goes == "topic":
+        assert [each.first_offset for each in answer.aborted_transactions] == [0]
+        assert pulled[0].buffers == []
+    else:
+        assert answer.error_code is ErrorCode.offset_out_of_range
+        assert isinstance(pulled[0], OffsetOutOfRange)
 
 
 # -- Positions of groups

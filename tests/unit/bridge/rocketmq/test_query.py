@@ -232,6 +232,30 @@ def test_what_has_expired_is_not_found(office: Office) -> None:
         assert found(ask(office, f"k{ROWS + 3}")) == [(0, ROWS + 3)]
 
 
+def test_what_was_aborted_is_not_found_though_retention_takes_it_meanwhile(office: Office) -> None:
+    topic, now_ms = office.topic(), office.clock.now_ms()
+    producer, _ = office.transactions.init("payments", 1000, None, now_ms)
+    records = [Record(0, 1, b"k", b"value", ())]
+    batch = bytes(record_batch.build(records, 0, 0, producer=(*producer, 0), is_transactional=True))
+    office.publisher.kafka(topic, 0, batch, now_ms, transactional_id="payments", adds_itself=True)
+    office.transactions.end("payments", producer, now_ms, is_commit=False, renews=True)
+    produce(office, b"k")
+    office.settle()
+    search = office.store.search
+
+    def slow(where: Any, wanted: Any, done: Any) -> None:
+        def tidied(found: Any) -> None:
+            office.store.trim(topic.queues[0], 2, now_ms)
+            office.transactions.tidy(now_ms)
+            assert office.isolation.get(topic.key(0)) is None
+            done(found)
+
+        search(where, wanted, tidied)
+
+    office.store.search = slow  # type: ignore[method-assign]
+    assert found(ask(office, "k")) == [(0, 2)]
+
+
 def test_a_disk_without_room_keeps_no_blocks_and_finds_all_the_same(office: Office) -> None:
     filled(office)
     office.disk.make_directory = partial(no_room)  # type: ignore[method-assign]
