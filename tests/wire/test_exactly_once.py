@@ -172,7 +172,6 @@ def wait_until_moved(broker: Broker, workers: dict[str, Worker], start: Callable
         consumer.close()
 
 
-@pytest.mark.soak  # One run in three stalls: after a broker's restart a worker of librdkafka moves nothing any more.
 def test_librdkafka(tmp_path: Path, rng: random.Random) -> None:
     with Broker(tmp_path / "data") as broker:
         run(broker, lambda name: LibrdkafkaWorker(broker.kafka, name), rng, kills=5, pause_s=0.8)
