@@ -20,6 +20,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import Spark, SparkSink, source
 from tests.wire.clients.topics import create_topic
+from tests.wire.clients.transactional import LibrdkafkaClient
 
 QUEUES = 3
 QUERY_WITHIN_S = 60
@@ -107,6 +108,56 @@ def test_stream_goes_on_from_its_checkpoint_with_each_message_once(
             broker.restart()
         run()
         assert Counter(seen) == Counter(expected)
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["batch", "AvailableNow"])
+def test_read_of_committed_records(broker: Broker | Peers, spark: Spark, topic: str, is_stream: bool) -> None:
+    """Committed rows only, each once, and past all markers; those of an open transaction once it is committed."""
+    client = LibrdkafkaClient(broker.kafka)
+    producer, other = client.producer(f"{topic}-one"), client.producer(f"{topic}-other")
+    expected: list[str] = []
+    seen: list[str] = []
+
+    def transactions(round_: int) -> None:
+        for number in range(12):
+            texts = [f"{round_}-{number}-{n}" for n in range(5)]
+            producer.begin()
+            for queue in range(QUEUES - 1):  # The last queue ends with an open transaction, the others with markers.
+                producer.send(topic, queue, *(f"{text}@{queue}" for text in texts))
+            if number % 3 == 1:
+                producer.abort()
+            else:
+                producer.commit()
+                expected.extend(f"{text}@{queue}" for text in texts for queue in range(QUEUES - 1))
+
+    def look() -> None:
+        options = source(broker.kafka, [topic]) | {"kafka.isolation.level": "read_committed"}
+        if not is_stream:
+            frame = spark.session.read.format("kafka").options(**options).load()
+            seen[:] = [row.text for row in frame.selectExpr("cast(value as string) as text").collect()]
+            return
+        frame = spark.session.readStream.format("kafka").options(**options).load()
+        query = (
+            frame.selectExpr("cast(value as string) as text")
+            .writeStream.foreachBatch(lambda batch, _id: seen.extend(row.text for row in batch.collect()))
+            .option("checkpointLocation", spark.checkpoint(topic))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(QUERY_WITHIN_S), f"the query still ran after {QUERY_WITHIN_S} s"
+
+    transactions(0)
+    other.begin()
+    other.send(topic, QUEUES - 1, "open")
+    look()
+    assert Counter(seen) == Counter(expected)
+    transactions(1)
+    other.commit()
+    expected.append("open")
+    look()
+    assert Counter(seen) == Counter(expected)
+    producer.close()
+    other.close()
 
 
 def test_running_stream_sees_what_arrives(broker: Broker | Peers, agents: Agents, spark: Spark, topic: str) -> None:

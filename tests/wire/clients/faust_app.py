@@ -4,6 +4,7 @@
     faust_app.py ID BOOTSTRAP write TOPIC MESSAGES   sends what the file MESSAGES has, prints where each went, and ends
     faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints the table once it
                                                      is recovered, then each new count; sends them to OUTPUT
+    faust_app.py ID BOOTSTRAP count_once TOPIC OUTPUT  the same, exactly once
 
 State is in memory only, so that a restart recovers all of it from the changelog.
 """
@@ -40,8 +41,9 @@ def main() -> None:
         broker_rebalance_timeout=6.0,
         broker_heartbeat_interval=1.0,
         web_enabled=False,
+        processing_guarantee="exactly_once" if role == "count_once" else "at_least_once",
     )
-    {"read": read, "write": write, "count": count}[role](app, *arguments)
+    {"read": read, "write": write, "count": count, "count_once": count}[role](app, *arguments)
     sys.argv = [sys.argv[0], "worker", "-l", "warn", "--without-web"]
     app.main()
 
