@@ -61,7 +61,7 @@ class Agents:
         name = profile + suffix
         if name not in self._running:
             classpath = f"{jars(profile)}/*"
-            classes = _compile(profile, classpath, [JAVA / "Agent.java", JAVA / source])
+            classes = compiled(profile, classpath, [JAVA / "Agent.java", JAVA / source])
             command = ["java", *JVM_OPTIONS, *options, "-cp", f"{classes}:{classpath}", main]
             self._running[name] = Agent(name, command, self._home)
         return self._running[name]
@@ -87,7 +87,7 @@ def jars(profile: str) -> Path:
     folder = TARGET / "jars" / profile
     complete = folder / ".complete"
     pom = JAVA / "pom.xml"
-    with _alone(TARGET):
+    with alone(TARGET):
         if not complete.exists() or complete.stat().st_mtime < pom.stat().st_mtime:
             shutil.rmtree(folder, ignore_errors=True)
             _maven(
@@ -106,10 +106,10 @@ def _maven(*arguments: str) -> None:
         leave_out(f"Maven could not fetch the Java clients: {(done.stdout + done.stderr).strip()[-1000:]}")
 
 
-def _compile(profile: str, classpath: str, sources: list[Path]) -> Path:
+def compiled(profile: str, classpath: str, sources: list[Path]) -> Path:
     classes = TARGET / "classes" / profile
     complete = classes / ".complete"
-    with _alone(TARGET):
+    with alone(TARGET):
         newest = max(source.stat().st_mtime for source in sources)
         if not complete.exists() or complete.stat().st_mtime < newest:
             classes.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _compile(profile: str, classpath: str, sources: list[Path]) -> Path:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[IO[str]]:
+def alone(folder: Path) -> Iterator[IO[str]]:
     """Hold the folder's lock, so that two test runs do not fetch or compile into it at once."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
