@@ -41,7 +41,7 @@ from bridge.schedules import Schedules
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
 from bridge.transactions import Transactions
-from store.entry import Appended, Frame, Promise, Slot, State
+from store.entry import Appended, Part, Promise, Slot
 from store.files import Files
 from store.options import StoreOptions
 from store.store import Store
@@ -141,7 +141,7 @@ class TurnLog:
         self._touch = touch
         self.promise: Callable[[], Promise] = store.promise
 
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended:
         self._touch()
         return self._append(entries, now_ms)
 

@@ -6,9 +6,10 @@
     verbs --- cancel, reschedule, deliver_now, pause, resume --> one unit each
 
 Replay is the only code that changes the timers, so what the log does not have has not happened: a crash delivers a
-message neither twice nor never. Deliveries are cut into slices of `DELIVERED_IN_SLICE`, about a millisecond, between
-which the loop turns; topics take turns, so one with many due messages does not hold up the others. What lies neither in
-the tail nor in the page cache is read by a thread; until it is there the topic waits, the others go on.
+message neither twice nor never. Deliveries are cut into slices of `DELIVERED_IN_SLICE`, one or two milliseconds each,
+between which the loop turns; a slice is one read and one unit, of several topics, which take turns: one with many due
+messages does not hold up the others. What lies neither in the tail nor in the page cache is read by a thread; until it
+is there the topic waits, the others go on.
 
 A timer's id for clients is 24 letters: its due time when it was parked, its address in the log, and a check sum with
 the cluster's id in it, so that one that was never given is told from one whose message was delivered.
@@ -17,8 +18,11 @@ the cluster's id in it, so that one that was never given is told from one whose 
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -47,12 +51,13 @@ from delay.rows import ROW, Timer, pack_row
 from delay.timers import FROM_THE_LATEST, Cursor, Timers, Turn
 from delay.verdicts import Cancelled, Verdict
 from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from store.entry import Appended, Frame, Place, Promise, Slot, Stored
+from store.entry import Appended, Buffer, Frame, FrameRun, Place, Promise, Slot, Stored, new_tuple
 from store.errors import EntryTooLarge, StoreError
 from store.queue import Queue
 from store.readers import ColdEntries
 
-DELIVERED_IN_SLICE: Final = 128
+DELIVERED_IN_SLICE: Final = 256
+SHARE_OF_TOPIC_MIN: Final = 64  # of them, while there are so many: fewer at a time cost more each
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
 MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
 SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
@@ -64,6 +69,9 @@ _DUE_BYTES_CUT: Final = 2  # No time needs the first two bytes, so an id is 18 b
 _TEXT_ID_LENGTH: Final = 24
 _CANCELLED: Final = Struct(">QQQ")
 _CANCELLED_IN_RECORD: Final = 10_000
+
+_address_of: Final = attrgetter("address")
+_form_of: Final = attrgetter("form")
 
 TimerId = tuple[int, int]  # due time when it was parked, address
 
@@ -83,9 +91,9 @@ class DelayStore(Protocol):
 class Door(Protocol):
     """Makes what leaves fit for its queue (`bridge/publish.py`)."""
 
-    def delivery(
-        self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int
-    ) -> Frame: ...
+    def deliveries(
+        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
+    ) -> FrameRun: ...
 
 
 class Decision(NamedTuple):
@@ -387,36 +395,66 @@ class Delays:
             self._sweep(self._sweep_from, now_ms)
         while self._was_read:
             self._deliver_read(*self._was_read.pop(), now_ms)
-        timers = self._timers
-        timers.advance(now_ms, MOVED_IN_SLICE)
+        self._timers.advance(now_ms, MOVED_IN_SLICE)
+        turns = self._take_turns(now_ms)
+        if turns:
+            self._begin(turns, now_ms)
+
+    def _take_turns(self, now_ms: int) -> list[Turn]:
+        """Take what is due for one slice: an equal share of each topic, as far as that goes."""
+        turns: list[Turn] = []
+        share = max(SHARE_OF_TOPIC_MIN, DELIVERED_IN_SLICE // max(1, self._timers.topics_in_turn))
         count_left, bytes_left = DELIVERED_IN_SLICE, DELIVERED_BYTES_IN_SLICE
         while count_left > 0 and bytes_left > 0:
-            turn = timers.take(now_ms, count_left, bytes_left)
+            turn = self._timers.take(now_ms, min(share, count_left), bytes_left)
             if turn is None:
-                return
-            self._begin(turn, now_ms)
+                break
+            turns.append(turn)
             count_left -= len(turn.timers)
-            bytes_left -= sum(timer.size for timer in turn.timers)
+            bytes_left -= sum([timer.size for timer in turn.timers])
+        return turns
 
-    def _begin(self, turn: Turn, now_ms: int) -> None:
-        """Deliver a turn at once if its messages are in memory, else have them read first."""
-        assert self._store is not None, "the store is not open"
-        is_over = True
+    def _begin(self, taken: list[Turn], now_ms: int) -> None:
+        """Deliver at once what is in memory, and have the rest read."""
+        reading: set[int] = set()
         try:
-            topic = self._topics.by_number(turn.topic)
-            if topic is None:
-                self._drop(turn.timers, now_ms)
-                return
-            by_address = sorted(turn.timers, key=_address_of)
-            found = self._store.read_at([Place(timer.address, timer.size, timer.form) for timer in by_address])
+            turns = [turn for turn in taken if not self._was_dropped(turn, now_ms)]
+            found = self._read(turns) if turns else []
             if isinstance(found, ColdEntries):
-                is_over = False
+                turns, found = self._read_each(turns, reading)
+            if turns:
+                self._deliver(turns, found, now_ms)
+        finally:
+            for turn in taken:
+                if turn.topic not in reading:
+                    self._timers.give_back(turn.topic)
+
+    def _was_dropped(self, turn: Turn, now_ms: int) -> bool:
+        """Drop what waits for a topic that is gone."""
+        if self._topics.by_number(turn.topic) is not None:
+            return False
+        self._drop(turn.timers, now_ms)
+        return True
+
+    def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
+        """Read what was parked, of all these topics along the log: what came together lies together."""
+        assert self._store is not None, "the store is not open"
+        timers = sorted([timer for turn in turns for timer in turn.timers], key=_address_of)
+        return self._store.read_at([new_tuple(Place, (address, size, form)) for _, address, _, size, _, form in timers])
+
+    def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
+        """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""
+        in_memory: list[Turn] = []
+        found_in_all: list[Stored] = []
+        for turn in turns:
+            found = self._read([turn])
+            if isinstance(found, ColdEntries):
+                reading.add(turn.topic)
                 found.start(partial(self._finish_read, turn))
             else:
-                self._deliver(topic, turn.timers, found, now_ms)
-        finally:
-            if is_over:
-                self._timers.give_back(turn.topic)
+                in_memory.append(turn)
+                found_in_all += found
+        return in_memory, found_in_all
 
     def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
         """Take what a thread has read."""
@@ -429,15 +467,14 @@ class Delays:
     def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
         """Deliver of a turn what is still pending, and still due: it took a while to be read."""
         try:
-            topic = self._topics.by_number(turn.topic)
-            if topic is not None:
-                find, given_ms = self._timers.find, self._timers.given_ms
-                timers = [
-                    timer
-                    for timer in turn.timers
-                    if timer.due_ms <= now_ms and find(given_ms(timer), timer.address) == timer
-                ]
-                self._deliver(topic, timers, found, now_ms)
+            find, given_ms = self._timers.find, self._timers.given_ms
+            timers = [
+                timer
+                for timer in turn.timers
+                if timer.due_ms <= now_ms and find(given_ms(timer), timer.address) == timer
+            ]
+            if timers and self._topics.by_number(turn.topic) is not None:
+                self._deliver([Turn(turn.topic, timers)], found, now_ms)
         finally:
             self._timers.give_back(turn.topic)
 
@@ -446,33 +483,46 @@ class Delays:
             del self._unread[topic]
             self._timers.give_back(topic)
 
-    def _deliver(self, topic: Topic, timers: list[Timer], found: list[Stored], now_ms: int) -> None:
+    def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Append these messages to their queues, in order, as one unit with what says so."""
-        if not timers:
-            return
-        assert self._door is not None, "the door is not open"
         frames_at = {stored.position: stored.frame for stored in found}
-        delivery, mask = self._door.delivery, (1 << QUEUE_ID_BITS) - 1
-        frames = [
-            delivery(topic, timer.key & mask, timer.form, frames_at[timer.address], timer.due_ms, now_ms)
-            for timer in timers
-        ]
+        runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms)]
+        records = [TimersDelivered(topic, self._timers.ids_of(timers)) for topic, timers in turns]
         try:
-            self._ledger.commit([TimersDelivered(topic.number, self._ids_of(timers))], now_ms, frames)
+            self._ledger.commit(records, now_ms, runs)
         except EntryTooLarge:
-            self._deliver_parts(topic, timers, found, now_ms)
+            self._deliver_parts(turns, found, now_ms)
             return
-        self._metrics.timers["delivered"] += len(timers)
+        self._metrics.timers["delivered"] += sum([len(timers) for _, timers in turns])
 
-    def _deliver_parts(self, topic: Topic, timers: list[Timer], found: list[Stored], now_ms: int) -> None:
+    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Deliver less at once, for together they do not fit into a segment."""
+        if len(turns) > 1:
+            for turn in turns:
+                self._deliver([turn], found, now_ms)
+            return
+        topic, timers = turns[0]
         if len(timers) == 1:
-            log.error("delayed message dropped, no segment holds it topic=%s bytes=%d", topic.name, timers[0].size)
+            log.error("delayed message dropped, no segment holds it topic=%d bytes=%d", topic, timers[0].size)
             self._drop(timers, now_ms)
             return
         middle = len(timers) // 2
-        self._deliver(topic, timers[:middle], found, now_ms)
-        self._deliver(topic, timers[middle:], found, now_ms)
+        self._deliver([Turn(topic, timers[:middle])], found, now_ms)
+        self._deliver([Turn(topic, timers[middle:])], found, now_ms)
+
+    def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
+        """Make a topic's messages what they are in their queues: a run for each, or more where the form changes."""
+        assert self._door is not None, "the door is not open"
+        topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
+        assert topic is not None, f"topic {turn.topic} is gone"
+        queues: defaultdict[int, list[Timer]] = defaultdict(list)
+        for timer in turn.timers:
+            queues[timer.key].append(timer)
+        for key, timers in queues.items():
+            for form, group in groupby(timers, _form_of):
+                run = [*group]
+                frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
+                yield self._door.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)
 
     def _sweep_out(self, topic: int) -> None:
         """Have the messages of a deleted topic dropped: they would pin the log for years."""
@@ -489,12 +539,8 @@ class Delays:
             self._dead.clear()
 
     def _drop(self, timers: Sequence[Timer], now_ms: int) -> None:
-        self._ledger.commit([TimersCancelled(self._ids_of(timers), now_ms, is_dropped=True)], now_ms)
+        self._ledger.commit([TimersCancelled(self._timers.ids_of(timers), now_ms, is_dropped=True)], now_ms)
         self._metrics.timers["dropped"] += len(timers)
-
-    def _ids_of(self, timers: Iterable[Timer]) -> bytes:
-        given_ms, pack = self._timers.given_ms, _ID.pack
-        return b"".join([pack(given_ms(timer), timer.address) for timer in timers])
 
     # -- Replay
 
@@ -563,7 +609,3 @@ class Delays:
         cancelled = [_CANCELLED.pack(*timer_id, at_ms) for timer_id, at_ms in self._cancelled.all()]
         for at in range(0, len(cancelled), _CANCELLED_IN_RECORD):
             yield TimersCancelledBefore(b"".join(cancelled[at : at + _CANCELLED_IN_RECORD]))
-
-
-def _address_of(timer: Timer) -> int:
-    return timer.address

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bridge.records import Record, decode, encode
-from store.entry import Appended, Frame, Promise, Slot, State
+from store.entry import Appended, Frame, FrameRun, Part, Promise, Slot, State
 
 RecordT = TypeVar("RecordT", bound=Record)
 ExtraWatcher = Callable[[Slot, int, int, bytes], None]
@@ -24,7 +24,7 @@ FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
 class Log(Protocol):
     """What the ledger asks of the store."""
 
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended: ...
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
 
     def promise(self) -> Promise: ...
 
@@ -47,20 +47,20 @@ class Ledger:
 
     # -- Changing state
 
-    def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame] = ()) -> Appended:
+    def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
         """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
 
-        `Appended.slots` has the frames' slots first, then the records'.
+        `Appended.slots` has the frames' slots first, a run's as one, then the records'.
         """
         assert self._log is not None, "the log is not open"
-        entries: list[Frame | State] = [*frames, *(State(encode(record)) for record in records)]
+        entries: list[Part] = [*frames, *(State(encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
             # What frames ask may be less than what state is owed.
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
         for frame, slot in zip(frames, appended.slots, strict=False):
-            if frame.extra and (watcher := self._extras.get(frame.extra[0])):
+            if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
         for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
             self._replay(record, slot)

@@ -16,8 +16,9 @@ else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses
 TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. ScheduleMessageService.java#messageTimeUp, TimerMessageStore.java#convert.
 """
 
+from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.topics import QUEUE_ID_BITS
 from bridge.wishes import Wish
@@ -102,26 +103,55 @@ def due_of(message: Message) -> int:
     return int(value)
 
 
-def delivered_message(
-    frame: memoryview, topic: str, queue_id: int, store_host: bytes, now_ms: int
-) -> tuple[Buffer, bytes]:
-    """Give a parked record as that of its queue, and its properties."""
-    record = bytes(frame)
-    places = rocketmq_message.places_of(record)
-    stored_ms = rocketmq_message.store_ms_of(record)
-    raw = _delivered_properties(record[places.properties :], stored_ms, now_ms)
-    return rocketmq_message.readdressed(record, places, topic, queue_id, raw, store_host), raw
+class Delivered(NamedTuple):
+    """Parked records as those of their queue; each list has one item for each."""
+
+    records: list[bytes]
+    born_ms: list[int]
+    properties: list[bytes]
 
 
-def _delivered_properties(raw: bytes, stored_ms: int, now_ms: int) -> bytes:
+def delivered_messages(
+    frames: Iterable[Buffer], topic: str, queue_id: int, store_host: bytes, now_ms: int
+) -> Delivered:
+    """Give parked records as those of their queue."""
+    write = rocketmq_message.Readdresser(topic, queue_id, store_host).write
+    real = f"{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02".encode()
+    times: dict[int, bytes] = {}  # what those of a chosen time get, by store time: neighbours were parked together
+    delivered = Delivered([], [], [])
+    records, births_ms, properties = delivered
+    for frame in frames:
+        record = bytes(frame)
+        born_ms, parked_ms, topic_at, properties_at = rocketmq_message.outline_of(record)
+        if record.endswith(real):
+            raw, is_of_level = record[properties_at : -len(real)], False
+        else:
+            raw, is_of_level = _without_own(record[properties_at:])
+        if not is_of_level:
+            added = times.get(parked_ms)
+            if added is None:
+                added = times[parked_ms] = _times(parked_ms, now_ms)
+            raw += added
+        records.append(write(record, topic_at, raw))
+        births_ms.append(born_ms)
+        properties.append(raw)
+    return delivered
+
+
+def _times(parked_ms: int, now_ms: int) -> bytes:
+    return b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (parked_ms, now_ms)
+
+
+def _without_own(raw: bytes) -> tuple[bytes, bool]:
+    """Take out what only the parked form has; and tell whether it waited by a level."""
     real_at = raw.rfind(_REAL_FROM)
     if real_at < 0:
         raise ProtocolError(f"a parked message without {names.REAL_TOPIC}: {raw[-100:]!r}")
     level_at = raw.find(_LEVEL_FROM, real_at)
     if level_at < 0:
-        return raw[: real_at + 1] + b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (stored_ms, now_ms)
+        return raw[: real_at + 1], False
     # TIMER_OUT_MS may be the first of all.
-    return raw[: raw.rfind(_OUT_FROM, 0, real_at) + 1] + raw[real_at + 1 : level_at + 1]
+    return raw[: raw.rfind(_OUT_FROM, 0, real_at) + 1] + raw[real_at + 1 : level_at + 1], True
 
 
 # -- Kafka
@@ -138,7 +168,7 @@ def parked_record(record: Record, due_ms: int, now_ms: int) -> bytearray:
     return builder.finish(0, 0)
 
 
-def delivered_batch(batch: memoryview, due_ms: int) -> Buffer:
+def delivered_batch(batch: Buffer, due_ms: int) -> Buffer:
     """Give a parked batch as it is delivered at `due_ms`: mostly as it lies there."""
     if record_batch.max_timestamp_of(batch) == due_ms:
         return batch

@@ -46,7 +46,7 @@ from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message
 from protocol.rocketmq.names import RETRY_PREFIX
-from store.entry import Appended, Buffer, Frame, Promise, Slot, Stamp, State
+from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp
 from store.format import NO_OFFSET
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
@@ -79,7 +79,7 @@ class MessageTooLarge(Exception):
 
 
 class Log(Protocol):
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended: ...
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
 
 
 class _Parted(NamedTuple):
@@ -507,16 +507,28 @@ class Publisher:
 
     # -- What was parked
 
-    def delivery(self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int) -> Frame:
-        """Make a parked entry the frame of its queue."""
+    def deliveries(
+        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
+    ) -> FrameRun:
+        """Make parked entries of one form, with the times at which they are due, frames of their queue."""
+        queue = topic.queues[queue_id]
         if form == forms.KAFKA:
-            body = parked.delivered_batch(frame, due_ms)
-            return self._kafka_frame(topic, queue_id, body, 1, due_ms, now_ms)
-        record, raw = parked.delivered_message(frame, topic.rocketmq_name, queue_id, self.store_host, now_ms)
-        tag = properties.get(raw, properties.TAGS) if b"TAGS" in raw else None
-        code = tags.hash_code(tag) if tag else tags.NO_TAG
-        born_ms = rocketmq_message.born_ms_of(frame)
-        return Frame(topic.queues[queue_id], forms.ROCKETMQ, record, 1, born_ms, code, _stamp_rocketmq)
+            batches = list(map(parked.delivered_batch, frames, dues_ms))
+            log_append_time = topic.settings.log_append_time
+            stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
+            times_ms = [now_ms] * len(batches) if log_append_time else dues_ms
+            return FrameRun(queue, form, batches, times_ms, [tags.NO_TAG] * len(batches), stamp)
+        records, births_ms, raws = parked.delivered_messages(
+            frames, topic.rocketmq_name, queue_id, self.store_host, now_ms
+        )
+        return FrameRun(queue, form, records, births_ms, [*map(_tag_code, raws)], _stamp_rocketmq)
+
+
+def _tag_code(raw: bytes) -> int:
+    """Give the hash of the tag that a message's properties have."""
+    # In text, byte for byte: to search in it takes a quarter of what it takes in bytes.
+    tag = properties.get(raw, properties.TAGS) if properties.TAGS in raw.decode("latin-1") else None
+    return tags.hash_code(tag) if tag else tags.NO_TAG
 
 
 def check_record(topic: Topic, record: Record) -> None:

@@ -15,7 +15,7 @@ meanwhile is for the schedule's rule of missed runs.
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -34,7 +34,7 @@ from bridge.records import (
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from delay.recurring import PERIOD_MIN_MS, BadSchedule, Burst, Cron, Every, Missed, Run, Schedule
 from delay.wheel import Timer, Wheel
-from store.entry import Frame, Promise, Slot
+from store.entry import Buffer, FrameRun, Promise, Slot
 from store.errors import StoreError
 
 RUNS_IN_SLICE: Final = 64
@@ -72,9 +72,9 @@ class RecurringMessage(NamedTuple):
 
 
 class Door(Protocol):
-    def delivery(
-        self, topic: Topic, queue_id: int, form: int, frame: memoryview, due_ms: int, now_ms: int
-    ) -> Frame: ...
+    def deliveries(
+        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
+    ) -> FrameRun: ...
 
 
 @dataclass(slots=True)
@@ -200,10 +200,10 @@ class Schedules:
         self._ledger.commit(records, now_ms, frames)
         self._metrics.timers["recurred"] += len(frames)
 
-    def _frame(self, topic: Topic, message: RecurringMessage, due_ms: int, now_ms: int) -> Frame:
+    def _frame(self, topic: Topic, message: RecurringMessage, due_ms: int, now_ms: int) -> FrameRun:
         assert self._door is not None, "the door is not open"
         queue_id = message.key & (1 << QUEUE_ID_BITS) - 1
-        return self._door.delivery(topic, queue_id, message.form, memoryview(message.frame), due_ms, now_ms)
+        return self._door.deliveries(topic, queue_id, message.form, [memoryview(message.frame)], [due_ms], now_ms)
 
     def _burst(self, standing: Standing, burst: Burst, run: Run, now_ms: int) -> list[Record]:
         """Give what starts the series that one run of a cron entry stands for."""

@@ -146,6 +146,13 @@ class Timers:
         moved = self._moved.get(timer.address)
         return timer.due_ms if moved is None else moved[0]
 
+    def ids_of(self, timers: Iterable[Timer]) -> bytes:
+        """Return the ids of timers, one after the other."""
+        pack = ID.pack
+        if self._moved:
+            return b"".join([pack(self.given_ms(timer), timer.address) for timer in timers])
+        return b"".join([pack(due_ms, address) for due_ms, address, _, _, _, _ in timers])
+
     def _count_off(self, timer: Timer) -> None:
         self._count -= 1
         self._moved.pop(timer.address, None)
@@ -311,19 +318,31 @@ class Timers:
         if now_ms < self._ready_ms:
             return None
         earliest_ms = NEVER_MS
-        for topic in list(self._turns):
+        turn: Turn | None = None
+        emptied: list[int] = []
+        for topic in self._turns:
             pack = self._ready[topic]
             timers = _first_of(pack, now_ms, count_max, bytes_max)
             if timers:
-                del self._turns[topic]
-                self._away.add(topic)
-                return Turn(topic, timers)
+                turn = Turn(topic, timers)
+                break
             if not len(pack):
-                self._forget_ready(topic)
+                emptied.append(topic)
             else:
                 earliest_ms = min(earliest_ms, next(_timers_of(pack)).due_ms)
-        self._ready_ms = earliest_ms
-        return None
+        for topic in emptied:
+            self._forget_ready(topic)
+        if turn is None:
+            self._ready_ms = earliest_ms
+        else:
+            del self._turns[turn.topic]
+            self._away.add(turn.topic)
+        return turn
+
+    @property
+    def topics_in_turn(self) -> int:
+        """How many topics may have something to deliver."""
+        return len(self._turns)
 
     def give_back(self, topic: int) -> None:
         """Let a topic that had its turn wait for the next one."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from store.control import Control
-from store.entry import CONTROL_FORM, STATE_FORM, Buffer, Frame, Slot, State
+from store.entry import CONTROL_FORM, STATE_FORM, Buffer, Frame, FrameRun, Slot, State, new_tuple
 from store.errors import EntryTooLarge
 from store.format import COUNT_MAX, ENTRY_HEADER, ENTRY_HEADER_SIZE, EXTRA_SIZE_MAX, entry_size, put_entry
 from store.tail import Chunk
 
-Entry = Frame | State | Control
+Entry = Frame | FrameRun | State | Control
 
 _pack_header = ENTRY_HEADER.pack_into
 
@@ -17,10 +17,13 @@ _BUFFER_TYPES = (bytes, bytearray, memoryview)
 
 
 def sizes_of(entry: Entry) -> tuple[int, int]:
-    """Return the size of an entry's frame or payload, and how much the entry will occupy.
+    """Return the size of an entry's frame or payload, and how much the entry will occupy; of a run, those of all.
 
     Raises EntryTooLarge for what no header can say.
     """
+    if type(entry) is FrameRun:
+        sizes = [*map(len, entry.frames)]
+        return sum(sizes), sum([entry_size(size, 0, 1) for size in sizes])
     if type(entry) is not Frame:
         size = len(entry.payload)  # type: ignore[union-attr]
         return size, entry_size(size, 0, 0)
@@ -56,6 +59,25 @@ def _put_pieces(target: memoryview, at: int, pieces: Sequence[Buffer]) -> None:
     for piece in pieces:
         target[at : at + len(piece)] = piece
         at += len(piece)
+
+
+def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int, int]]:
+    """Encode the entries of a run from byte `at` on, its first one in this slot; returns (position, size) of each."""
+    target, buffer, stamp = chunk.writable, chunk.buffer, run.stamp
+    key, form = run.queue.key, run.form
+    _, offset, stored_ms = slot
+    places: list[tuple[int, int]] = []
+    for frame, timestamp_ms, tags in zip(run.frames, run.timestamps_ms, run.tags, strict=True):
+        size = len(frame)
+        _pack_header(target, at, size, form, 0, 0, key, offset, 1, tags, timestamp_ms)
+        frame_at = at + ENTRY_HEADER_SIZE
+        target[frame_at : frame_at + size] = frame
+        position = chunk.start + at
+        stamp(buffer, frame_at, new_tuple(Slot, (position, offset, stored_ms)))
+        places.append((position, size))
+        at += entry_size(size, 0, 1)
+        offset += 1
+    return places
 
 
 def put_other(chunk: Chunk, at: int, entry: Entry) -> None:

@@ -26,7 +26,7 @@ instead. The same call with `block=True` waits, and may come from any thread.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
@@ -167,6 +167,32 @@ class QueueIndex:
         tail += ROW.pack(base_offset, position, size, count, self.latest_ms, stored_ms, tags, form, self.total_bytes)
         self.end_offset = base_offset + count
         self.total_bytes += size
+        return len(tail) >= TAIL_BYTES_MAX
+
+    def append_run(
+        self,
+        base_offset: int,
+        places: Sequence[tuple[int, int]],
+        timestamps_ms: Sequence[int],
+        stored_ms: int,
+        tags: Sequence[int],
+        form: int,
+    ) -> bool:
+        """Do the same for entries of one record each that follow one another; their places are (position, size)."""
+        assert base_offset >= self.end_offset, f"{self._directory}: row at {base_offset} is below {self.end_offset}"
+        tail, pack = self._tail, ROW.pack
+        if not tail and tail.first_row == self.first_row:
+            self.first_offset = base_offset
+        rows: list[bytes] = []
+        offset, latest_ms, total_bytes = base_offset, self.latest_ms, self.total_bytes
+        for (position, size), timestamp_ms, tag in zip(places, timestamps_ms, tags, strict=True):
+            if timestamp_ms > latest_ms:
+                latest_ms = timestamp_ms
+            rows.append(pack(offset, position, size, 1, latest_ms, stored_ms, tag, form, total_bytes))
+            offset += 1
+            total_bytes += size
+        tail += b"".join(rows)
+        self.end_offset, self.latest_ms, self.total_bytes = offset, latest_ms, total_bytes
         return len(tail) >= TAIL_BYTES_MAX
 
     def flush(self) -> None:

@@ -27,8 +27,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from store.checkpoints import Checkpoints, CheckpointTask
 from store.commitlog import CommitLog, SyncTask
 from store.control import Control, Kind, queue_control
-from store.encode import Entry, put_frame, put_other, sizes_of
-from store.entry import Appended, Frame, Place, Promise, Slot, State, Stored, new_tuple
+from store.encode import Entry, put_frame, put_other, put_run, sizes_of
+from store.entry import Appended, Frame, FrameRun, Part, Place, Promise, Slot, Stored, new_tuple
 from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
@@ -52,6 +52,9 @@ LOCK_PATH = "lock"
 READ_ENTRIES_MAX = 1024  # of one read, unless the caller asks for another number
 
 T = TypeVar("T")
+
+_Placed = tuple[Entry, int, int]  # with the size of its payload and its place in the unit
+_RunPlaces = list[tuple[int, int]]  # (position, size) of each frame
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -209,7 +212,7 @@ class Store:
 
     # -- Appending
 
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended:
         """Append one unit: whole or absent, in memory, offsets and positions assigned.
 
         Raises DiskFull, WritingEnded or EntryTooLarge; then nothing has happened.
@@ -226,11 +229,11 @@ class Store:
         promise = new_tuple(Promise, (log.next_position, self._is_durable(entries)))
         return new_tuple(Appended, (slots, promise))
 
-    def _is_durable(self, entries: Sequence[Frame | State]) -> bool:
+    def _is_durable(self, entries: Sequence[Part]) -> bool:
         """Tell what the answer waits for: the most that a queue asks; for state alone the broker's own setting."""
         has_frame = False
         for entry in entries:
-            if type(entry) is Frame:
+            if type(entry) is Frame or type(entry) is FrameRun:
                 if entry.queue.durable:
                     return True
                 has_frame = True
@@ -241,22 +244,24 @@ class Store:
         stored_ms = self._stored_ms
         if now_ms > stored_ms:
             stored_ms = now_ms
-        placed: list[tuple[Entry, int, int]] = []  # with the size of its payload and its place in the unit
-        unit_size = UNIT_HEADER_SIZE
+        placed: list[_Placed] = []
+        unit_size, entry_count = UNIT_HEADER_SIZE, len(entries)
         for entry in entries:
             size, occupied = sizes_of(entry)
             placed.append((entry, size, unit_size))
             unit_size += occupied
+            if type(entry) is FrameRun:
+                entry_count += len(entry.frames) - 1
         chunk = self._log.begin(unit_size)
         slots: list[Slot] = []
         try:
-            _put_entries(chunk, placed, stored_ms, slots)
+            runs = _put_entries(chunk, placed, stored_ms, slots)
         except BaseException:
             _undo(chunk, placed, slots, unit_size)
             raise
-        self._log.commit(chunk, unit_size, stored_ms, len(placed), flags)
+        self._log.commit(chunk, unit_size, stored_ms, entry_count, flags)
         self._stored_ms = stored_ms
-        self._index(placed, slots)
+        self._index(placed, slots, runs)
         return slots
 
     def _append_frame(self, frame: Frame, now_ms: int) -> Slot:
@@ -288,16 +293,23 @@ class Store:
             self._touched.append(queue)
         return slot
 
-    def _index(self, placed: list[tuple[Entry, int, int]], slots: list[Slot]) -> None:
+    def _index(self, placed: list[_Placed], slots: list[Slot], runs: list[_RunPlaces]) -> None:
         """Add the rows of a unit that was appended, and note whom it touched."""
-        last_offsets = self._log.segments.active.last_offsets
+        last_offsets, places_of_runs = self._log.segments.active.last_offsets, iter(runs)
         for (entry, size, _), (position, base_offset, stored_ms) in zip(placed, slots, strict=True):
-            if type(entry) is not Frame:
+            if type(entry) is Frame:
+                index, count, form = entry.queue.index, entry.count, entry.form
+                is_full = index.append(
+                    base_offset, position, size, count, entry.timestamp_ms, stored_ms, entry.tags, form
+                )
+            elif type(entry) is FrameRun:
+                index, count, places = entry.queue.index, len(entry.frames), next(places_of_runs)
+                is_full = index.append_run(base_offset, places, entry.timestamps_ms, stored_ms, entry.tags, entry.form)
+            else:
                 continue
-            queue, count = entry.queue, entry.count
+            queue = entry.queue
             last_offsets[queue.key] = base_offset + count - 1
-            index = queue.index
-            if index.append(base_offset, position, size, count, entry.timestamp_ms, stored_ms, entry.tags, entry.form):
+            if is_full:
                 self._full_indexes[index] = None
             if not queue.is_touched:
                 queue.is_touched = True
@@ -708,8 +720,12 @@ class Store:
             raise WritingEnded(*self._refusal.args)
 
 
-def _put_entries(chunk: Chunk, placed: list[tuple[Entry, int, int]], stored_ms: int, slots: list[Slot]) -> None:
-    """Encode the entries, assigning their slots; `slots` has those that are done should one fail."""
+def _put_entries(chunk: Chunk, placed: list[_Placed], stored_ms: int, slots: list[Slot]) -> list[_RunPlaces]:
+    """Encode the entries, assigning their slots; `slots` has those that are done should one fail.
+
+    Returns where the frames of each run lie.
+    """
+    runs: list[_RunPlaces] = []
     at = chunk.used
     position = chunk.start + at
     for entry, size, place in placed:
@@ -718,16 +734,22 @@ def _put_entries(chunk: Chunk, placed: list[tuple[Entry, int, int]], stored_ms: 
             slot = new_tuple(Slot, (position + place, queue.end_offset, stored_ms))
             put_frame(chunk, at + place, entry, size, slot)
             queue.end_offset += entry.count
+        elif type(entry) is FrameRun:
+            queue = entry.queue
+            slot = new_tuple(Slot, (position + place, queue.end_offset, stored_ms))
+            runs.append(put_run(chunk, at + place, entry, slot))
+            queue.end_offset += len(entry.frames)
         else:
             slot = Slot(position + place, NO_OFFSET, stored_ms)
             put_other(chunk, at + place, entry)
         slots.append(slot)
+    return runs
 
 
-def _undo(chunk: Chunk, placed: list[tuple[Entry, int, int]], slots: list[Slot], unit_size: int) -> None:
+def _undo(chunk: Chunk, placed: list[_Placed], slots: list[Slot], unit_size: int) -> None:
     """Give back the offsets of a unit that could not be encoded, and clear its place for the next."""
     for (entry, _, _), slot in reversed(list(zip(placed, slots, strict=False))):
-        if type(entry) is Frame:
+        if type(entry) is Frame or type(entry) is FrameRun:
             entry.queue.end_offset = slot.base_offset
     chunk.writable[chunk.used : chunk.used + unit_size] = bytes(unit_size)
 

@@ -20,7 +20,7 @@ Source: `MessageDecoder.java`, `MessageExtEncoder.java`.
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -125,57 +125,62 @@ class Writer:
         )
 
 
-class Places(NamedTuple):
-    """Where the parts of variable length lie in a record."""
+def outline_of(record: bytes) -> tuple[int, int, int, int]:
+    """Give what a record that is written anew is asked for: born and store time, where topic and properties begin.
 
-    body: int
-    topic: int  # with its length
-    properties: int
-
-
-def places_of(record: bytes) -> Places:
-    """Find body, topic and properties of a record. Raises ProtocolError."""
+    The topic begins with its length. Raises ProtocolError.
+    """
     try:
-        head = _HEADS[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
-        body_at = head.size
-        topic_at: int = body_at + _I32.unpack_from(record, body_at - 4)[0]
-        if record[_MAGIC_AT : _MAGIC_AT + 4] == _MAGIC_V1_BYTES:
+        outline = _OUTLINES[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
+        magic, born_ms, store_ms, body_bytes = outline.unpack_from(record)
+        topic_at = outline.size + body_bytes
+        if magic == MAGIC_V1:
             properties_at = topic_at + 3 + record[topic_at]
         else:
             properties_at = topic_at + 4 + _U16.unpack_from(record, topic_at)[0]
     except (struct.error, IndexError) as error:
         raise ProtocolError(f"no message in {len(record)} bytes: {error}") from None
-    if not body_at <= topic_at < properties_at <= len(record):
+    if not outline.size <= topic_at < properties_at <= len(record):
         raise ProtocolError(f"message of {len(record)} bytes with a topic at {topic_at}")
-    return Places(body_at, topic_at, properties_at)
+    return born_ms, store_ms, topic_at, properties_at
 
 
-def readdressed(
-    record: bytes, places: Places, topic: str, queue_id: int, properties: bytes, store_host: bytes
-) -> Buffer:
-    """Write a record anew for another queue, with other properties. Raises ProtocolError if they exceed the format."""
-    sys_flag = record[_SYS_FLAG_LOW_BYTE_AT]
-    if len(store_host) != (20 if sys_flag & STORE_HOST_V6 else 8) or len(properties) > PROPERTIES_BYTES_MAX:
-        message = decode(record)
-        message.properties = properties
-        return b"".join(Writer(topic, queue_id, store_host).pieces(message))
-    magic, encoded_topic = _topics.get(topic) or _encode_topic(topic)
-    host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
-    topic_at = places.topic
-    size = topic_at + len(encoded_topic) + 2 + len(properties)
-    return b"".join(
-        (
-            _SIZE_AND_MAGIC.pack(size, magic),
-            record[8:_QUEUE_ID_AT],
-            queue_id.to_bytes(4, "big"),
-            record[_QUEUE_ID_AT + 4 : host_at],
-            store_host,
-            record[host_at + len(store_host) : topic_at],
-            encoded_topic,
-            _U16.pack(len(properties)),
-            properties,
+class Readdresser:
+    """Writes records anew for one queue, with other properties: what they share there is encoded once."""
+
+    __slots__ = (
+        "_magic", "_queue_id", "_raw_queue_id", "_store_host", "_store_host_bit", "_topic", "_topic_name"
+    )  # fmt: skip
+
+    def __init__(self, topic: str, queue_id: int, store_host: bytes) -> None:
+        """Raises ProtocolError for a topic that exceeds the format."""
+        self._magic, self._topic = _topics.get(topic) or _encode_topic(topic)
+        self._topic_name, self._queue_id, self._store_host = topic, queue_id, store_host
+        self._store_host_bit = STORE_HOST_V6 if len(store_host) == 20 else 0
+        self._raw_queue_id = queue_id.to_bytes(4, "big")
+
+    def write(self, record: bytes, topic_at: int, properties: bytes) -> bytes:
+        """Write one record, whose topic begins there. Raises ProtocolError if the properties exceed the format."""
+        store_host = self._store_host
+        sys_flag = record[_SYS_FLAG_LOW_BYTE_AT]
+        host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
+        has_same_host = sys_flag & STORE_HOST_V6 == self._store_host_bit and record.startswith(store_host, host_at)
+        if not has_same_host or len(properties) > PROPERTIES_BYTES_MAX:  # Nearly all were stored by us, as we are now.
+            message = decode(record)
+            message.properties = properties
+            return b"".join(Writer(self._topic_name, self._queue_id, store_host).pieces(message))
+        topic, properties_bytes = self._topic, len(properties)
+        return b"".join(
+            (
+                _SIZE_AND_MAGIC.pack(topic_at + len(topic) + 2 + properties_bytes, self._magic),
+                record[8:_QUEUE_ID_AT],
+                self._raw_queue_id,
+                record[_QUEUE_ID_AT + 4 : topic_at],
+                topic,
+                _U16.pack(properties_bytes),
+                properties,
+            )
         )
-    )
 
 
 def born_ms_of(buffer: Buffer, at: int = 0) -> int:
@@ -321,13 +326,16 @@ _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
-_MAGIC_V1_BYTES = MAGIC_V1.to_bytes(4, "big")
 _OFFSETS = struct.Struct(">qq")
 _NO_HOST_BITS = ~(BORN_HOST_V6 | STORE_HOST_V6)
 _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]
 
 # What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).
-_HEADS = [struct.Struct(f">iIIiiqqiq{born}sq{store}siqi") for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))]
+_HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
+_HEADS = [struct.Struct(f">iIIiiqqiq{born}sq{store}siqi") for born, store in _HOSTS]
+_OUTLINES = [
+    struct.Struct(f">4xI32xq{born}xq{store}x12xi") for born, store in _HOSTS
+]  # What `outline_of` reads of these.
 _MAGIC_AT = 4
 _QUEUE_ID_AT = 12
 _QUEUE_OFFSET_AT = 20

@@ -294,7 +294,7 @@ def test_clock_set_back_delays_and_set_forward_delivers() -> None:
 def test_many_are_delivered_in_slices_and_topics_take_turns() -> None:
     bench = Bench()
     loud, quiet = bench.topic("loud"), bench.topic("quiet")
-    count = 5 * DELIVERED_IN_SLICE
+    count = 3 * DELIVERED_IN_SLICE
     bench.kafka(loud, mixed(*[(b"%d" % n, b"100") for n in range(count)]))
     bench.kafka(quiet, mixed((b"q", b"100")))
     bench.clock.set_now_ms(NOW + 100)
@@ -307,6 +307,18 @@ def test_many_are_delivered_in_slices_and_topics_take_turns() -> None:
     assert len(bench.bodies(loud)) <= 2 * DELIVERED_IN_SLICE
     bench.run_until(NOW + 100)
     assert bench.bodies(loud) == [b"%d" % n for n in range(count)]
+
+
+def test_topics_that_are_due_together_are_delivered_in_one_unit() -> None:
+    bench = Bench()
+    topics = [bench.topic(f"topic-{number}") for number in range(20)]
+    for topic in topics:
+        bench.send(topic, topic.name.encode(), "TIMER_DELAY_MS\x01100\x02")
+    deleted = topics.pop(3)
+    bench.topics.delete(deleted, NOW)
+    assert bench.run_until(NOW + 100) <= 2, "a slice, and what waited for the deleted topic"
+    assert [bench.bodies(topic) for topic in topics] == [[topic.name.encode()] for topic in topics]
+    assert len(bench.delays) == 0
 
 
 # -- Verbs

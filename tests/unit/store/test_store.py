@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from store.entry import FIRST_FRAME_FORM, Buffer, Frame, Promise, Slot, State, Stored
+from store.entry import FIRST_FRAME_FORM, Buffer, Frame, FrameRun, Part, Promise, Slot, State, Stored
 from store.errors import DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
 from store.format import POSITION_MAX
 from store.options import StoreOptions
@@ -64,6 +64,61 @@ def async_queue(store: Store, key: int = KEY) -> Queue:
 def bodies(found: list[Stored] | ColdRead) -> list[bytes]:
     assert isinstance(found, list)
     return [bytes(stored.frame) for stored in found]
+
+
+# -- Runs of frames
+
+BODIES = [b"a", b"bb" * 20, b"", b"dddd" * 9]
+TIMES_MS, TAGS = [5, 3, 9, 8], [0, -1, 7, 0]
+
+
+def note_slot(buffer: bytearray, at: int, slot: Slot) -> None:
+    """A stamp: three bytes of the slot, where there is room for them."""
+    if buffer[at]:
+        buffer[at] = (slot.position + slot.base_offset + slot.stored_ms) % 251 + 1
+
+
+def log_bytes(disk: CrashDisk, store: Store) -> bytes:
+    (segment,) = store.segments()
+    return bytes(disk.read(disk.open(segment.path), store.written - segment.start, 0))
+
+
+def test_a_run_lies_in_the_log_and_in_its_index_as_its_frames_would() -> None:
+    def parts(store: Store, *, as_run: bool) -> list[Part]:
+        queue = async_queue(store)
+        run: list[Part] = [FrameRun(queue, FIRST_FRAME_FORM, BODIES, TIMES_MS, TAGS, note_slot)]
+        alone: list[Part] = [
+            Frame(queue, FIRST_FRAME_FORM, body, 1, time_ms, tags, note_slot)
+            for body, time_ms, tags in zip(BODIES, TIMES_MS, TAGS, strict=True)
+        ]
+        other = Frame(async_queue(store, OTHER_KEY), FIRST_FRAME_FORM, b"other", 2)
+        return [other, *(run if as_run else alone), State(b"state"), Frame(queue, FIRST_FRAME_FORM, b"last")]
+
+    disks = CrashDisk(), CrashDisk()
+    stores = [opened(disk) for disk in disks]
+    for store, as_run in zip(stores, (True, False), strict=True):
+        appended = store.append(parts(store, as_run=as_run), 1000)
+        assert appended.slots[1].base_offset == 0
+        assert appended.slots[-1].base_offset == len(BODIES)
+        store.write()
+    assert log_bytes(disks[0], stores[0]) == log_bytes(disks[1], stores[1])
+    found = [store.read(store.queue(KEY), 0, max_bytes=1 << 20, until=len(BODIES) + 1) for store in stores]
+    assert found[0] == found[1]
+
+
+def test_a_run_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+        if slot.base_offset == 2:
+            raise ValueError("no stamp")
+
+    store = opened()
+    queue = async_queue(store)
+    with pytest.raises(ValueError, match="no stamp"):
+        store.append([FrameRun(queue, FIRST_FRAME_FORM, BODIES, TIMES_MS, TAGS, stamp)], 1000)
+    assert queue.end_offset == 0
+    append(store, b"next")
+    store.write()
+    assert bodies(store.read(queue, 0, max_bytes=1 << 20, until=1)) == [b"next"]
 
 
 # -- Promises and visibility
