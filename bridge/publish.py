@@ -246,6 +246,7 @@ class Publisher:
             for wish, record in later
             for frame in self._parked_record(topic, queue_id, record, wish, now_ms, records, held_by=holder)
         ]
+        self._schedules.check_room(records)
         others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
@@ -418,6 +419,8 @@ class Publisher:
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
             frames.append(Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, _stamp_rocketmq))
             size += body_size
+        if len(records) > 1:
+            self._schedules.check_room(records)
         self._metrics.records_in["rocketmq"] += len(frames)
         self._metrics.bytes_in["rocketmq"] += size
         return frames

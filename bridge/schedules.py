@@ -120,8 +120,13 @@ class Schedules:
 
     # -- Verbs
 
-    def register(self, name: str, schedule: Schedule, message: RecurringMessage, now_ms: int) -> Registered:
-        """Let a message recur under a name. Raises BadSchedule, TooManySchedules and other StoreError."""
+    def register(
+        self, name: str, schedule: Schedule, message: RecurringMessage, now_ms: int, records: Sequence[Record] = ()
+    ) -> Registered:
+        """Let a message recur under a name, in one unit with `records`.
+
+        Raises BadSchedule, TooManySchedules and other StoreError.
+        """
         if not name or len(name) > NAME_CHARS_MAX:
             raise BadSchedule(f"a schedule's name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}")
         before = self._all.get(name)
@@ -130,22 +135,29 @@ class Schedules:
         run = schedule.first(now_ms)
         if run is None:
             raise BadSchedule("the schedule ends before its first run")
-        promise = self.commit([self.record(name, schedule, message, run)], now_ms)
+        promise = self.commit([*records, self.record(name, schedule, message, run)], now_ms)
         return Registered(Outcome.CREATED if before is None else Outcome.REPLACED, promise)
 
     def record(
         self, name: str, schedule: Schedule, message: RecurringMessage, run: Run, *, is_kept: bool = True
     ) -> ScheduleRegistered:
         """Give the record that registers a schedule; raises TooManySchedules."""
-        running = len(self._all) - len(self._ended)
-        if running >= self._count_max:
-            raise TooManySchedules(f"{running} schedules; delay.schedules_max is {self._count_max}")
-        if self._bytes + len(message.frame) > self._bytes_max:
+        record = _record(Standing(name, schedule, message, run, is_kept))
+        self.check_room([record])
+        return record
+
+    def check_room(self, records: Iterable[Record]) -> None:
+        """Raise TooManySchedules unless all that these records register, together, have room."""
+        sizes = [len(record.frame) for record in records if isinstance(record, ScheduleRegistered)]
+        running = len(self)
+        if sizes and running + len(sizes) > self._count_max:
             raise TooManySchedules(
-                f"schedules hold {self._bytes} bytes, this one has {len(message.frame)}; "
-                f"delay.schedules_bytes is {self._bytes_max}"
+                f"{running} schedules, and {len(sizes)} more; delay.schedules_max is {self._count_max}"
             )
-        return _record(Standing(name, schedule, message, run, is_kept))
+        if self._bytes + sum(sizes) > self._bytes_max:
+            raise TooManySchedules(
+                f"schedules hold {self._bytes} bytes, and {sum(sizes)} more; delay.schedules_bytes is {self._bytes_max}"
+            )
 
     def new_name(self) -> str:
         """Name the schedule of a message that asks for one by itself."""

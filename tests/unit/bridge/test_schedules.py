@@ -15,6 +15,7 @@ from delay.verdicts import Verdict
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
 from tests.kit.disk import CrashDisk, PowerCut
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
 
 SECOND = 1_000
@@ -132,6 +133,24 @@ def test_what_cannot_be_registered_is_refused() -> None:
     desk.schedules.register("one", EVERY_SECOND, recurring(topic), NOW)
     with pytest.raises(TooManySchedules, match="schedules_max"):
         desk.schedules.register("two", EVERY_SECOND, recurring(topic), NOW)
+
+
+def test_batch_that_would_pass_the_limit_registers_nothing() -> None:
+    desk = Desk(delay=DelayOptions(schedules_max=3))
+    topic = desk.topic()
+    headers = [("AMQ_SCHEDULED_PERIOD", b"1000"), ("AMQ_SCHEDULED_REPEAT", b"1")]
+    period = b"AMQ_SCHEDULED_PERIOD\x011000\x02AMQ_SCHEDULED_REPEAT\x011\x02"
+    for count, fits in ((4, False), (2, True), (2, False), (1, True)):
+        before = len(desk.schedules)
+        sent = batch([b"x"] * count, headers=headers)
+        if fits:
+            desk.publisher.kafka(topic, 0, sent, NOW)
+            continue
+        with pytest.raises(TooManySchedules, match=r"delay\.schedules_max is 3"):
+            desk.publisher.kafka(topic, 0, sent, NOW)
+        with pytest.raises(TooManySchedules, match=r"delay\.schedules_max is 3"):
+            desk.publisher.rocketmq(topic, 0, [message(properties=period) for _ in range(count)], NOW)
+        assert len(desk.schedules) == before
 
 
 # -- Power cuts
