@@ -7,6 +7,7 @@ it; 70 a bug of ours. Imports stand inside the commands, so that `serve` loads n
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -191,15 +192,33 @@ def topic_create(
     http: HttpAddress = HTTP_ADDRESS,
 ) -> None:
     """Create a topic."""
-    pairs = [text.partition("=") for text in configs or ()]
-    for key, equals, _ in pairs:
-        if not equals:
-            raise BadOption(f"--config {key}: expected KEY=VALUE")
-    body: dict[str, Any] = {"name": name, "configs": {key: value for key, _, value in pairs}}
+    body: dict[str, Any] = {"name": name, "configs": dict(_pairs(configs or ()))}
     if queues is not None:
         body["queues"] = queues
     made = _api(http).post("/api/topics", body)
     typer.echo(f"created {made['name']} with {len(made['queues'])} queues")
+
+
+def _pairs(configs: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = [text.partition("=") for text in configs]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise BadOption(f"--config {key}: expected KEY=VALUE")
+    return [(key, value) for key, _, value in pairs]
+
+
+@topic_app.command("configure")
+def topic_configure(
+    name: str,
+    configs: Annotated[
+        list[str], typer.Option("--config", metavar="KEY=VALUE", help="a topic config; without a value: its default")
+    ],
+    http: HttpAddress = HTTP_ADDRESS,
+) -> None:
+    """Change configs of a topic; those that are not named stay."""
+    changes = {key: value or None for key, value in _pairs(configs)}
+    found = _api(http).patch("/api/topics", name, body={"configs": changes})
+    typer.echo(f"{found['name']}: " + (" ".join(f"{key}={value}" for key, value in found["configs"].items()) or "-"))
 
 
 @topic_app.command("delete")

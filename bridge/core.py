@@ -19,6 +19,7 @@ from bridge.kafka.group_coordinator import GroupCoordinator
 from bridge.kafka.groups import Waiter
 from bridge.kafka.metadata import MetadataCache
 from bridge.ledger import Ledger
+from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
 from bridge.positions import Positions
 from bridge.producers import Producers
@@ -30,6 +31,7 @@ from bridge.records import ClusterNamed
 from bridge.rocketmq.assignment import RequestModes
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
+from bridge.rocketmq.expired import Expired
 from bridge.rocketmq.flow import Flow
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.key_values import KeyValues
@@ -67,6 +69,7 @@ class Core:
         )
         self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
         self.producers = Producers(self.ledger, options.kafka)
+        self.lifetimes = Lifetimes(self.ledger, options.delay)
         self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
         self.isolation = self.transactions.isolation
@@ -84,6 +87,7 @@ class Core:
         self.rocketmq_resets = Resets()
         self.rocketmq_modes = RequestModes(self.ledger)
         self.rocketmq_popped = Popped(self.ledger)
+        self.rocketmq_expired = Expired(self.ledger, self.positions)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()
         self.rocketmq_flow = Flow(options.rocketmq)
@@ -111,6 +115,7 @@ class Core:
             self.delays,
             self.schedules,
             self.halves,
+            self.lifetimes,
             self.metrics,
             self.options,
         )

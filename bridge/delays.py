@@ -486,14 +486,16 @@ class Delays:
     def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Append these messages to their queues, in order, as one unit with what says so."""
         frames_at = {stored.position: stored.frame for stored in found}
-        runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms)]
+        runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
         records = [TimersDelivered(topic, self._timers.ids_of(timers)) for topic, timers in turns]
         try:
             self._ledger.commit(records, now_ms, runs)
         except EntryTooLarge:
             self._deliver_parts(turns, found, now_ms)
             return
-        self._metrics.timers["delivered"] += sum([len(timers) for _, timers in turns])
+        delivered = sum([len(run.frames) for run in runs])
+        self._metrics.timers["delivered"] += delivered
+        self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
     def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Deliver less at once, for together they do not fit into a segment."""

@@ -4,7 +4,8 @@
     GET  /healthz               200 while the loop turns     POST   /api/topics          {"name", "queues"?, "configs"?}
     GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
-    GET  /api/segments          the files of the log         GET    /api/topics/{name}/sums   counts, checksums
+    GET  /api/segments          the files of the log         PATCH  /api/topics/{name}   {"configs"}; null: the default
+                                                             GET    /api/topics/{name}/sums   counts, checksums
                                                              GET    /api/groups, /api/groups/{name}
     /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
     GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from aiohttp import web
 
-from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views
+from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views, topic_configs
 from bridge.awaited import awaited
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
@@ -62,6 +63,12 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     queues: int | None = None
     configs: dict[str, str] = {}
+
+
+class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of PATCH /api/topics/{name}; what is not named stays."""
+
+    configs: dict[str, str | None]
 
 
 class HttpPort:
@@ -127,6 +134,7 @@ class HttpPort:
                 web.get("/api/topics", self._topics),
                 web.post("/api/topics", self._create_topic),
                 web.get("/api/topics/{name}", self._topic),
+                web.patch("/api/topics/{name}", self._configure_topic),
                 web.delete("/api/topics/{name}", self._delete_topic),
                 web.get("/api/topics/{name}/sums", self._sums),
                 web.post("/api/leases", self._lease),
@@ -184,6 +192,13 @@ class HttpPort:
         topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
         await self._kept(promise)
         return _json(http_views.topic(topic), status=201)
+
+    async def _configure_topic(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        changes = _parsed(await self._read(request), NewConfigs).configs
+        configs = topic_configs.changed(topic.configs, changes)
+        await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
+        return _json(http_views.topic(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)

@@ -36,6 +36,9 @@ class Api:
         """Ask for something to be done that needs no more words than its name."""
         return self._call("POST", path)
 
+    def patch(self, *path: str, body: Any) -> Any:
+        return self._call("PATCH", path, json.dumps(body))
+
     def delete(self, *path: str) -> Any:
         return self._call("DELETE", path)
 

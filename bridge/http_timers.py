@@ -283,7 +283,10 @@ class TimerApi:
         builder = BatchBuilder()  # The same bytes whoever asks: each run stamps its own time.
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), forms.KAFKA, bytes(builder.finish(0, 0)))
-        outcome, promise = broker.schedules.register(wanted.name, _schedule(wanted), message, self._now_ms())
+        now_ms = self._now_ms()
+        expires = broker.lifetimes.of_headers(record.headers, now_ms) is not None
+        records = broker.lifetimes.records(message.key) if expires else []
+        outcome, promise = broker.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
         standing = broker.schedules.get(wanted.name)
         assert standing is not None, "it was registered"
         view = self._schedule_view(standing)  # While we wait, somebody else may remove it.

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from bridge.topics import QUEUE_ID_BITS
 from bridge.wishes import Wish
 from delay.names import name_hash
+from protocol import convert
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
@@ -166,6 +167,12 @@ def parked_record(record: Record, due_ms: int, now_ms: int) -> bytearray:
     builder = BatchBuilder()
     builder.append(0, due_ms, key, value, kept)
     return builder.finish(0, 0)
+
+
+def properties_of_batch(batch: Buffer) -> bytes:
+    """Give the properties by which a RocketMQ client knows a parked record."""
+    (record,) = record_batch.records(batch, len(batch))
+    return convert.properties_of(record)
 
 
 def delivered_batch(batch: Buffer, due_ms: int) -> Buffer:

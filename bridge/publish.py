@@ -1,12 +1,14 @@
 """The one door into a queue: every message of either protocol that becomes visible comes through here.
 
     check     one sound batch or message, within the limits of its topic and family
-    wishes    a delayed message is parked (`bridge/delays.py`); RocketMQ's half messages do not come this way
+    wishes    a delayed message is parked (`bridge/delays.py`); RocketMQ's half messages do not come this way;
+              a queue that gets a message with an expiry is marked as one that may (`bridge/lifetimes.py`)
     repeats   an idempotent producer's batch that lies in the log already: answered with its place, appended nowhere
     txn       a batch of a Kafka transaction: its producer must be the newest, and its transaction have the queue
     append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
 
-What asks for a delay: `bridge/wishes.py`; for a half message of Kafka's: `bridge/half_records.py`. A Kafka batch is
+What asks for a delay: `bridge/wishes.py`; for an expiry: `bridge/lifetimes.py`; for a half message of Kafka's:
+`bridge/half_records.py`. A Kafka batch is
 opened only if the names of these headers occur in it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those
 who do not have it (a compressed batch is inflated for it; the topic config `delay.headers` turns the search off). All
 of a batch with delayed records or half messages is one unit: an entry for each of these, the rest as a new batch
@@ -14,13 +16,15 @@ without producer id, and what the producer's window needs.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Final, NamedTuple, Protocol
 
-from bridge import forms, half_records, parked, wishes
+from bridge import forms, half_records, lifetimes, parked, wishes
 from bridge.config import Options
 from bridge.delays import Delays, TimerId
 from bridge.half_messages import Halves
 from bridge.half_records import HalfWish
+from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
 from bridge.producers import Producers
 from bridge.records import DelayedBatch, ScheduleRegistered
@@ -59,11 +63,14 @@ _TIMER_PREFIX: Final = b"TIMER_DEL"
 _TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
 _HALF_ID: Final = half_records.ID.encode()
 _HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")
+_EXPIRY_PREFIX: Final = lifetimes.PREFIX.encode()
+_EXPIRY_UNDERSCORE_AT: Final = _EXPIRY_PREFIX.index(b"_")  # Invariant: not before the others'.
 _AMQ_PREFIX: Final = b"AMQ_SCHEDULED_"
 _AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
+_WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX, _EXPIRY_PREFIX)
 _BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
-_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", _AMQ_PREFIX.decode())
+_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", _AMQ_PREFIX.decode(), lifetimes.PREFIX)
 
 
 class NotSupported(Exception):
@@ -88,6 +95,7 @@ class _Parted(NamedTuple):
     now: list[Record]
     later: list[tuple[Wish, Record]]
     half: list[tuple[HalfWish, Record]]
+    expire: bool  # some of them do
 
 
 class Published(NamedTuple):
@@ -109,13 +117,14 @@ class Publisher:
         delays: Delays,
         schedules: Schedules,
         halves: Halves,
+        lifetimes: Lifetimes,
         metrics: Metrics,
         options: Options,
     ) -> None:
         self.store_host = NO_HOST
         self._schedules = schedules
         self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
-        self._transactions, self._halves = transactions, halves
+        self._transactions, self._halves, self._lifetimes = transactions, halves, lifetimes
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
@@ -160,13 +169,17 @@ class Publisher:
                 promise = Promise(repeated.position + 1, queue.durable)
                 return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
             self._transactions.admit(queue.key, header, transactional_id, adds_itself=adds_itself)
-        if parted is not None:
+        if parted is not None and (parted.later or parted.half):
             return self._park_batch(topic, queue_id, header, parted, now_ms)
         count = header.record_count
         stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
         frame = Frame(queue, forms.KAFKA, batch, count, timestamp_ms, 0, stamp)
-        (slot,), promise = self._log.append([frame], now_ms)
+        if parted is None:
+            (slot,), promise = self._log.append([frame], now_ms)
+        else:
+            (slot, *_), promise = self._delays.park([frame], now_ms, self._lifetimes.records(queue.key))
+            promise = Promise(promise.end, queue.durable)
         if header.producer_id >= 0:
             self._producers.remember_header(queue.key, slot, header)
             if header.is_transactional:
@@ -176,7 +189,7 @@ class Publisher:
         return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)
 
     def _look_inside(self, topic: Topic, batch: Buffer, header: BatchHeader, now_ms: int) -> _Parted | None:
-        """Open the batch where that may matter; None if nothing of it is delayed.
+        """Open the batch where that may matter; None if nothing of it is delayed or expires.
 
         Raises for a record that its topic does not take.
         """
@@ -184,8 +197,9 @@ class Publisher:
         if not settings.compact and not self._mentions_wish(batch, header):
             return None
         self.opened_bytes += header.record_count * RECORD_COST_BYTES
-        parted = _Parted([], [], [])
-        wish_of = self._delays.wishes.of_headers
+        now, later, halves = list[Record](), list[tuple[Wish, Record]](), list[tuple[HalfWish, Record]]()
+        expire = False
+        wish_of, expiry_of = self._delays.wishes.of_headers, self._lifetimes.of_headers
         try:
             for record in record_batch.records(batch, self._inflate_bytes_max):
                 if settings.compact and record.key is None:
@@ -193,26 +207,27 @@ class Publisher:
                 wish = half = None
                 if record.headers and settings.delay_headers:
                     wish, half = wish_of(record.headers, now_ms), half_records.wish_of(record.headers)
+                    expire = expiry_of(record.headers, now_ms) is not None or expire
                 if half is not None:
-                    parted.half.append((half, record))
+                    halves.append((half, record))
                 elif wish is not None:
-                    parted.later.append((wish, record))
+                    later.append((wish, record))
                 else:
-                    parted.now.append(record)
+                    now.append(record)
         except InvalidBatch:
             raise
         except ProtocolError as error:
             raise InvalidBatch(Reason.INVALID, str(error)) from error
-        parked_count = len(parted.later) + len(parted.half)
+        parked_count = len(later) + len(halves)
         if parked_count > DELAYED_RECORDS_MAX:
             raise InvalidBatch(
                 Reason.TOO_LARGE,
                 f"batch of {parked_count} delayed records and half messages; {DELAYED_RECORDS_MAX} are allowed",
             )
-        if parted.half and header.is_transactional:
+        if halves and header.is_transactional:
             raise NotSupported("a record of a transaction is no half message")
         self.opened_bytes += parked_count * _DELAYED_COST_BYTES
-        return parted if parked_count else None
+        return _Parted(now, later, halves, expire) if parked_count or expire else None
 
     def _mentions_wish(self, batch: Buffer, header: BatchHeader) -> bool:
         if not header.codec:
@@ -241,6 +256,8 @@ class Publisher:
         half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
         later, replaced = self._without_replaced(topic, parted.later)
         records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
+        if parted.expire:
+            records += self._lifetimes.records(queue.key)
         parked_frames = [
             frame
             for wish, record in later
@@ -267,16 +284,23 @@ class Publisher:
     ) -> list[Frame]:
         """Give what a single record becomes in its queue, or parked until it is due; a delay counts from `sent_ms`.
 
-        What belongs into the same unit is added to `records`.
+        Nothing, if it has expired and its topic drops such ones. What belongs into the same unit is added to `records`.
         """
-        wish = None
+        wish = expires_ms = None
         if topic.settings.delay_headers:
             wish = self._delays.wishes.of_headers(record.headers, sent_ms)
+            expires_ms = self._lifetimes.of_headers(record.headers, sent_ms)
+        if expires_ms is not None:
+            records += self._lifetimes.records(topic.queues[queue_id].key)
+            if wish is None or wish.schedule is None:
+                record = record._replace(headers=lifetimes.fixed_headers(record.headers, expires_ms))
         if wish is not None and (wish.schedule is not None or wish.due_ms > now_ms):
             _, replaced = self._without_replaced(topic, [(wish, record)])
             if replaced:
                 records.append(self._delays.cancels(replaced, now_ms))
             return self._parked_record(topic, queue_id, record, wish, now_ms, records)
+        if expires_ms is not None and expires_ms <= now_ms and topic.settings.drops_expired:
+            return []
         builder = BatchBuilder()
         builder.append(0, record.timestamp_ms, record.key, record.value, record.headers)
         return [self._kafka_frame(topic, queue_id, builder.finish(0, 0), 1, record.timestamp_ms, now_ms)]
@@ -304,6 +328,9 @@ class Publisher:
         if wish.schedule is not None:
             records.append(self._scheduled_record(key, wish.schedule, wish.due_ms, record, now_ms))
             return []
+        expires_ms = self._lifetimes.of_headers(record.headers, now_ms)
+        if expires_ms is not None:
+            record = record._replace(headers=lifetimes.fixed_headers(record.headers, expires_ms))
         body = parked.parked_record(record, wish.due_ms, now_ms)
         if held_by is None:
             extra = parked.extra(key, wish.due_ms, record.key or b"")
@@ -392,8 +419,9 @@ class Publisher:
     ) -> list[Frame]:
         """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does.
 
-        What belongs into the same unit is added to `records`: timers that are replaced, schedules. A delay counts from
-        `sent_ms`, if the message was sent earlier than now.
+        What belongs into the same unit is added to `records`: timers that are replaced, schedules, that its queue has
+        messages that expire. Of what was sent earlier than now, at `sent_ms`, a delay and an expiry count from then;
+        nothing is given for one that has expired meanwhile if its topic drops such ones.
         """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
@@ -401,13 +429,24 @@ class Publisher:
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
         size = 0
+        expire = False
         for message in messages:
             raw = message.properties
             text = raw.decode("latin-1")  # Byte for byte: to search in text takes a sixth of what it takes in bytes.
             found = self._check_message(message, text)
             wish = None
             if found is not None:
-                wish = self._delays.wishes.of_properties(found, now_ms if sent_ms is None else sent_ms)
+                from_ms = now_ms if sent_ms is None else sent_ms
+                wish = self._delays.wishes.of_properties(found, from_ms)
+                expires_ms = self._lifetimes.of_properties(found, from_ms)
+                if expires_ms is not None:
+                    expire = True
+                    if wish is None or wish.schedule is None:
+                        found = _fix_expiry(message, expires_ms)
+                        raw = message.properties
+                    is_over = sent_ms is not None and expires_ms <= now_ms and topic.settings.drops_expired
+                    if is_over and (wish is None or wish.due_ms <= now_ms):
+                        continue
             if wish is not None and found is not None and (wish.schedule is not None or wish.due_ms > now_ms):
                 frames.append(self._parked_message(topic, queue_id, message, wish, found, records, now_ms))
                 size += len(message.body)
@@ -419,6 +458,8 @@ class Publisher:
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
             frames.append(Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, _stamp_rocketmq))
             size += body_size
+        if expire:
+            records += self._lifetimes.records(queue.key)
         if len(records) > 1:
             self._schedules.check_room(records)
         self._metrics.records_in["rocketmq"] += len(frames)
@@ -432,6 +473,7 @@ class Publisher:
         found = self._check_message(message, message.properties.decode("latin-1"))
         if found is not None:
             self._delays.wishes.of_properties(found, now_ms)
+            self._lifetimes.of_properties(found, now_ms)
 
     def _parked_message(
         self,
@@ -498,11 +540,15 @@ class Publisher:
         check_record(topic, record)
         queue = topic.queues[queue_id]
         replaced = self._delays.named(topic, record.key) if replaces and record.key else []
+        records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
+        expires_ms = self._lifetimes.of_headers(record.headers, now_ms)
+        if expires_ms is not None:
+            record = record._replace(headers=lifetimes.fixed_headers(record.headers, expires_ms))
+            records += self._lifetimes.records(queue.key)
         body = parked.parked_record(record, wish.due_ms, now_ms)
         extra = parked.extra(queue.key, wish.due_ms, record.key or b"")
         stamp = self._kafka_stamp(0, log_append_time=False)
         frame = Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, stamp, extra)
-        records = [self._delays.cancels(replaced, now_ms)] if replaced else []
         slots, promise = self._delays.park([frame], now_ms, records)
         self._metrics.records_in["kafka"] += 1
         self._metrics.bytes_in["kafka"] += len(body)
@@ -513,8 +559,14 @@ class Publisher:
     def deliveries(
         self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
     ) -> FrameRun:
-        """Make parked entries of one form, with the times at which they are due, frames of their queue."""
+        """Make parked entries of one form, with the times at which they are due, frames of their queue.
+
+        Without those that have expired, if their topic drops such ones.
+        """
         queue = topic.queues[queue_id]
+        if topic.settings.drops_expired and queue.key in self._lifetimes:
+            alive = [_lives_on(form, frame, now_ms) for frame in frames]
+            frames, dues_ms = [*compress(frames, alive)], [*compress(dues_ms, alive)]
         if form == forms.KAFKA:
             batches = list(map(parked.delivered_batch, frames, dues_ms))
             log_append_time = topic.settings.log_append_time
@@ -534,6 +586,22 @@ def _tag_code(raw: bytes) -> int:
     return tags.hash_code(tag) if tag else tags.NO_TAG
 
 
+def _fix_expiry(message: Message, expires_ms: int) -> dict[str, str]:
+    """Have a message say for good when it expires; gives its properties, parsed."""
+    message.properties = lifetimes.fixed_properties(message.properties, expires_ms)
+    if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX:
+        raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with {lifetimes.EXPIRE_AT}")
+    return properties.parse(message.properties)
+
+
+def _lives_on(form: int, parked_frame: Buffer, now_ms: int) -> bool:
+    """Whether a message that is about to be delivered has not expired."""
+    is_kafka = form == forms.KAFKA
+    raw = parked.properties_of_batch(parked_frame) if is_kafka else rocketmq_message.properties_of(parked_frame)
+    expires_ms = lifetimes.own_expiry_of(raw, now_ms)
+    return expires_ms is None or expires_ms > now_ms
+
+
 def check_record(topic: Topic, record: Record) -> None:
     """Raise ProduceRefused or InvalidBatch for a record that its topic does not take."""
     if not topic.may_produce:
@@ -548,7 +616,7 @@ def check_record(topic: Topic, record: Record) -> None:
 
 
 def _has_wish_name(data: bytes) -> bool:
-    """Tell whether a prefix of the names that ask for a delay occurs, or the name of a half message's id.
+    """Tell whether a prefix of the names that ask for a delay or an expiry occurs, or the name of a half message's id.
 
     A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
     while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
@@ -562,11 +630,12 @@ def _has_wish_name(data: bytes) -> bool:
             data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT))
             or data.startswith(_HALF_ID, max(0, at - _HALF_UNDERSCORE_AT))
             or data.startswith(_AMQ_PREFIX, at - _AMQ_UNDERSCORE_AT)
+            or data.startswith(_EXPIRY_PREFIX, max(0, at - _EXPIRY_UNDERSCORE_AT))
         ):
             return True
         at = data.find(b"_", at + 1)
-    left = max(0, at - _TIMER_UNDERSCORE_AT)
-    return at >= 0 and any(data.rfind(name, left) >= 0 for name in (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX))
+    left = max(0, at - _EXPIRY_UNDERSCORE_AT)
+    return at >= 0 and any(data.rfind(name, left) >= 0 for name in _WISH_NAMES)
 
 
 def _refuse_unknown(found: Mapping[str, str]) -> None:

@@ -322,6 +322,23 @@ class ScheduleStepped(_Record, frozen=True, tag=49):
     is_removed: bool = False
 
 
+# -- Messages that expire
+
+
+class QueuesExpire(_Record, frozen=True, tag=64):
+    """From now on messages of these queues may have an expiry of their own."""
+
+    keys: Sequence[int]
+
+
+class MessagesExpired(_Record, frozen=True, tag=65):
+    """A RocketMQ group has behind it what expired at these offsets: its dead letters are in the same unit."""
+
+    group: str  # by its Kafka spelling
+    key: int
+    ranges: Sequence[tuple[int, int]]  # from, up to and without
+
+
 # -- RocketMQ's POP consumers
 
 
@@ -395,6 +412,8 @@ Record = (
     | GroupConfigured
     | ProducerIdsReserved
     | ProducerWindows
+    | QueuesExpire
+    | MessagesExpired
     | PopTaken
     | PopSettled
     | PopDelayed

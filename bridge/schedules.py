@@ -208,7 +208,8 @@ class Schedules:
         if step.run is not None and standing.schedule.burst is not None:
             records += self._burst(standing, standing.schedule.burst, step.run, now_ms)
         elif step.run is not None:
-            frames = [self._frame(topic, standing.message, step.run.due_ms, now_ms)]
+            run = self._frame(topic, standing.message, step.run.due_ms, now_ms)
+            frames = [run] if run.frames else []
         self._ledger.commit(records, now_ms, frames)
         self._metrics.timers["recurred"] += len(frames)
 

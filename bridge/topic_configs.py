@@ -1,7 +1,8 @@
 """The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
 
-The names are Kafka's, and three of our own: `flush.mode` (when a write counts as kept), `retention.records`, and
-`delay.headers` (whether Kafka batches are searched for delay headers). Values are text, as on Kafka's wire. A value
+The names are Kafka's, and five of our own: `flush.mode` (when a write counts as kept), `retention.records`,
+`delay.headers` (whether Kafka batches are searched for delay headers), `message.ttl.ms` and `message.expired` (how long
+messages live, and what becomes of them then). Values are text, as on Kafka's wire. A value
 comes from the topic (an override), else from the broker's own settings, else from this table.
 `cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
 """
@@ -15,6 +16,7 @@ from bridge.config import Options
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+TTL_MS_MAX = 3650 * 86_400_000  # ten years
 VALUE_CHARACTERS_MAX = 4096  # Of one config: it is kept, and older versions of DescribeConfigs spell 32 KiB.
 
 
@@ -39,6 +41,7 @@ class TopicConfig(NamedTuple):
     default: str
     check: Callable[[str], bool]
     doc: str
+    allowed: str = ""  # said to whom a value is refused
 
 
 def _integer(low: int, high: int) -> Callable[[str], bool]:
@@ -64,6 +67,10 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 def _some_of(*values: str) -> Callable[[str], bool]:
     return lambda value: {part.strip() for part in value.split(",")} <= {"", *values}
+
+
+def _life(value: str) -> bool:
+    return value == "-1" or _integer(1, TTL_MS_MAX)(value)
 
 
 def _any_text(value: str) -> bool:
@@ -94,7 +101,13 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
          "delete: by the retention limits. compact: accepted; all records are kept."),
     _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
     _row("delay.headers", _B, "true", _BOOL,
-         "Whether Kafka records are searched for headers that ask for a delay, or for a half message."),
+         "Whether Kafka records are searched for headers that ask for a delay, an expiry, or for a half message."),
+    TopicConfig("message.ttl.ms", _L, "-1", _life,
+                "How long RocketMQ groups are given a message after its append; -1: for good.",
+                f"allowed are 1 to {TTL_MS_MAX}, and -1"),
+    TopicConfig("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
+                "What a message becomes that has expired when a RocketMQ group would get it.",
+                "allowed are dead-letter and drop"),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
     # Shown because applications, Connect and Streams among them, set or read them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
@@ -135,6 +148,8 @@ class TopicSettings:
     delete: bool
     durable: bool
     delay_headers: bool
+    ttl_ms: int  # -1: no limit
+    drops_expired: bool
 
 
 def broker_defaults(options: Options) -> Mapping[str, str]:
@@ -156,7 +171,19 @@ def check(configs: Mapping[str, str]) -> None:
             raise InvalidConfig(f"unknown topic config {name}")
         if len(value) > VALUE_CHARACTERS_MAX or not row.check(value):
             shown = value[:VALUE_CHARACTERS_MAX]
-            raise InvalidConfig(f"invalid value {shown!r} for topic config {name} ({row.type.name.lower()})")
+            allowed = f"; {row.allowed}" if row.allowed else ""
+            raise InvalidConfig(f"invalid value {shown!r} for topic config {name} ({row.type.name.lower()}){allowed}")
+
+
+def changed(overrides: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Give a topic's overrides with these set, and those that are None taken away; raises `InvalidConfig`."""
+    check(
+        {
+            name: TABLE[name].default if value is None and name in TABLE else value or ""
+            for name, value in changes.items()
+        }
+    )
+    return {name: value for name, value in {**overrides, **changes}.items() if value is not None}
 
 
 def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> str:
@@ -182,4 +209,6 @@ def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSe
         delete="compact" not in policies or "delete" in policies,
         durable=value("flush.mode") == "sync",
         delay_headers=value("delay.headers") == "true",
+        ttl_ms=int(value("message.ttl.ms")),
+        drops_expired=value("message.expired") == "drop",
     )

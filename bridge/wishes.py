@@ -63,13 +63,13 @@ class Wishes:
 
     def of_properties(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
         """Read RocketMQ's properties; None: deliver now. Raises DelayRefused."""
-        level = _integer(properties.DELAY, found.get(properties.DELAY, "0").strip())
+        level = integer(properties.DELAY, found.get(properties.DELAY, "0").strip())
         if level > 0:
             level = min(level, len(self._levels_ms))
             return Wish(now_ms + self._levels_ms[level - 1], level)
         for name in TIMER_NAMES:
             if name in found:
-                return self._wish(name, _integer(name, found[name]), now_ms)
+                return self._wish(name, integer(name, found[name]), now_ms)
         return self._recurring(found, now_ms)
 
     def of_headers(self, headers: Sequence[Header], now_ms: int) -> Wish | None:
@@ -77,7 +77,7 @@ class Wishes:
         found = {name: value for name, value in headers if name in _SCALES}
         for name in TIMER_NAMES:
             if name in found:
-                return self._wish(name, _integer_of_header(name, found[name]), now_ms)
+                return self._wish(name, integer_of_header(name, found[name]), now_ms)
         if any(name in AMQ_NAMES for name, _ in headers):
             return self._recurring({name: _text(value) for name, value in headers if name in AMQ_NAMES}, now_ms)
         return None
@@ -124,13 +124,15 @@ def replaces_header(headers: Sequence[Header]) -> bool:
     return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
 
 
-def _integer(name: str, text: str) -> int:
+def integer(name: str, text: str) -> int:
+    """Read a number of RocketMQ's properties; raises DelayRefused."""
     if not _INTEGER.fullmatch(text):
         raise DelayRefused(f"{name} is no integer: {text[:40]!r}")
     return int(text)
 
 
-def _integer_of_header(name: str, value: bytes | None) -> int:
+def integer_of_header(name: str, value: bytes | None) -> int:
+    """Read a number of a Kafka header; raises DelayRefused."""
     if value and value.isdigit() and len(value) <= _DIGITS_MAX:
         return int(value)
     if value is not None and len(value) == _BYTES_OF_INTEGER:

@@ -236,7 +236,7 @@ def _unescaped_headers(pairs: dict[bytes, bytes]) -> bytes:
     for name, value in pairs.items():
         if not value:
             continue
-        original = _unescaped(name, value)
+        original = unescaped_header(name, value)
         if original is not None:
             text, content = original
             encoded = text.encode()
@@ -249,7 +249,7 @@ def _unescaped_headers(pairs: dict[bytes, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _unescaped(name: bytes, value: bytes) -> Header | None:
+def unescaped_header(name: bytes, value: bytes) -> Header | None:
     """Give the header that was escaped so; None if this is none."""
     if not name.startswith(KAFKA_HEADER.encode()):
         return None

@@ -11,7 +11,7 @@ Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerPro
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
@@ -20,6 +20,7 @@ from bridge.records import GroupDeleted
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.members import Client
+from bridge.topic_configs import changed as changed_configs
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from protocol.errors import ProtocolError
 from protocol.names import group_of_rocketmq
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
 PROPERTIES_BYTES_MAX: Final = 64 << 10
 
+ATTRIBUTES: Final = ("message.ttl.ms", "message.expired")  # Topic configs that tools set as attributes.
+
 _NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
 _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
 
@@ -72,13 +75,14 @@ log = logging.getLogger("bridge")
 
 
 def update_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """Create a topic, or let one have more queues and other permissions. Attributes and filter types mean nothing here.
+    """Create a topic, or let one have more queues, other permissions, other ATTRIBUTES; filter types mean nothing here.
 
     A queue is read and written or not there at all, so the greater of the two numbers counts.
     """
     request = CreateTopicRequest.parse(command.ext)
     queue_count = max(request.read_queue_nums, request.write_queue_nums)
-    return answer(command, promise=_update(broker, request.topic, queue_count, request.perm))
+    attributes = _attributes(part.partition("=") for part in (request.attributes or "").split(","))
+    return answer(command, promise=_update(broker, request.topic, queue_count, request.perm, attributes))
 
 
 def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -86,11 +90,18 @@ def update_topics(broker: "Broker", connection: "RocketMQConnection", command: R
     promise = broker.ledger.barrier()
     for config in read_body(command, TopicConfigList).topic_config_list:
         queue_count = max(config.read_queue_nums, config.write_queue_nums)
-        promise = _update(broker, config.topic_name, queue_count, config.perm)
+        attributes = _attributes((name, "=", value) for name, value in config.attributes.items())
+        promise = _update(broker, config.topic_name, queue_count, config.perm, attributes)
     return answer(command, promise=promise)
 
 
-def _update(broker: "Broker", name: str, queue_count: int, perm: int) -> Promise:
+def _attributes(signed: Iterable[tuple[str, str, str]]) -> dict[str, str | None]:
+    """Read `+name=value` and `-name`; those of other names are RocketMQ's own, and mean nothing here."""
+    named = ((name[:1], name[1:].strip(), value.strip()) for name, _, value in signed)
+    return {name: None if sign == "-" else value for sign, name, value in named if name in ATTRIBUTES}
+
+
+def _update(broker: "Broker", name: str, queue_count: int, perm: int, attributes: Mapping[str, str | None]) -> Promise:
     topics, now_ms = broker.topics, broker.clock.now_ms()
     check_topic(name)
     topic = topics.by_rocketmq_name(name)
@@ -99,12 +110,15 @@ def _update(broker: "Broker", name: str, queue_count: int, perm: int) -> Promise
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
     perm &= _PERMS
     if topic is None:
-        return topics.create(name, queue_count, {}, now_ms, perm=perm)[1]
+        return topics.create(name, queue_count, changed_configs({}, attributes), now_ms, perm=perm)[1]
+    changed = changed_configs(topic.configs, attributes)
     promise = broker.ledger.barrier()
     if queue_count != topic.queue_count:
         promise = topics.add_queues(topic, queue_count, now_ms)
     if perm != topic.perm:
         promise = topics.permit(topic, perm, now_ms)
+    if changed != topic.configs:
+        promise = topics.configure(topic, changed, now_ms)
     return promise
 
 
@@ -150,7 +164,14 @@ def _topic(broker: "Broker", name: str) -> Topic:
 
 def config_of(topic: Topic) -> TopicConfig:
     count = topic.queue_count
-    return TopicConfig(topic_name=topic.rocketmq_name, read_queue_nums=count, write_queue_nums=count, perm=topic.perm)
+    attributes = {name: value for name, value in topic.configs.items() if name in ATTRIBUTES}
+    return TopicConfig(
+        topic_name=topic.rocketmq_name,
+        read_queue_nums=count,
+        write_queue_nums=count,
+        perm=topic.perm,
+        attributes=attributes,
+    )
 
 
 def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueue:

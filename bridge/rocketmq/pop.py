@@ -7,7 +7,8 @@
 
 What is popped is invisible to others until it is acked or its time is up (`popped.py`, `revive.py`). The group's
 position moves with the pop, or, in order, when all is acked. One pop takes from several queues and is one unit of the
-log; it asks the disk for one queue at most, and only if memory gave nothing. A receipt that is no longer good is
+log; it asks the disk for one queue at most, and only if memory gave nothing. What has expired is left out, and becomes
+dead letters in the same unit (`expired.py`). A receipt that is no longer good is
 answered NO_MESSAGE: the message has been given back, or was acked before. Source: PopMessageProcessor.java,
 AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 """
@@ -25,6 +26,7 @@ from bridge.reading import Later, Records
 from bridge.records import CommittedPosition, PopDelayed, Record
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.popped import Checkpoint, Name, settled, taken
 from bridge.topics import Topic, TopicError
 from protocol.names import group_of_rocketmq
@@ -51,7 +53,7 @@ from protocol.rocketmq.receipt import (
     retry_topic_of,
 )
 from protocol.rocketmq.remoting import RemotingCommand
-from store.entry import Buffer, Promise
+from store.entry import Buffer, Frame, Promise
 from store.errors import OffsetOutOfRange, StoreError
 from store.queue import Queue
 
@@ -269,8 +271,12 @@ class _Pop:
         broker, request, now_ms = self._broker, self._request, self._broker.clock.now_ms()
         due_ms = now_ms + request.invisible_time
         records: list[Record] = []
-        positions = self._passed
-        self._passed = []
+        frames: list[Frame] = []
+        positions, self._passed = self._passed, []
+        refusals: list[Exception] = []
+        taken_of = [each for read in taken_of for each in self._alive(read, records, frames, positions, refusals)]
+        if refusals and not (taken_of or records or positions):
+            raise refusals[0]
         for each in taken_of:
             name = Name(self._group, each.source.queue.key, each.offsets[0], now_ms)
             before = each.before
@@ -286,10 +292,42 @@ class _Pop:
             broker.rocketmq_resets.clear(request.consumer_group, each.source.queue.key)
         if positions:
             records += broker.positions.records(self._group, positions, now_ms)
-        broker.ledger.commit(records, now_ms)
-        return self._found(taken_of, now_ms)
+        promise = broker.ledger.commit(records, now_ms, frames).promise
+        broker.metrics.dead_letters += len(frames)
+        if not taken_of:
+            return self._nothing(ResponseCode.POLLING_TIMEOUT, promise)  # The client pops again at once.
+        return self._found(taken_of, now_ms, promise if frames else None)
 
-    def _found(self, taken_of: list[_Taken], now_ms: int) -> Answer:
+    def _alive(
+        self,
+        read: _Taken,
+        records: list[Record],
+        frames: list[Frame],
+        positions: list[CommittedPosition],
+        refusals: list[Exception],
+    ) -> list[_Taken]:
+        """Leave out what has expired, perhaps all, and add to the unit what becomes of it.
+
+        A queue whose next message cannot become the dead letter that it must become gives nothing.
+        """
+        broker, group, (topic, queue, _) = self._broker, self._request.consumer_group, read.source
+        if not may_expire(broker, group, topic, queue):
+            return [read]
+        try:
+            sifted = sift(broker, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset))
+        except ANSWERABLE as error:
+            refusals.append(error)
+            return []
+        records += sifted.records
+        frames += sifted.frames
+        if sifted.found.buffers:
+            return [self._of(read.source, sifted.found, read.before)]
+        positions.append(CommittedPosition(queue.key, sifted.found.next_offset))
+        if read.before is not None:
+            records.append(settled(read.before.name, sorted(read.before.pending)))
+        return []
+
+    def _found(self, taken_of: list[_Taken], now_ms: int, promise: Promise | None) -> Answer:
         request = self._request
         revive_queue = ORDER_REVIVE_QUEUE if request.order else REVIVE_QUEUE
         starts, lists, counts = [], [], []
@@ -310,7 +348,7 @@ class _Pop:
             msg_offset_info=join_infos(lists),
             order_count_info=join_infos(counts) if request.order else None,
         ).to_ext()
-        return answer(self._command, ResponseCode.SUCCESS, "FOUND", ext, body)
+        return answer(self._command, ResponseCode.SUCCESS, "FOUND", ext, body, promise)
 
     def _renamed(self, popped: _Taken, now_ms: int, revive_queue: int) -> list[Buffer]:
         """Give retried messages the topic that their consumer knows, and their receipts: it cannot make these."""
@@ -412,8 +450,8 @@ class _Pop:
         if not self._command.is_oneway:
             connection.send(given)
 
-    def _nothing(self, code: ResponseCode) -> Answer:
-        return answer(self._command, code, code.name)
+    def _nothing(self, code: ResponseCode, promise: Promise | None = None) -> Answer:
+        return answer(self._command, code, code.name, promise=promise)
 
 
 def _retry_topic(broker: "Broker", request: PopRequest, topic: Topic) -> Topic | None:

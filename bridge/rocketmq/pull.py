@@ -4,6 +4,7 @@
     place      offset < min, or > max          PULL_OFFSET_MOVED, go on at min or max
                offset = max                    held if the client lets us, else PULL_NOT_FOUND
                between                         read: FOUND; all filtered: PULL_RETRY_IMMEDIATELY behind them
+    expired    left out of what was found (`expired.py`)
     held       woken by records                read on, until one is wanted
                time is up                      PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if something was passed over
 
@@ -22,6 +23,7 @@ from bridge.reading import Later, Records
 from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.expired import may_expire, without_expired
 from bridge.rocketmq.resets import TOLD_BY_PULL_VERSION
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
@@ -30,7 +32,7 @@ from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.filters import Filter, filter_of
 from protocol.rocketmq.headers import PullRequest
 from protocol.rocketmq.remoting import RemotingCommand
-from store.entry import Buffer
+from store.entry import Buffer, Promise
 from store.errors import OffsetOutOfRange, StoreError
 
 if TYPE_CHECKING:
@@ -229,8 +231,27 @@ class _Pull:
         if not found.buffers and found.next_offset == self._end():
             self._offset = found.next_offset
             return False
+        if found.buffers and self._may_expire():
+            self._broker.loop.call_soon(
+                self._look_again
+            )  # Dead letters are appended, and not while the log is written.
+            return True
         self._finish(self._found(found))
         return True
+
+    def _look_again(self) -> None:
+        if self._connection.closed:
+            return
+        try:
+            found = self._read()
+            if not isinstance(found, Later):
+                self._finish(self._found(found))
+                return
+        except ANSWERABLE as error:
+            self._finish(self._failed(error))
+            return
+        self._connection.unanswered -= 1  # `_defer` counts it again.
+        self._defer(found)
 
     def expire(self) -> None:
         self._finish(self._not_found())
@@ -240,7 +261,13 @@ class _Pull:
         read.start(self._on_cold_read)
 
     def _on_cold_read(self, found: Records | StoreError) -> None:
-        self._finish(self._failed(found) if isinstance(found, StoreError) else self._found(found))
+        try:
+            if isinstance(found, StoreError):
+                raise found
+            given = self._found(found)
+        except ANSWERABLE as error:
+            given = self._failed(error)
+        self._finish(given)
 
     def _finish(self, given: Answer) -> None:
         connection = self._connection
@@ -253,10 +280,17 @@ class _Pull:
     # -- Answers
 
     def _found(self, found: Records) -> Answer:
+        promise = None
+        if found.buffers and self._may_expire():
+            group = self._request.consumer_group
+            found, promise = without_expired(self._broker, group, self._topic, self._queue, self._offset, found)
         buffers, next_offset = found
         if not buffers:
-            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
-        return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers)
+            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
+        return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
+
+    def _may_expire(self) -> bool:
+        return may_expire(self._broker, self._request.consumer_group, self._topic, self._queue)
 
     def _not_found(self) -> Answer:
         """At the end; somewhere behind where the pull began, if it passed messages over while it was held."""
@@ -273,7 +307,14 @@ class _Pull:
     def _failed(self, error: Exception) -> Answer:
         return self._moved() if isinstance(error, OffsetOutOfRange) else self._connection.refusal(self._command, error)
 
-    def _answer(self, code: ResponseCode, remark: str, next_offset: int, body: Sequence[Buffer] = ()) -> Answer:
+    def _answer(
+        self,
+        code: ResponseCode,
+        remark: str,
+        next_offset: int,
+        body: Sequence[Buffer] = (),
+        promise: Promise | None = None,
+    ) -> Answer:
         queue = self._queue
         ext = {
             "nextBeginOffset": str(next_offset),
@@ -281,4 +322,4 @@ class _Pull:
             "maxOffset": str(self._end()),
             "suggestWhichBrokerId": "0",  # This one; any other number sends the client to look for a replica.
         }
-        return answer(self._command, code, remark, ext, body)
+        return answer(self._command, code, remark, ext, body, promise)

@@ -9,15 +9,17 @@ goes on where it was, and nothing is redriven twice (unless the group itself exp
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from bridge import lifetimes
 from bridge.awaited import awaited
 from bridge.failed import position_in
 from bridge.families import Family
 from bridge.reading import Later, Records
 from bridge.records import CommittedPosition, Record
-from bridge.rocketmq.retry import copy_of, group_config, retries_of
+from bridge.rocketmq.retry import EXPIRED_AT, REASON, copy_of, group_config, retries_of
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
 from protocol.rocketmq import message, properties
+from protocol.rocketmq.message import Message
 from protocol.rocketmq.names import dead_letter_topic
 from store.entry import Promise
 from store.queue import Queue
@@ -57,9 +59,7 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
         found = await _read(broker, dead, queue, offset, until)
         if position_in(broker, group, queue) != offset:
             continue  # Somebody else redrove them while the disk was read.
-        again = [copy_of(message.decode(record), {properties.DELAY: None}) for record in found.buffers]
-        for each in again:
-            each.reconsume_times = 0
+        again = [_alive(message.decode(record)) for record in found.buffers]
         now_ms = broker.clock.now_ms()
         position = CommittedPosition(queue.key, found.next_offset)
         records: list[Record] = []
@@ -68,6 +68,15 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
         count += len(frames)
         await asyncio.sleep(0)
     return count
+
+
+def _alive(dead: Message) -> Message:
+    """Give a dead letter as a message that has not failed, and does not expire."""
+    kept = lifetimes.without_expiry(properties.parse(dead.properties))
+    dead.properties = properties.encode(kept).encode()
+    again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None})
+    again.reconsume_times = 0
+    return again
 
 
 async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:

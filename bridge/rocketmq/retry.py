@@ -5,36 +5,44 @@
 
 Java's orderly consumers do not ask: when their own attempts are used up they send the message to %RETRY%group
 themselves, and because their group holds locks that means its dead letters. Other consumers do so when their 36 failed.
-Either topic is made when it is first needed. The number of attempts is the consumer's own, or else its group's
-`retryMaxTimes`. Source: AbstractSendMessageProcessor.java#consumerSendMsgBack, SendMessageProcessor.java.
+Either topic is made when it is first needed. What has expired when it is given back is a dead letter at once, or
+dropped (`expired.py`); what will expire keeps the date, that of its topic included. The number of attempts is the
+consumer's own, or else its group's `retryMaxTimes`. Source: AbstractSendMessageProcessor.java#consumerSendMsgBack,
+SendMessageProcessor.java.
 """
 
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bridge import lifetimes
 from bridge.answers import Answer
+from bridge.records import MessagesExpired, Record
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.view import answer_with_record
 from bridge.topics import Topic, UnknownTopic
 from bridge.wishes import TIMER_REPLACE
 from delay.recurring import AMQ_NAMES
+from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags, message, properties
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import SendBackRequest, SendRequest
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import message_id
-from protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic, retry_topic
+from protocol.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from protocol.rocketmq.remoting import RemotingCommand
-from store.entry import Buffer
+from store.entry import Buffer, Promise
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
 FIRST_LEVEL: Final = 3  # 10 s
+REASON: Final = "DEAD_LETTER_REASON"  # of a dead letter that nobody failed to consume
+EXPIRED: Final = "expired"
+EXPIRED_AT: Final = "EXPIRED_AT_MS"
 OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: since then a client names its own number of attempts.
 
 # What made the message wait or be held back before: its copy starts without.
@@ -75,12 +83,15 @@ def _give_back(
     record: Buffer,
 ) -> Answer:
     failed = message.decode(record)
+    expires_ms = expiry_of(broker, failed)
+    if expires_ms is not None and expires_ms <= broker.clock.now_ms():
+        return answer(command, promise=_let_go(broker, config, failed, expires_ms))
     if failed.reconsume_times >= attempts_max or request.delay_level < 0:
         topic, level = dead_letters_of(broker, config), None
     else:
         topic = retries_of(broker, config)
         level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
-    again = copy_of(failed, {properties.DELAY: None if level is None else str(level)})
+    again = copy_of(failed, {properties.DELAY: None if level is None else str(level), **fixed(expires_ms)})
     queue_id = random.randrange(topic.queue_count)
     promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
     _count(broker, is_dead=level is None)
@@ -108,6 +119,55 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
         born_host=failed.born_host,
         reconsume_times=min(failed.reconsume_times + 1, message.RECONSUME_TIMES_MAX),  # A sender may name any number.
     )
+
+
+# -- What expires
+
+
+def expiry_of(broker: "Broker", failed: Message) -> int | None:
+    """Say when a message that was read from its topic expires, by itself or by the topic."""
+    topic = broker.topics.by_rocketmq_name(failed.topic)
+    if topic is None or failed.topic.startswith(DLQ_PREFIX):
+        return None
+    return lifetimes.expiry_of(failed.properties, failed.store_ms, topic.settings)
+
+
+def drops_expired(broker: "Broker", topic: Topic, raw: bytes) -> bool:
+    """Whether a message that expires leaves nothing behind: its topic says so, or the one that it was retried from."""
+    if topic.rocketmq_name.startswith(RETRY_PREFIX):
+        origin = broker.topics.by_rocketmq_name(properties.get(raw, properties.RETRY_TOPIC) or "")
+        return origin is not None and origin.settings.drops_expired
+    return topic.settings.drops_expired
+
+
+def fixed(expires_ms: int | None) -> dict[str, str | None]:
+    """Give the change of properties by which a copy expires when its original would."""
+    return {} if expires_ms is None else {lifetimes.EXPIRE_AFTER: None, lifetimes.EXPIRE_AT: str(expires_ms)}
+
+
+def expired_copy(found: Message, expires_ms: int) -> Message:
+    """Give the dead letter of a message that has expired: it did not fail once more, and expires no more."""
+    kept = lifetimes.without_expiry(properties.parse(found.properties))
+    found.properties = properties.encode(kept).encode()
+    dead = copy_of(found, {properties.DELAY: None, REASON: EXPIRED, EXPIRED_AT: str(expires_ms)})
+    dead.reconsume_times = found.reconsume_times
+    return dead
+
+
+def _let_go(broker: "Broker", config: SubscriptionGroupConfig, failed: Message, expires_ms: int) -> Promise:
+    """Put what has expired among the dead letters, unless it is there already, or is to be dropped."""
+    topic = broker.topics.by_rocketmq_name(failed.topic)
+    assert topic is not None, "the topic that says when it expires"
+    group, key = group_of_rocketmq(config.group_name), topic.key(failed.queue_id)
+    offset, now_ms = failed.queue_offset, broker.clock.now_ms()
+    if drops_expired(broker, topic, failed.properties) or broker.rocketmq_expired.has(group, key, offset):
+        return broker.ledger.barrier()
+    records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)])]
+    target = dead_letters_of(broker, config)
+    frames = broker.publisher.rocketmq_frames(target, 0, [expired_copy(failed, expires_ms)], now_ms, records)
+    promise = broker.ledger.commit(records, now_ms, frames).promise
+    _count(broker, is_dead=True)
+    return promise
 
 
 # -- A consumer's own send to its retry topic

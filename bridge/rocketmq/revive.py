@@ -1,6 +1,7 @@
 """Popped messages whose time is up come back: into the group's retry topic, or its dead letters.
 
     due checkpoint ── read what is not acked ──┬── failed less often than the group allows ──> %RETRY%group_topic
+                                               ├── expired: dropped, if its topic says so
                                                └── else ──> %DLQ%group
     the copies and the end of the checkpoint are one unit of the log
 
@@ -17,7 +18,15 @@ from bridge.reading import Later, Records
 from bridge.records import Record
 from bridge.rocketmq.errors import ANSWERABLE
 from bridge.rocketmq.popped import Checkpoint, settled
-from bridge.rocketmq.retry import copy_of, dead_letters_of, group_config
+from bridge.rocketmq.retry import (
+    copy_of,
+    dead_letters_of,
+    drops_expired,
+    expired_copy,
+    expiry_of,
+    fixed,
+    group_config,
+)
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from protocol.names import rocketmq_group
 from protocol.rocketmq import message, properties
@@ -97,10 +106,15 @@ def _frames(
     for each in failed:
         pop_ms = str(checkpoint.name.pop_ms)
         found = properties.get(each.properties, properties.FIRST_POP_TIME)
-        again = copy_of(each, {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None})
+        expires_ms = expiry_of(broker, each)
+        has_expired = expires_ms is not None and expires_ms <= now_ms
+        if has_expired and drops_expired(broker, topic, each.properties):
+            continue
+        changes = {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None, **fixed(expires_ms)}
+        again = expired_copy(each, expires_ms) if has_expired and expires_ms else copy_of(each, changes)
         # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
         is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
-        is_dead = is_full or each.reconsume_times >= config.retry_max_times
+        is_dead = has_expired or is_full or each.reconsume_times >= config.retry_max_times
         target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         try:
             frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)

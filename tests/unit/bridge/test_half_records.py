@@ -56,6 +56,25 @@ def decide(made: ManualCore, id: str, verdict: str, topic: str = "orders") -> An
     return 200, answer["state"]
 
 
+@pytest.mark.parametrize(("configs", "offsets"), [({}, 1), ({"message_expired": "drop"}, 0)])
+def test_half_message_that_has_expired_is_committed_unless_its_topic_drops_it(
+    configs: dict[str, str], offsets: int
+) -> None:
+    made = core()
+    topic = made.topic("codes", **configs)
+    builder = record_batch.BatchBuilder()
+    builder.append(0, 1, b"k", b"v", [("TRAN_MSG_ID", b"a"), ("EXPIRE_AFTER_MS", b"50")])
+    expires_ms = made.clock.now_ms() + 50
+    made.publisher.kafka(topic, 0, builder.finish(0, -1), made.clock.now_ms())
+    made.settle()
+    made.pass_ms(50)
+    assert decide(made, "a", "commit", "codes") == (200, "committed")
+    assert topic.queues[0].visible_end == offsets
+    assert [[*record.headers] for record in seen(made, "codes")] == [
+        [("EXPIRE_AT_MS", str(expires_ms).encode())]
+    ] * offsets
+
+
 def test_half_message_is_seen_when_it_is_committed_and_not_before() -> None:
     made = core()
     assert send(made, "a", None, "b") == -1

@@ -84,6 +84,18 @@ def test_topic_is_created_described_and_deleted() -> None:
     assert bench.ask("GET", "/api/topics/orders")[0] == 404
 
 
+def test_configs_of_a_topic_are_changed_one_by_one() -> None:
+    bench = Bench()
+    bench.ask("POST", "/api/topics", b'{"name": "orders", "configs": {"retention.ms": "1000", "flush.mode": "async"}}')
+    changes = b'{"configs": {"message.ttl.ms": "500", "flush.mode": null}}'
+    expected = {"retention.ms": "1000", "message.ttl.ms": "500"}
+    status, changed = bench.ask("PATCH", "/api/topics/orders", changes)
+    assert (status, changed["configs"]) == (200, expected)
+    for bad in (b'{"message.expired": "explode"}', b'{"x": null}'):
+        assert bench.ask("PATCH", "/api/topics/orders", b'{"configs": %s}' % bad)[0] == 400
+    assert bench.ask("GET", "/api/topics/orders")[1]["configs"] == expected
+
+
 def test_topic_is_found_by_either_spelling() -> None:
     bench = Bench()
     bench.ask("POST", "/api/topics", b'{"name": "a.b", "queues": 1}')
@@ -108,6 +120,7 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics", b'{"name": "t", "configs": {"x": "y"}}', 400, "unknown topic config x"),
         ("POST", "/api/topics", b'{"name": "TBW102"}', 409, "exists"),
         ("POST", "/api/topics", b'"' + b"x" * (1 << 20), 413, "exceeded"),
+        ("PATCH", "/api/topics/TBW102", b'{"configs": {"message.ttl.ms": "0"}}', 400, "allowed are 1 to 315360000000"),
         ("DELETE", "/api/topics/TBW102", b"", 400, "broker's own"),
         ("DELETE", "/api/topics/none", b"", 404, "there is no topic none"),
         ("GET", "/api/groups/none", b"", 404, "there is no group none"),

@@ -17,6 +17,7 @@ from protocol.rocketmq import fastjson, message, remoting
 from protocol.rocketmq.bodies import Body, ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.rocketmq.codes import RequestCode
 from protocol.rocketmq.remoting import RemotingCommand
+from store.options import StoreOptions
 from tests.kit.core import ManualCore, Members
 from tests.kit.disk import CrashDisk
 from tests.kit.sockets import FakeTransport, connect
@@ -25,8 +26,10 @@ from tests.kit.sockets import FakeTransport, connect
 class Office(ManualCore):
     """The broker's RocketMQ side."""
 
-    def __init__(self, disk: CrashDisk | None = None, options: Options | None = None) -> None:
-        super().__init__(options, disk)
+    def __init__(
+        self, disk: CrashDisk | None = None, options: Options | None = None, store: StoreOptions | None = None
+    ) -> None:
+        super().__init__(options, disk, store)
         self.kafka_groups_with_members = Members()
         self.families = Families(self.kafka_groups_with_members, self.rocketmq_members)
 

@@ -75,6 +75,23 @@ def checked(client: Client) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("configs", "wait_ms", "offsets"),
+    [({}, 50, 1), ({"message_expired": "drop"}, 49, 1), ({"message_expired": "drop"}, 50, 0)],
+)
+def test_expiry_counts_from_the_half_message(configs: dict[str, str], wait_ms: int, offsets: int) -> None:
+    shop = Shop()
+    shop.topic("codes", **configs)
+    client = shop.connect()
+    raw = "TRAN_MSG\x01true\x02PGROUP\x01shop\x02EXPIRE_AFTER_MS\x0150\x02"
+    sent = client.send("codes", properties=raw, sysFlag=4)
+    expires_ms = shop.clock.now_ms() + 50
+    shop.pass_ms(wait_ms)
+    assert end(client, sent, COMMIT).code == 0
+    found = shop.messages("codes")
+    assert [properties.get(each.properties, "EXPIRE_AT_MS") for each in found] == [str(expires_ms)] * offsets
+
+
 # -- Sending and deciding
 
 

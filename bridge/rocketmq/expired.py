@@ -1,0 +1,203 @@
+"""What a group does with messages that have expired, when a pull or a pop would give them to it.
+
+    read    3  4  5  6  7            4, 5 and 6 have expired; 7 has not
+    given   3           7            the group goes on behind 7
+    %DLQ%group  4  5  6              in one unit with: this group has [4, 7) behind it
+    behind it   [4 .... 7)           so they are dead letters once, whoever of the group reads them again, also after
+                                     a crash
+
+A topic whose `message.expired` is `drop` has nothing of this but the gap in what is given; of a retried message its
+first topic decides. A dead letter says `DEAD_LETTER_REASON` = `expired` and EXPIRED_AT_MS, and expires no more. Filters
+come first: what a group does not want does not become its dead letter. Tools look at all, and change nothing.
+
+If there can be no dead letters (no permission to write, no room for another topic) what has not expired is given up to
+the first that has; from there the group is refused, and the refusal says why. Of the ranges that a group has behind it,
+those below its position are one; RANGES_MAX are kept of a queue, the gap between the lowest two closing first.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bridge import lifetimes
+from bridge.ledger import Ledger
+from bridge.positions import Positions
+from bridge.publish import MessageTooLarge
+from bridge.reading import Records
+from bridge.records import GroupDeleted, MessagesExpired, Record, TopicDeleted
+from bridge.rocketmq.errors import ANSWERABLE
+from bridge.rocketmq.retry import dead_letters_of, drops_expired, expired_copy, group_config
+from bridge.topics import Topic
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq import message
+from protocol.rocketmq.message import Message, properties_of, queue_offset_of, store_ms_of
+from protocol.rocketmq.names import DLQ_PREFIX, SYSTEM_GROUPS
+from store.entry import Buffer, Frame, Promise, Slot
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+DEAD_AT_ONCE: Final = 64  # copied by one pull, two milliseconds; it ends before the next one
+RANGES_MAX: Final = 1024  # of a queue: as many messages as Java's consumers have of one at a time
+QUEUES_MAX: Final = 100_000  # of all groups; beyond, the one that was first heard of is forgotten
+
+Range = tuple[int, int]  # from, up to and without
+
+logger = logging.getLogger("bridge")
+
+
+class Expired:
+    """The expired messages that each group has behind it, by queue."""
+
+    def __init__(self, ledger: Ledger, positions: Positions, queues_max: int = QUEUES_MAX) -> None:
+        self._positions, self._queues_max = positions, queues_max
+        self._ranges: dict[tuple[str, int], list[Range]] = {}
+        ledger.own(MessagesExpired, self._replay_expired)
+        ledger.own(GroupDeleted, self._replay_group_deleted)
+        ledger.own(TopicDeleted, self._replay_topic_deleted)
+        ledger.on_snapshot(self._snapshot)
+
+    def has(self, group: str, key: int, offset: int) -> bool:
+        """Whether the group has that message behind it, expired."""
+        ranges = self._ranges.get((group, key), ())
+        at = bisect_right(ranges, offset, key=_start)
+        return at > 0 and offset < ranges[at - 1][1]
+
+    def ranges(self, group: str, key: int) -> Sequence[Range]:
+        return self._ranges.get((group, key), ())
+
+    # -- Replay
+
+    def _replay_expired(self, record: MessagesExpired, slot: Slot) -> None:
+        name = record.group, record.key
+        position = self._positions.fetch(*name)
+        behind = [(0, position.offset)] if position is not None and position.offset > 0 else []
+        ranges = merged([*self._ranges.get(name, ()), *behind, *((start, end) for start, end in record.ranges)])
+        while len(ranges) > RANGES_MAX:
+            ranges[:2] = [(ranges[0][0], ranges[1][1])]
+        self._ranges[name] = ranges
+        if len(self._ranges) > self._queues_max:
+            del self._ranges[next(iter(self._ranges))]
+
+    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+        for name in [name for name in self._ranges if name[0] == record.group]:
+            del self._ranges[name]
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        for name in [name for name in self._ranges if name[1] >> 16 == record.number]:
+            del self._ranges[name]
+
+    def _snapshot(self) -> Iterable[Record]:
+        for (group, key), ranges in self._ranges.items():
+            yield MessagesExpired(group, key, ranges)
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Give the same offsets in as few ranges as can be, in order."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _start(each: Range) -> int:
+    return each[0]
+
+
+# -- Sifting what was read
+
+
+class Sifted(NamedTuple):
+    """What is left of what was read, and the unit by which the group has the rest behind it; mostly there is none."""
+
+    found: Records
+    records: Sequence[Record] = ()
+    frames: Sequence[Frame] = ()
+
+
+def may_expire(broker: "Broker", group: str, topic: Topic, queue: Queue) -> bool:
+    """Whether what a group reads of a queue has to be sifted; for nearly all there is nothing else to do."""
+    if topic.settings.ttl_ms < 0 and queue.key not in broker.lifetimes:
+        return False
+    return topic.may_produce and not topic.rocketmq_name.startswith(DLQ_PREFIX) and group not in SYSTEM_GROUPS
+
+
+def without_expired(
+    broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, found: Records
+) -> tuple[Records, Promise | None]:
+    """Leave out what has expired, and what its answer must wait for if that became dead letters.
+
+    Raises ANSWERABLE if the first message has expired and cannot become one.
+    """
+    sifted = sift(broker, group, topic, queue, offset, found)
+    if not sifted.records:
+        return sifted.found, None
+    promise = broker.ledger.commit(sifted.records, broker.clock.now_ms(), sifted.frames).promise
+    broker.metrics.dead_letters += len(sifted.frames)
+    return sifted.found, promise
+
+
+def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, found: Records) -> Sifted:
+    """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
+    now_ms, behind, name = broker.clock.now_ms(), broker.rocketmq_expired, group_of_rocketmq(group)
+    alive: list[Buffer] = []
+    dead: list[Message] = []
+    first_dead = next_offset = found.next_offset
+    for buffer in found.buffers:
+        raw = properties_of(buffer)
+        expires_ms = lifetimes.expiry_of(raw, store_ms_of(buffer), topic.settings)
+        if expires_ms is None or expires_ms > now_ms:
+            alive.append(buffer)
+            continue
+        at = queue_offset_of(buffer)
+        if drops_expired(broker, topic, raw) or behind.has(name, queue.key, at):
+            continue
+        if len(dead) == DEAD_AT_ONCE:
+            next_offset = at
+            break
+        if not dead:
+            first_dead = at
+        dead.append(expired_copy(message.decode(buffer), expires_ms))
+    if len(alive) == len(found.buffers):
+        return Sifted(found)
+    if not dead:
+        return Sifted(Records(alive, next_offset))
+    records: list[Record] = []
+    try:
+        frames = _frames(broker, group, dead, now_ms, records)
+    except ANSWERABLE as error:
+        logger.warning("no dead letters of expired messages group=%s reason=%r", group, str(error))
+        alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
+        if first_dead == queue_offset_of(found.buffers[0]):
+            raise
+        return Sifted(Records(alive, first_dead))
+    records.append(MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive))))
+    return Sifted(Records(alive, next_offset), records, frames)
+
+
+def _frames(broker: "Broker", group: str, dead: list[Message], now_ms: int, records: list[Record]) -> list[Frame]:
+    """Give the dead letters; raises ANSWERABLE if the group can have none."""
+    topic = dead_letters_of(broker, group_config(broker, group))
+    frames: list[Frame] = []
+    for each in dead:
+        try:
+            frames += broker.publisher.rocketmq_frames(topic, 0, [each], now_ms, records)
+        except MessageTooLarge as error:
+            # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
+            logger.warning("expired message let go group=%s reason=%r", group, str(error))
+    return frames
+
+
+def _gaps(start: int, end: int, offsets: Iterable[int]) -> list[Range]:
+    """Give the ranges from `start` up to `end` without these offsets."""
+    found: list[Range] = []
+    for offset in (*offsets, end):
+        if start < offset:
+            found.append((start, offset))
+        start = offset + 1
+    return found
