@@ -2,13 +2,13 @@
 
     send        RMQ_SYS_TRANS_HALF_TOPIC/0      the message, with where it is to go in REAL_TOPIC and REAL_QID
     commit      its queue, and                  one unit: the message as its consumers get it,
-                RMQ_SYS_TRANS_OP_HALF_TOPIC/0   and an op message: "this one is decided"
+                RMQ_SYS_TRANS_OP_HALF_TOPIC/0   and an op message: "these are decided", of all that came together
     roll back   RMQ_SYS_TRANS_OP_HALF_TOPIC/0   the op message alone
     give up     TRANS_CHECK_MAX_TIME_TOPIC/0    the half message once more, and an op message, in one unit
 
-An op message has tag `d` and the half message's offset as its text, `17,`, as at home; which verdict it was is in the
-entry's header. So the state follows from frames; only looks have records of their own. What is open is never trimmed:
-`first_kept` is what retention asks.
+An op message has tag `d` and the half messages' offsets as its text, `17,18,`, as at home; which verdicts they were is
+in the entry's header, a byte for each. So the state follows from frames; only looks have records of their own. What is
+open is never trimmed: `first_kept` is what retention asks.
 
 Reading a half message does not wait until it is durable: what is appended because of it lies behind it in the log.
 """
@@ -38,6 +38,8 @@ from txn.half_ids import HalfIds
 
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
 IDS_IN_RECORD: Final = 1000
+GATHERED_MAX: Final = 128  # Verdicts of one unit; an op message of RocketMQ's has 4096 characters at most.
+GATHERED_BYTES_MAX: Final = 1 << 20  # Of their messages.
 
 _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
 _IMMUNITY_BYTES: Final = _IMMUNITY.encode()
@@ -67,6 +69,9 @@ class Halves:
         self._open_max = options.half_max
         self._half_key = self._op_key = -1
         self._store: Store | None = None
+        self._gathered: dict[int, Verdict] = {}  # Not appended yet: of requests that came by one read of a socket,
+        self._gathered_frames: list[Frame] = []  # and what becomes of their messages.
+        self._gathered_bytes = 0
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
         self._immunity_max_ms = options.half_ms
@@ -98,8 +103,8 @@ class Halves:
         if not queue.start_offset <= offset < queue.end_offset:
             raise UnknownHalf(f"there is no half message {offset}")
         assert self._store is not None, "the log is not open"
-        found = self._store.read(queue, offset, max_bytes=1, max_entries=1, until=queue.end_offset)
-        return found[0] if isinstance(found, list) else Later(found, lambda stored: stored[0])
+        found = self._store.read_one(queue, offset, until=queue.end_offset)
+        return found if isinstance(found, Stored) else Later(found, lambda stored: stored[0])
 
     def first_kept(self, queue: Queue) -> int | None:
         """Say from which offset on retention must leave a queue alone; None: it may take all."""
@@ -151,11 +156,48 @@ class Halves:
     def end(
         self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()
     ) -> Promise:
-        """Append a verdict that `state.judge` has approved, and what becomes of the message, as one unit."""
-        op = Message("", f"{offset},".encode(), _OP_PROPERTIES, born_ms=now_ms, born_host=self.store_host)
-        op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, bytes((verdict,)))
+        """Append a verdict that `judge` has approved, and what becomes of the message, as one unit."""
+        if self._gathered:
+            self.settle(now_ms)
+        return self._end({offset: verdict}, frames, now_ms, records)
+
+    def judge(self, offset: int, verdict: Verdict, now_ms: int) -> bool:
+        """Do as `state.judge`, with what is gathered taken into account."""
+        if offset in self._gathered:
+            self.settle(now_ms)
+        return self.state.judge(offset, verdict)
+
+    def gather(self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int) -> None:
+        """Take what `end` would, to be appended by `settle` together with others: one unit, and one op message.
+
+        Nobody but `judge` knows of it before: whoever gathers settles before he returns to the loop.
+        """
+        self._gathered[offset] = verdict
+        for frame in frames:
+            self._gathered_frames.append(frame)
+            self._gathered_bytes += frame.size
+        if len(self._gathered) >= GATHERED_MAX or self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self.settle(now_ms)
+
+    @property
+    def has_gathered(self) -> bool:
+        return bool(self._gathered)
+
+    def settle(self, now_ms: int) -> None:
+        """Append what was gathered. Raises StoreError: then it is as if nobody had said anything."""
+        verdicts, frames = self._gathered, self._gathered_frames
+        self._gathered, self._gathered_frames, self._gathered_bytes = {}, [], 0
+        self._end(verdicts, frames, now_ms, ())
+
+    def _end(
+        self, verdicts: dict[int, Verdict], frames: Sequence[Frame], now_ms: int, records: Sequence[Record]
+    ) -> Promise:
+        text = b"".join([b"%d," % offset for offset in verdicts])
+        op = Message("", text, _OP_PROPERTIES, born_ms=now_ms, born_host=self.store_host)
+        op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, bytes(verdicts.values()))
         promise = self._ledger.commit(records, now_ms, [*frames, op_frame]).promise
-        self._decided(offset, verdict)
+        for offset, verdict in verdicts.items():
+            self._decided(offset, verdict)
         return promise
 
     def _decided(self, offset: int, verdict: Verdict) -> None:
@@ -182,7 +224,9 @@ class Halves:
             asker, immunity_ms = wishes_of(rocketmq_message.properties_of(frame))
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         elif key == self._op_key:
-            self._decided(int(bytes(rocketmq_message.body_of(frame))[:-1]), Verdict(extra[0]))
+            offsets = bytes(rocketmq_message.body_of(frame))[:-1].split(b",")
+            for offset, number in zip(offsets, extra, strict=True):
+                self._decided(int(offset), Verdict(number))
 
     def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
         if record.name == HALF_TOPIC:

@@ -53,7 +53,9 @@ class Ledger:
         `Appended.slots` has the frames' slots first, a run's as one, then the records'.
         """
         assert self._log is not None, "the log is not open"
-        entries: list[Part] = [*frames, *(State(encode(record)) for record in records)]
+        entries: Sequence[Part] = frames
+        if records:
+            entries = [*frames, *(State(encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
             # What frames ask may be less than what state is owed.
@@ -62,8 +64,9 @@ class Ledger:
         for frame, slot in zip(frames, appended.slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
-        for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
-            self._replay(record, slot)
+        if records:
+            for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
+                self._replay(record, slot)
         self._barrier = appended.promise
         return appended
 

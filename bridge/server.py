@@ -104,6 +104,7 @@ class Connection(asyncio.Protocol):
         "bounds",
         "broker",
         "closed",
+        "is_receiving",
         "log",
         "on_close",
         "peer",
@@ -118,6 +119,7 @@ class Connection(asyncio.Protocol):
         self.bounds = self.server.bounds[self.wire]
         self.peer: tuple[str, int] = ("", 0)
         self.closed = True  # Until connection_made, and from close() on.
+        self.is_receiving = False  # `received_all` will be called before anything else happens.
         self.on_close: list[Callable[[], None]] = []
         self.unanswered = 0  # Requests in work; the subclass or its outbox counts.
         self.active_mono_ms = 0  # Of the last byte either way, as fine as sweeps are.
@@ -139,6 +141,9 @@ class Connection(asyncio.Protocol):
     def received(self, frame: memoryview) -> None:
         """Take one request; the subclass's part."""
         raise NotImplementedError
+
+    def received_all(self) -> None:
+        """Finish what the requests of one read have begun together; the subclass's part, if it has any."""
 
     # -- Answering
 
@@ -281,10 +286,13 @@ class Connection(asyncio.Protocol):
     def _take(self, frames: list[memoryview]) -> None:
         """Receive frames until one of them makes us hold, or others have waited for long enough."""
         taken = 0
+        self.is_receiving = True
         try:
             taken = self._receive(frames)
         except ProtocolError as error:
             self.close(str(error))
+        self.is_receiving = False
+        self.received_all()
         if taken < len(frames):
             self._held += frames[taken:]
             if not self._holding:

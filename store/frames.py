@@ -46,6 +46,16 @@ class Frames:
 
     # -- Tail
 
+    def in_tail(self, row: Row) -> Stored | None:
+        """Return one entry if the tail holds it."""
+        base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ = row
+        chunk = self._log.tail.chunk_of(position)
+        if chunk is None:
+            return None
+        at = position + ENTRY_HEADER_SIZE - chunk.start
+        fields = (base_offset, count, form, position, stored_ms, latest_ms, tags, chunk.view[at : at + size])
+        return new_tuple(Stored, fields)
+
     def _from_tail(self, rows: list[Row]) -> list[Stored]:
         chunk = self._log.tail.chunk_of(rows[0][1])
         assert chunk is not None, f"position {rows[0][1]} is not in the tail"

@@ -274,6 +274,11 @@ class QueueIndex:
             return []  # dropped while this thread was on its way
         return list(ROW.iter_unpack(b"".join((chunk, _slice(tail, tail.first_row, until)))))
 
+    def tail_row(self, offset: int) -> Row | None:
+        """Return the row that covers `offset` if it is found in memory at once; None says nothing."""
+        number = self._guess(offset)
+        return None if number is None else ROW.unpack_from(self._tail, (number - self._tail.first_row) * ROW_SIZE)
+
     def find_offset(self, offset: int, *, block: bool = False) -> int | None:
         """Return the number of the last row that begins at or below `offset`, or the first row if none does."""
         if (number := self._guess(offset)) is not None:

@@ -24,6 +24,7 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.calls import CALL_MS, Call, Done
 from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
 from bridge.rocketmq.expected import Asked
+from bridge.rocketmq.transactions import GATHERING, settle
 from bridge.server import Connection
 from protocol.rocketmq import remoting
 from protocol.rocketmq.codes import ResponseCode
@@ -91,6 +92,10 @@ class RocketMQConnection(Connection):
         else:
             self.take(command)
 
+    def received_all(self) -> None:
+        if self.broker.halves.has_gathered:
+            settle(self.broker)
+
     def take(self, command: RemotingCommand) -> None:
         """Handle a request, and let the answer go, or let somebody answer later."""
         given = self._handle(command)
@@ -108,6 +113,8 @@ class RocketMQConnection(Connection):
             return answer(command, ResponseCode.SYSTEM_BUSY, _BUSY)
         broker = self.broker
         broker.metrics.requests[row.counter] += 1
+        if broker.halves.has_gathered and command.code not in GATHERING:
+            settle(broker)  # What came first counts first.
         try:
             return row.handler(broker, self, command)
         except ANSWERABLE as error:

@@ -22,7 +22,7 @@ from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
 from protocol.rocketmq.message import Message
-from protocol.rocketmq.message_id import message_ids
+from protocol.rocketmq.message_id import message_id, message_ids
 from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TIMER_TOPIC, check_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
@@ -62,9 +62,11 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         half = messages[0]
         slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, half, unique_key)
     else:
+        if broker.halves.has_gathered:
+            transactions.settle(broker)
         slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
     store_host = broker.publisher.store_host
-    ids = message_ids(store_host, [position for position, _, _ in slots])
+    ids = message_ids(store_host, [slot[0] for slot in slots]) if is_batch else message_id(store_host, slots[0][0])
     waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
     handle = "" if is_batch else _recall_handle(broker, request.topic, messages[0], slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key, handle)

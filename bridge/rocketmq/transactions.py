@@ -1,7 +1,9 @@
 """Half messages of RocketMQ's producers: SEND with TRAN_MSG, END_TRANSACTION (37), CHECK_TRANSACTION_STATE (39).
 
     SEND, TRAN_MSG=true     the half message; the answer says where it lies, and the producer repeats that in 37
-    37, commit, rollback    one unit (`bridge/half_messages.py`); 37, unknown: nothing, not even an answer
+    37, commit, rollback    one unit (`bridge/half_messages.py`), with those that came by the same read of the socket
+                            if nobody waits for an answer: clients mostly do not
+    37, unknown             nothing, not even an answer
     39                      one-way to a producer of the group when a look is due; it answers by 37
 
 A look that finds no producer, or none that takes what it is sent, counts as one: as at home, where after the last one
@@ -28,7 +30,7 @@ from bridge.reading import Later
 from bridge.records import Record
 from bridge.rocketmq import membership
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.errors import Refused, code_of
 from bridge.rocketmq.members import NAME_CHARACTERS_MAX
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
@@ -54,6 +56,9 @@ _VERDICTS: Final = {
     flags.TRANSACTION_COMMIT: Verdict.COMMITTED,
     flags.TRANSACTION_ROLLBACK: Verdict.ROLLED_BACK,
 }
+NO_ANSWER: Final = Answer(())  # To who wants none.
+# What may be handled while verdicts are gathered; of sends only those of half messages, which nobody sees yet.
+GATHERING: Final = (RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _CHECKED_BYTES_MAX: Final = 64  # For TRANSACTION_CHECK_TIMES, which producers get with the message.
 
@@ -114,39 +119,60 @@ def end_transaction(broker: "Broker", connection: "RocketMQConnection", command:
     if verdict is None:
         return None  # Not known yet, or no verdict at all: at home neither is answered.
     found = broker.halves.read(request.tran_state_table_offset)
+    if not isinstance(found, Later):
+        return _end(broker, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)
     return connection.answer_when(command, found, partial(_end, broker, command, request, verdict))
 
 
 def _end(
-    broker: "Broker", command: RemotingCommand, request: EndTransactionRequest, verdict: Verdict, stored: Stored
+    broker: "Broker",
+    command: RemotingCommand,
+    request: EndTransactionRequest,
+    verdict: Verdict,
+    stored: Stored,
+    *,
+    gathers: bool = False,
 ) -> Answer:
+    if stored.form != forms.ROCKETMQ:
+        raise UnknownHalf(_NOT_FOUND)
     now_ms = broker.clock.now_ms()
-    half = _half_of(stored)
-    half.properties, name, queue_id = sent_properties(half.properties)
-    group, immunity_ms = wishes_of(half.properties)
+    half = bytes(stored.frame)  # Slices of bytes are cheaper than those of a view.
+    outline = message.outline_of(half)
+    raw, name, queue_id = sent_properties(half[outline[-1] :])
+    group, immunity_ms = wishes_of(raw)
     _check(request, stored, group)
     halves = broker.halves
-    if not halves.state.judge(stored.base_offset, verdict):
+    if not halves.judge(stored.base_offset, verdict, now_ms):
         return _done(command, broker.store.promise())  # The same verdict once more.
     if immunity_ms is not None and not request.from_transaction_check and now_ms - stored.stored_ms > immunity_ms:
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
     records: list[Record] = []
-    frames = _committed(broker, half, name, queue_id, now_ms, records) if verdict is Verdict.COMMITTED else ()
+    frames: Sequence[Frame] = ()
+    if verdict is Verdict.COMMITTED:
+        topic = broker.topics.by_rocketmq_name(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+        queue_id %= topic.queue_count  # A topic that was made again may have fewer queues.
+        frames = broker.publisher.committed_half(topic, queue_id, half, outline, raw, now_ms, records)
+    if gathers and not records and not (frames and frames[0].extra):
+        halves.gather(stored.base_offset, verdict, frames, now_ms)
+        return NO_ANSWER
     return _done(command, halves.end(stored.base_offset, verdict, frames, now_ms, records))
 
 
 def _done(command: RemotingCommand, promise: Promise) -> Answer:
-    """Answer whoever listens: Java's and Go's producers do not, so mostly nothing needs to be encoded."""
-    return Answer((), promise) if command.is_oneway else answer(command, promise=promise)
+    """Answer whoever listens: Java's and Go's producers do not."""
+    return NO_ANSWER if command.is_oneway else answer(command, promise=promise)
 
 
-def _half_of(stored: Stored) -> Message:
-    """Decode a half message of a RocketMQ producer; raises UnknownHalf for another's."""
-    if stored.form != forms.ROCKETMQ:
-        raise UnknownHalf(_NOT_FOUND)
-    return message.decode(stored.frame)
+def settle(broker: "Broker") -> None:
+    """Append the verdicts that were gathered; those who gave them do not listen for what may be wrong."""
+    try:
+        broker.halves.settle(broker.clock.now_ms())
+    except StoreError as error:
+        broker.metrics.errors["rocketmq", code_of(error).name] += 1
 
 
 def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
@@ -155,23 +181,6 @@ def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if stored.position != request.commit_log_offset:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
-
-
-def _committed(
-    broker: "Broker", half: Message, name: str, queue_id: int, now_ms: int, records: list[Record]
-) -> Sequence[Frame]:
-    """Give what goes into the real queue, or is parked until it is due; adds what else the unit needs to `records`.
-
-    Raises Refused if its topic is gone, and what the door raises.
-    """
-    topic = broker.topics.by_rocketmq_name(name)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
-    half.sys_flag = half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
-    half.prepared_transaction_offset = half.physical_offset
-    # A topic that was made again may have fewer queues.
-    queue_id %= topic.queue_count
-    return broker.publisher.rocketmq_frames(topic, queue_id, [half], now_ms, records, sent_ms=half.store_ms)
 
 
 # -- Checking

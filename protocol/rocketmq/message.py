@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from protocol.errors import ProtocolError
-from protocol.rocketmq.flags import BORN_HOST_V6, STORE_HOST_V6
+from protocol.rocketmq.flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 Buffer = bytes | bytearray | memoryview
 
@@ -183,8 +183,38 @@ class Readdresser:
         )
 
 
+def committed(record: bytes, topic_at: int, topic: str, queue_id: int, properties: bytes, store_host: bytes) -> bytes:
+    """Write a half message, whose topic begins there, as its commit makes it: for its real queue, with its own place.
+
+    Raises ProtocolError if the properties exceed the format.
+    """
+    head = _HEADS[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
+    (
+        _, _, body_crc, _, flag, _, physical_offset, sys_flag, born_ms, born_host, store_ms, _, reconsume_times, _,
+        body_bytes,
+    ) = head.unpack_from(record)  # fmt: skip
+    sys_flag = sys_flag & _NO_STORE_HOST_BIT & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    if len(store_host) == 20:
+        sys_flag |= STORE_HOST_V6
+    head = _HEADS[sys_flag >> 4 & 3]
+    magic, encoded_topic = _topics.get(topic) or _encode_topic(topic)
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise ProtocolError(f"message too large: properties {len(properties)}; allowed are {PROPERTIES_BYTES_MAX}")
+    tail = encoded_topic + _U16.pack(len(properties)) + properties
+    size = head.size + body_bytes + len(tail)
+    start = head.pack(
+        size, magic, body_crc, queue_id, flag, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host,
+        reconsume_times, physical_offset, body_bytes,
+    )  # fmt: skip
+    return b"".join((start, record[topic_at - body_bytes : topic_at], tail))
+
+
 def born_ms_of(buffer: Buffer, at: int = 0) -> int:
     return _read(_I64, buffer, at + _BORN_MS_AT)
+
+
+def body_bytes_of(buffer: Buffer) -> int:
+    return _read(_I32, buffer, _HEADS[buffer[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3].size - 4)
 
 
 def store_ms_of(buffer: Buffer, at: int = 0) -> int:
@@ -328,6 +358,7 @@ _U16 = struct.Struct(">H")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _OFFSETS = struct.Struct(">qq")
 _NO_HOST_BITS = ~(BORN_HOST_V6 | STORE_HOST_V6)
+_NO_STORE_HOST_BIT = ~STORE_HOST_V6
 _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]
 
 # What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).

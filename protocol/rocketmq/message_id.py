@@ -10,6 +10,7 @@ Source: `MessageDecoder.java#createMessageId`.
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -38,13 +39,18 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 def message_id(store_host: bytes, physical_offset: int) -> str:
     """Format the id of the message at `physical_offset`."""
-    return f"{store_host.hex().upper()}{physical_offset:016X}"
+    return f"{_host_digits(store_host)}{physical_offset:016X}"
 
 
 def message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> str:
     """Format the ids of the messages of a batch, joined by commas."""
-    host = store_host.hex().upper()
+    host = _host_digits(store_host)
     return ",".join([f"{host}{physical_offset:016X}" for physical_offset in physical_offsets])
+
+
+@lru_cache(16)
+def _host_digits(store_host: bytes) -> str:
+    return store_host.hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[bytes, int]:

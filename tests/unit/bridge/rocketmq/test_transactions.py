@@ -10,11 +10,14 @@ import pytest
 
 from bridge.callbacks import Callbacks
 from bridge.config import Options, TxnOptions
+from bridge.half_messages import GATHERED_BYTES_MAX, GATHERED_MAX
 from bridge.rocketmq.transactions import CHECKS_AT_ONCE, Checks
-from protocol.rocketmq import message, properties
+from protocol.rocketmq import message, properties, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import parse_message_id
+from store.errors import DiskFull
+from store.format import UNIT_HEADER_SIZE
 from tests.unit.bridge.rocketmq.office import Client, Office
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -58,14 +61,17 @@ def send_half(client: Client, body: bytes = b"body", queue_id: int = 0, **own: o
 
 
 def end(client: Client, sent: Any, verdict: int, **fields: object) -> Any:
-    asked = {
+    return client.ask(RequestCode.END_TRANSACTION, **{**end_fields(sent, verdict), **fields})
+
+
+def end_fields(sent: Any, verdict: int) -> dict[str, object]:
+    return {
         "producerGroup": "shop",
         "tranStateTableOffset": sent.ext["queueOffset"],
         "commitLogOffset": parse_message_id(sent.ext["msgId"])[1],
         "commitOrRollback": verdict,
         "msgId": "K1",
     }
-    return client.ask(RequestCode.END_TRANSACTION, **{**asked, **fields})
 
 
 def checked(client: Client) -> list[Any]:
@@ -239,6 +245,113 @@ def test_retry_that_still_carries_the_mark_is_no_half_message() -> None:
     answer = shop.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
     assert shop.counts()[0] == 0
     assert answer.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SUCCESS)
+
+
+# -- Verdicts that come together
+
+
+def ended(sent: Any, verdict: int, **fields: object) -> bytes:
+    """The frame of a verdict whose sender does not listen, as clients send them."""
+    asked = end_fields(sent, verdict) | fields
+    command = remoting.request(
+        RequestCode.END_TRANSACTION, 1, {name: str(value) for name, value in asked.items()}, oneway=True
+    )
+    return b"".join(remoting.encode(command))
+
+
+def sent_frame(body: bytes, raw: str = "") -> bytes:
+    fields = {
+        "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+        "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "properties": raw,
+    }  # fmt: skip
+    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, 1, fields, body)))
+
+
+def say(shop: Shop, client: Client, *frames: bytes) -> None:
+    client.connection.data_received(b"".join(frames))
+    shop.loop.turn()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_verdicts_of_one_read_are_one_unit_with_one_op_message(restarted: bool) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = [send_half(client, b"%d" % number) for number in range(4)]
+    before = shop.store.next_position
+    say(
+        shop, client, ended(sent[2], COMMIT), ended(sent[0], ROLL_BACK), ended(sent[3], UNKNOWN), ended(sent[1], COMMIT)
+    )
+    assert [each.body for each in shop.messages("orders")] == [b"2", b"1"]
+    (op,) = shop.messages(OP)
+    assert (op.body, properties.parse(op.properties)["TAGS"]) == (b"2,0,1,", "d")
+    assert shop.messages("orders")[0].physical_offset == before + UNIT_HEADER_SIZE, "nothing is between"
+    if restarted:
+        shop = Shop(shop.disk.after_kill())
+        client = shop.connect()
+    assert [half.offset for half in shop.halves.state.open()] == [3]
+    assert [end(client, each, COMMIT).code for each in sent[:3]] == [
+        ResponseCode.TRANSACTION_FAILED, ResponseCode.SUCCESS, ResponseCode.SUCCESS
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seen"), [(COMMIT, ROLL_BACK, 1), (ROLL_BACK, COMMIT, 0), (COMMIT, COMMIT, 1)]
+)
+def test_first_verdict_counts_if_two_come_together(first: int, second: int, seen: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client)
+    say(shop, client, ended(sent, first), ended(sent, second))
+    assert shop.counts() == (1, 1, seen, 0)
+
+
+def test_what_is_asked_behind_a_verdict_finds_it_done() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = [send_half(client, b"%d" % number) for number in range(4)]
+    say(
+        shop,
+        client,
+        ended(sent[0], COMMIT),
+        sent_frame(b"plain"),
+        ended(sent[1], COMMIT),
+        sent_frame(b"half", "TRAN_MSG\x01true\x02"),
+    )
+    assert [each.body for each in shop.messages("orders")] == [b"0", b"plain", b"1"]
+    assert len(shop.messages(HALF)) == 5
+    delete = remoting.request(RequestCode.DELETE_TOPIC_IN_BROKER, 78, {"topic": "orders"})
+    last = send_half(client, b"last")
+    say(shop, client, ended(last, COMMIT), b"".join(remoting.encode(delete)))
+    assert client.answer_to(78).code == 0
+    assert shop.messages(OP)[-1].body == b"5,"
+
+
+def test_verdicts_that_the_disk_has_no_room_for_are_as_if_nobody_had_given_them() -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = [send_half(client) for _ in range(3)]
+    shop.store._refusal = DiskFull("no room")
+    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    assert (len(shop.halves.state), shop.counts()) == (3, (3, 0, 0, 0))
+    assert shop.metrics.errors["rocketmq", "SERVICE_NOT_AVAILABLE"] == 1
+    shop.store._refusal = None
+    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    assert (len(shop.halves.state), shop.counts()) == (0, (3, 1, 3, 0))
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "count", "units"),
+    [(10, GATHERED_MAX, 1), (10, GATHERED_MAX + 1, 2), (GATHERED_BYTES_MAX // 4, 8, 2)],
+)
+def test_unit_of_verdicts_has_a_bound(body_bytes: int, count: int, units: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = [send_half(client, bytes(body_bytes)) for _ in range(count)]
+    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    while client.connection._holding:
+        shop.loop.turn()
+    assert len(shop.halves.state) == 0
+    assert len(shop.messages(OP)) == units
 
 
 # -- With a delay

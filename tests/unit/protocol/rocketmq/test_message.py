@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.rocketmq import message
-from protocol.rocketmq.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from protocol.rocketmq.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import pack_host
 
@@ -218,3 +218,17 @@ def without_derived(found: Message) -> Message:
     found.size = found.body_crc = 0
     found.sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     return found
+
+
+@pytest.mark.parametrize(("expected", "born", "host", "body"), RECORDS)
+@pytest.mark.parametrize("store_ip", ["10.9.8.7", "2001:db8::7"])
+def test_committed_half_message_is_the_message_written_anew(
+    expected: str, born: str, host: str, body: bytes, store_ip: str
+) -> None:
+    half, store_host = bytes.fromhex(expected), pack_host(store_ip, 1)
+    whole = message.decode(half)
+    whole.topic, whole.queue_id, whole.properties, whole.store_host = "T" * 200, 3, b"own\x01p\x02", store_host
+    whole.sys_flag = whole.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    whole.prepared_transaction_offset, whole.queue_offset, whole.physical_offset = whole.physical_offset, 0, 0
+    final = message.committed(half, message.outline_of(half)[2], "T" * 200, 3, b"own\x01p\x02", store_host)
+    assert final == message.encode(whole)
