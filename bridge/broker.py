@@ -14,6 +14,8 @@ import os
 import resource
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -42,6 +44,7 @@ from store.files import RealFiles
 from store.flusher import Flusher
 from store.options import StoreOptions
 from store.queue import Queue
+from store.workers import Workers
 
 log = logging.getLogger("bridge")
 
@@ -51,6 +54,14 @@ CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with
 FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 WILDCARDS = ("", "0.0.0.0", "::")
+
+FAR_THREADS = 3  # one may merge buckets for minutes, one write another; looks must not wait for them
+FAR_TASKS_WAITING_MAX = 256
+FAR_PAUSE_S = 0.001  # behind each block that is written, about a millisecond's work or two
+
+# How long a thread that computes may keep the interpreter from the loop (Python's default: 5 ms, as much as an answer
+# may be late in all).
+SWITCH_INTERVAL_S = 0.001
 
 # Allocations between two collections of the youngest generation (Python's default: 700). Ours are requests on their
 # way, and reference counts free them; the collector finds next to nothing, so it need not look so often.
@@ -129,6 +140,7 @@ class Broker(Core):
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.metrics.gc_pauses.watch(time.perf_counter)
 
     def _bind(self) -> dict[str, socket.socket]:
@@ -159,6 +171,20 @@ class Broker(Core):
             reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
             raise kind(f"store.directory: {directory}: {reason}") from error
         self._flusher = Flusher(self.store, self._post)
+        self._start_far_timers()
+
+    def _start_far_timers(self) -> None:
+        """Give what moves delayed messages to buckets and back its threads."""
+        self._is_ending = threading.Event()
+        refusal = StoreError(f"{FAR_TASKS_WAITING_MAX} looks at far timers wait")
+        self._far_workers = Workers("timers", FAR_THREADS, self._post, FAR_TASKS_WAITING_MAX, refusal)
+        self.delays.far.executor = self._far_workers
+        self.delays.far.pause_with(self._pause)
+
+    def _pause(self) -> None:
+        """Let the loop go on, in a thread that works for long; ends its work when the broker ends."""
+        if self._is_ending.wait(FAR_PAUSE_S):
+            raise InterruptedError("the broker stops")
 
     def _store_host(self) -> bytes:
         """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
@@ -252,6 +278,7 @@ class Broker(Core):
         add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
+        add("far timers", self.delays.far.next_deadline_ms, self.delays.far.run)
         add("delayed messages", self.delays.next_deadline_ms, self.delays.run, is_wall=True)
         add("schedules", self.schedules.next_deadline_ms, self.schedules.run, is_wall=True)
         add("rates", self.rates.next_deadline_ms, lambda now_ms, mono_ms: self.rates.sample(mono_ms))
@@ -317,6 +344,9 @@ class Broker(Core):
         await self._callbacks.stop()
         await self.http.stop()
         await self.server.close_all(CLOSE_MS)
+        self._is_ending.set()
+        self._far_workers.stop()
+        self.delays.far.close()
         self._flusher.stop()
         self.store.close(self.clock.now_ms())
         self.metrics.gc_pauses.stop()

@@ -361,9 +361,10 @@ class DelayOptions(_Section, frozen=True):
             le=36_500,
         ),
     ] = 3_650
-    pending_max: Annotated[
-        int, _setting("delayed messages waiting, 32 bytes of memory each; further ones are refused", ge=1)
-    ] = 4_000_000
+    pending_max: Annotated[int, _setting("delayed messages waiting; further ones are refused", ge=1)] = 50_000_000
+    near_ms: Annotated[
+        int, _setting("what is due later goes to files of its own, and comes back half so long before it is due", ge=10)
+    ] = 600_000
     verdict_hours: Annotated[int, _setting("that a message was cancelled is remembered for so long", ge=1)] = 24
     verdicts_max: Annotated[int, _setting("and for so many messages, the latest ones", ge=1)] = 200_000
     time_zone: Annotated[str, _setting("of `AMQ_SCHEDULED_CRON`; schedules have their own")] = "UTC"

@@ -102,7 +102,7 @@ class Core:
         `store_host` is the packed address of the RocketMQ port, as records and message ids carry it.
         Raises StoreError and OSError.
         """
-        self.delays.begin(now_ms)
+        self.delays.begin(now_ms, files)
         self.store = Store.open(files, options, self.ledger, now_ms)
         self.rocketmq_flow.attach(self.store)
         turn_log = TurnLog(self.store, touch)

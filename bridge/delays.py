@@ -30,6 +30,7 @@ from crc32c import crc32c
 
 from bridge import parked
 from bridge.config import HOUR_MS, DelayOptions
+from bridge.far_timers import FarStore, FarTimers
 from bridge.ledger import Ledger
 from bridge.metrics import Metrics
 from bridge.records import (
@@ -48,11 +49,13 @@ from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from bridge.wishes import Wish, Wishes
 from delay.names import Names, name_hash
 from delay.rows import ROW, Timer, pack_row
-from delay.timers import FROM_THE_LATEST, Cursor, Timers, Turn
+from delay.timers import FROM_THE_LATEST, Cursor, TimerId, Timers, Turn
+from delay.tombstones import Fate
 from delay.verdicts import Cancelled, Verdict
 from protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from store.entry import Appended, Buffer, Frame, FrameRun, Place, Promise, Slot, Stored, new_tuple
 from store.errors import EntryTooLarge, StoreError
+from store.files import Files
 from store.queue import Queue
 from store.readers import ColdEntries
 
@@ -73,8 +76,6 @@ _CANCELLED_IN_RECORD: Final = 10_000
 _address_of: Final = attrgetter("address")
 _form_of: Final = attrgetter("form")
 
-TimerId = tuple[int, int]  # due time when it was parked, address
-
 log = logging.getLogger("bridge")
 
 
@@ -82,7 +83,7 @@ class TooManyTimers(StoreError):
     """`delay.pending_max` is reached; senders may try again."""
 
 
-class DelayStore(Protocol):
+class DelayStore(FarStore, Protocol):
     """What this asks of the store."""
 
     def read_at(self, places: Sequence[Place]) -> list[Stored] | ColdEntries: ...
@@ -94,6 +95,8 @@ class Door(Protocol):
     def deliveries(
         self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
     ) -> FrameRun: ...
+
+    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame: ...
 
 
 class Decision(NamedTuple):
@@ -124,6 +127,7 @@ class Delays:
         self._timers = Timers()
         self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
         self._names = Names(self._is_pending, options.verdicts_max)
+        self.far = FarTimers(ledger, topics, self._names, options)
         self._held: dict[int, list[Timer]] = {}  # of open transactions, by producer id; in order of their addresses
         self._held_count = 0
         self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
@@ -144,15 +148,18 @@ class Delays:
         ledger.own(TimersHeld, self._replay_held)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_extra(parked.EXTRA_KIND, self._replay_parked)
+        ledger.on_extra(parked.AGAIN_EXTRA_KIND, self._replay_again)
         ledger.on_snapshot(self._snapshot)
 
-    def begin(self, now_ms: int) -> None:
+    def begin(self, now_ms: int, files: Files) -> None:
         """Say what time it is, before the log is recovered: what was due before then needs no wheel."""
         self._timers = Timers(now_ms)
+        self.far.begin(files, self._timers)
 
     def attach(self, store: DelayStore, door: Door, cluster_id: str) -> None:
-        """Name the parts that stand on the recovered log."""
+        """Name the parts that stand on the recovered log. Raises Corruption."""
         self._store, self._door = store, door
+        self.far.open(store)
         self._id_salt = cluster_id.encode()
         for topic in self._timers.topics():
             if self._topics.by_number(topic) is None:
@@ -160,7 +167,7 @@ class Delays:
 
     def __len__(self) -> int:
         """How many are pending, or wait for a commit."""
-        return len(self._timers) + self._held_count
+        return len(self._timers) + len(self.far) + self._held_count
 
     # -- Parking
 
@@ -224,7 +231,24 @@ class Delays:
     def _check(self, raw: bytes) -> bytes:
         return crc32c(self._id_salt + raw).to_bytes(4, "big")
 
-    # -- Verbs
+    # -- Verbs: what they ask for must be at hand
+
+    def at_hand(self, text: str, then: Callable[[StoreError | None], None]) -> None:
+        """Call `then` when the timer of this id, if it is pending, is in memory: mostly at once. It is as long as
+        `then` takes."""
+        timer_id = self.id_of(text)
+        timer = self._timers.find(*timer_id) if timer_id else None
+        if timer_id is None or not self.far.has_any or (timer is not None and not timer.home):
+            then(None)
+        else:
+            self.far.bring(self._timers.place_of(timer_id), then)
+
+    def named_at_hand(self, topic: Topic, name: bytes, then: Callable[[StoreError | None], None]) -> None:
+        """Do the same for all timers of a topic that have this sender's key."""
+        if self.far.has_any:
+            self.far.bring_named(topic.number, name_hash(topic.number, name), then)
+        else:
+            then(None)
 
     def cancel(self, text: str, now_ms: int) -> Decision:
         """Let a message never be delivered, if it is not yet. Raises StoreError, and then has changed nothing."""
@@ -244,8 +268,23 @@ class Delays:
         if timer_id is None or self._timers.find(*timer_id) is None:
             return self._past(timer_id)
         self.wishes.at(due_ms, now_ms)
-        promise = self._ledger.commit([TimerMoved(*timer_id, max(0, due_ms))], now_ms).promise
-        return Decision(Verdict.RESCHEDULED, promise)
+        return Decision(Verdict.RESCHEDULED, self._move([timer_id], max(0, due_ms), now_ms))
+
+    def _move(self, timer_ids: Iterable[TimerId], due_ms: int, now_ms: int) -> Promise:
+        """Let pending timers be due at another time; those of buckets are parked again, and keep their ids."""
+        assert self._door is not None, "the door is not open"
+        frames: list[Frame] = []
+        moves: list[Record] = []
+        for timer_id in timer_ids:
+            timer = self._timers.find(*timer_id)
+            assert timer is not None, "it is pending"
+            if not timer.home:
+                moves.append(TimerMoved(*timer_id, due_ms))
+                continue
+            place = (timer.due_ms, timer.address)
+            extra = parked.again_extra(timer.key, due_ms, self.far.hash_of(timer), timer_id, place)
+            frames.append(self._door.parked_again(timer.form, self.far.frame_of(timer), due_ms, extra))
+        return self._ledger.commit(moves, now_ms, frames).promise
 
     def deliver_now(self, text: str, now_ms: int) -> Decision:
         """Let a pending message be due now: it is delivered in its turn, unless its topic is paused."""
@@ -261,6 +300,9 @@ class Delays:
             return
         queue_id = timer.key & (1 << QUEUE_ID_BITS) - 1
         picture = partial(TimerView, text, topic.name, queue_id, timer.due_ms, timer.form)
+        if timer.home:
+            done(picture(self.far.frame_of(timer)))
+            return
 
         def read(found: list[Stored] | StoreError) -> None:
             done(found if isinstance(found, StoreError) else picture(found[0].frame))
@@ -275,11 +317,20 @@ class Delays:
     # -- The same, by the sender's own key
 
     def named(self, topic: Topic, name: bytes) -> list[TimerId]:
-        """Return the pending messages of a topic that have this key."""
-        return [found for found in self._names.find(name_hash(topic.number, name)) if self._is_pending(found)]
+        """Return the pending messages of a topic that have this key, as far as they are in memory."""
+        found = self._names.find(name_hash(topic.number, name))
+        return [timer_id for timer_id in dict.fromkeys(found) if self._is_pending(timer_id)]
+
+    def replaced(self, topic: Topic, name: bytes) -> list[TimerId]:
+        """Return all of them, in buckets too."""
+        found = self.named(topic, name)
+        if self.far.has_any:
+            places = self.far.named_now(topic.number, name_hash(topic.number, name))
+            found = list(dict.fromkeys([*found, *map(self._timers.id_at, places)]))
+        return found
 
     def pending_named(self, topic: Topic, name: bytes) -> list[Timer]:
-        """Return the same as they are now."""
+        """Return those in memory as they are now."""
         return [timer for timer in map(self._find, self.named(topic, name)) if timer is not None]
 
     def cancel_named(self, topic: Topic, name: bytes, now_ms: int) -> Decision:
@@ -297,8 +348,7 @@ class Delays:
         if not found:
             return self._past_named(topic, name)
         self.wishes.at(due_ms, now_ms)
-        moves = [TimerMoved(*timer_id, max(0, due_ms)) for timer_id in found]
-        return Decision(Verdict.RESCHEDULED, self._ledger.commit(moves, now_ms).promise)
+        return Decision(Verdict.RESCHEDULED, self._move(found, max(0, due_ms), now_ms))
 
     def cancels(self, timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
         """Give the record that cancels these, for the unit of what replaces them."""
@@ -323,18 +373,24 @@ class Delays:
 
     def count(self, topic: Topic) -> int:
         """How many are pending for a topic."""
-        return self._timers.count(topic.number)
+        return self._timers.count(topic.number) + self.far.count(topic.number)
 
     def counts(self) -> dict[int, int]:
         """How many are pending, by topic number."""
-        return self._timers.counts()
+        counts = self._timers.counts()
+        for topic, count in self.far.counts().items():
+            counts[topic] = counts.get(topic, 0) + count
+        return counts
 
     def rows(self, start_ms: int, until_ms: int) -> list[bytes]:
-        """Copy the rows among which the timers due in this time are (`delay.rows.select`), the earlier ones first."""
+        """Copy the rows among which the timers due in this time are (`delay.rows.select`), the earlier ones first.
+
+        Those that are in buckets are not among them.
+        """
         return self._timers.between(start_ms, until_ms)
 
     def text_id_of(self, timer: Timer) -> str:
-        return self.text_of((self._timers.given_ms(timer), timer.address))
+        return self.text_of(self._timers.id_of(timer))
 
     def _find(self, timer_id: TimerId) -> Timer | None:
         return self._timers.find(*timer_id)
@@ -418,7 +474,7 @@ class Delays:
         """Deliver at once what is in memory, and have the rest read."""
         reading: set[int] = set()
         try:
-            turns = [turn for turn in taken if not self._was_dropped(turn, now_ms)]
+            turns = [turn for turn in taken if not (self._was_dropped(turn, now_ms) or self._is_fetched(turn, reading))]
             found = self._read(turns) if turns else []
             if isinstance(found, ColdEntries):
                 turns, found = self._read_each(turns, reading)
@@ -437,10 +493,11 @@ class Delays:
         return True
 
     def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
-        """Read what was parked, of all these topics along the log: what came together lies together."""
+        """Read what the log has, of all these topics along it: what came together lies together."""
         assert self._store is not None, "the store is not open"
-        timers = sorted([timer for turn in turns for timer in turn.timers], key=_address_of)
-        return self._store.read_at([new_tuple(Place, (address, size, form)) for _, address, _, size, _, form in timers])
+        timers = sorted([timer for turn in turns for timer in turn.timers if not timer.home], key=_address_of)
+        places = [new_tuple(Place, (address, size, form)) for _, address, _, size, _, form, _ in timers]
+        return self._store.read_at(places) if places else []
 
     def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
         """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""
@@ -456,6 +513,21 @@ class Delays:
                 found_in_all += found
         return in_memory, found_in_all
 
+    def _is_fetched(self, turn: Turn, reading: set[int]) -> bool:
+        """Have messages read that are in buckets and not in memory; their topic is added to `reading` then."""
+        lacking = self.far.lacking(turn.timers)
+        if lacking:
+            reading.add(turn.topic)
+            self.far.fetch(lacking, partial(self._finish_fetch, turn))
+        return bool(lacking)
+
+    def _finish_fetch(self, turn: Turn, error: StoreError | None) -> None:
+        """The messages of this turn that buckets have are in memory now."""
+        if error is not None:
+            self._finish_read(turn, error)
+        else:
+            self._timers.give_back(turn.topic)
+
     def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
         """Take what a thread has read."""
         if isinstance(found, StoreError):
@@ -467,12 +539,8 @@ class Delays:
     def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
         """Deliver of a turn what is still pending, and still due: it took a while to be read."""
         try:
-            find, given_ms = self._timers.find, self._timers.given_ms
-            timers = [
-                timer
-                for timer in turn.timers
-                if timer.due_ms <= now_ms and find(given_ms(timer), timer.address) == timer
-            ]
+            find, id_of = self._timers.find, self._timers.id_of
+            timers = [timer for timer in turn.timers if timer.due_ms <= now_ms and find(*id_of(timer)) == timer]
             if timers and self._topics.by_number(turn.topic) is not None:
                 self._deliver([Turn(turn.topic, timers)], found, now_ms)
         finally:
@@ -485,7 +553,8 @@ class Delays:
 
     def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Append these messages to their queues, in order, as one unit with what says so."""
-        frames_at = {stored.position: stored.frame for stored in found}
+        frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
+        frames_at |= self.far.frames_of(timer for turn in turns for timer in turn.timers if timer.home)
         runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
         records = [TimersDelivered(topic, self._timers.ids_of(timers)) for topic, timers in turns]
         try:
@@ -548,25 +617,42 @@ class Delays:
 
     def _replay_parked(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
         key, due_ms, hashed = parked.read_extra(extra)
-        self._timers.add(Timer(due_ms, slot.position, key, size, 0, form))
+        name_size = 0 if hashed is None else parked.HASH_SIZE
+        self._timers.add(Timer(due_ms, slot.position, key, size, name_size, form))
         if hashed is not None:
             self._names.add(hashed, (due_ms, slot.position))
+
+    def _replay_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        key, due_ms, hashed, timer_id, place = parked.read_again_extra(extra)
+        self._timers.remove_at(place)
+        self.far.note(place, Fate.MOVED, key >> QUEUE_ID_BITS, slot.position)
+        self._timers.restore_moved(timer_id, (due_ms, slot.position))
+        name_size = parked.HASH_SIZE if hashed else 0
+        self._timers.add(Timer(due_ms, slot.position, key, size, name_size, form))
+        if hashed:
+            self._names.add(hashed, timer_id)
 
     def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
         for row in ROW.iter_unpack(record.rows):
             self.hold(record.producer_id, Timer(*row))
 
     def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
-        self._timers.delivered(record.topic, record.ids)
+        for place in self._timers.delivered(record.topic, record.ids):
+            self.far.note(place, Fate.DELIVERED, record.topic, slot.position)
 
     def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
         for timer_id in _ID.iter_unpack(record.ids):
-            self._timers.remove(*timer_id)
+            place = self._timers.place_of(timer_id)
+            timer = self._timers.remove(*timer_id)
+            if timer is None or timer.home:
+                self._timers.forget_place(timer_id)
+                self.far.cancelled(place, None if timer is None else timer.topic, slot.position)
             self._cancelled.add(timer_id, record.at_ms)
 
     def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
         if record.is_restored:
-            self._timers.restore_moved(record.address, record.given_ms, record.due_ms)
+            timer_id = (record.given_ms, record.address)
+            self._timers.restore_moved(timer_id, (record.due_ms, record.now_address or record.address))
         else:
             self._timers.move(record.given_ms, record.address, record.due_ms)
 
@@ -578,6 +664,7 @@ class Delays:
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._timers.resume(record.number)  # What is due is dropped in its turn.
+        self.far.forget_topic(record.number)
         self._sweep_out(record.number)
         for producer_id, held in [*self._held.items()]:
             kept = [timer for timer in held if timer.topic != record.number]
@@ -604,8 +691,8 @@ class Delays:
             yield TimersPending(rows)
         for rows in self._names.snapshot():
             yield TimerNames(rows)
-        for address, given_ms, due_ms in self._timers.moved():
-            yield TimerMoved(given_ms, address, due_ms, is_restored=True)
+        for timer_id, (due_ms, address) in self._timers.moved():
+            yield TimerMoved(*timer_id, due_ms, is_restored=True, now_address=address)
         for topic in sorted(self._timers.paused):
             yield DelayPaused(topic, is_paused=True)
         cancelled = [_CANCELLED.pack(*timer_id, at_ms) for timer_id, at_ms in self._cancelled.all()]

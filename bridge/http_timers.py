@@ -24,6 +24,7 @@ import base64
 import random
 import zlib
 from binascii import Error as Base64Error
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,7 +38,7 @@ from bridge.delays import Decision, TimerView
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
-from bridge.wishes import TIMER_NAMES, Wish
+from bridge.wishes import TIMER_NAMES, DelayRefused, Wish
 from delay.recurring import AMQ_NAMES, BadSchedule, Cron, Every, Missed, Schedule
 from delay.rows import ROW_SIZE, Timer, select
 from protocol.kafka import record_batch
@@ -45,6 +46,7 @@ from protocol.kafka.record_batch import BatchBuilder, Record
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties
 from store.entry import Promise
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -145,39 +147,74 @@ class TimerApi:
         return _json({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
 
     async def _view(self, request: web.Request) -> web.Response:
-        found = await awaited(partial(self._broker.delays.view, request.match_info["id"]))
+        delays, text = self._broker.delays, request.match_info["id"]
+
+        def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
+            delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
+
+        found = await awaited(view)
         await self._kept(self._broker.ledger.barrier())
         if found is None:
             raise web.HTTPNotFound(text="no message waits under this id")
         return _json(_timer_view(found))
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        return await self._decided(self._broker.delays.cancel(request.match_info["id"], self._now_ms()))
+        delays, text = self._broker.delays, request.match_info["id"]
+        return await self._decided(partial(delays.at_hand, text), lambda: delays.cancel(text, self._now_ms()))
 
     async def _reschedule(self, request: web.Request) -> web.Response:
         wanted = _parsed(await self._read(request), NewTime)
-        now_ms = self._now_ms()
-        due_ms = _due_ms(wanted, now_ms)
-        return await self._decided(self._broker.delays.reschedule(request.match_info["id"], due_ms, now_ms))
+        return await self._moved(request, _due_ms(wanted, self._now_ms()))
 
     async def _now(self, request: web.Request) -> web.Response:
-        return await self._decided(self._broker.delays.deliver_now(request.match_info["id"], self._now_ms()))
+        return await self._moved(request, self._now_ms())
 
-    async def _decided(self, decision: Decision) -> web.Response:
+    async def _moved(self, request: web.Request, due_ms: int) -> web.Response:
+        delays, text = self._broker.delays, request.match_info["id"]
+        return await self._decided(
+            partial(delays.at_hand, text), lambda: delays.reschedule(text, due_ms, self._now_ms())
+        )
+
+    async def _decided(
+        self, bring: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
+    ) -> web.Response:
+        """Decide as soon as what it is about is at hand, in the same turn."""
+
+        def start(done: Callable[[Decision | DelayRefused | StoreError], None]) -> None:
+            def then(error: StoreError | None) -> None:
+                if error is not None:
+                    done(error)
+                    return
+                try:
+                    done(decide())
+                except (DelayRefused, StoreError) as refusal:
+                    done(refusal)
+
+            bring(then)
+
+        decision: Decision | DelayRefused = await awaited(start)
+        if isinstance(decision, DelayRefused):
+            raise decision
         await self._kept(decision.promise)
         return _json({"verdict": decision.verdict.value})
 
     # -- By the sender's key
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
+        delays = self._broker.delays
         topic, key = self._topic(_required(request, "topic")), _required(request, "key").encode()
-        return await self._decided(self._broker.delays.cancel_named(topic, key, self._now_ms()))
+        return await self._decided(
+            partial(delays.named_at_hand, topic, key), lambda: delays.cancel_named(topic, key, self._now_ms())
+        )
 
     async def _reschedule_named(self, request: web.Request) -> web.Response:
         wanted = _parsed(await self._read(request), NewTimeByKey)
-        topic, now_ms = self._topic(wanted.topic), self._now_ms()
-        due_ms = _due_ms(wanted, now_ms)
-        return await self._decided(self._broker.delays.reschedule_named(topic, wanted.key.encode(), due_ms, now_ms))
+        delays, topic, key = self._broker.delays, self._topic(wanted.topic), wanted.key.encode()
+        due_ms = _due_ms(wanted, self._now_ms())
+        return await self._decided(
+            partial(delays.named_at_hand, topic, key),
+            lambda: delays.reschedule_named(topic, key, due_ms, self._now_ms()),
+        )
 
     # -- Many timers
 
@@ -185,11 +222,19 @@ class TimerApi:
         """Give a page; `next` is what to give as `after` for the one that follows."""
         limit = max(1, _number(request, "limit", 100, LIST_MAX))
         after = self._after(request)
-        found: list[Timer] = []
-        async for timers in self._looked(request):
-            found += [timer for timer in timers if after is None or timer[:2] > after]
-            if len(found) > limit:
-                break
+        start_ms, until_ms = self._span(request)
+        topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
+        if named is not None:
+            found = [timer for timer in named if after is None or timer[:2] > after]
+        else:
+            found = []
+            async for timers in self._near(topic, start_ms, until_ms):
+                found += [timer for timer in timers if after is None or timer[:2] > after]
+                if len(found) > limit:
+                    break
+            start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
+            found += await awaited(partial(self._broker.delays.far.page, topic, start, until_ms, limit + 1))
+            found = sorted({timer[:2]: timer for timer in found}.values())
         page = found[:limit]
         await self._kept(self._broker.ledger.barrier())
         rows = [self._timer_row(timer) for timer in page]
@@ -197,13 +242,14 @@ class TimerApi:
         return _json({"timers": rows, "next": following})
 
     async def _count(self, request: web.Request) -> web.Response:
-        if set(request.query) <= {"topic"}:
-            topic = self._wanted_topic(request)
+        start_ms, until_ms = self._span(request)
+        topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
+        if named is not None:
+            count = len(named)
+        elif set(request.query) <= {"topic"}:
             count = len(self._broker.delays) if topic is None else self._broker.delays.count(topic)
         else:
-            count = 0
-            async for timers in self._looked(request):
-                count += len(timers)
+            (count,) = await self._counts(topic, [start_ms, max(start_ms, until_ms)])
         await self._kept(self._broker.ledger.barrier())
         return _json({"count": count})
 
@@ -215,31 +261,46 @@ class TimerApi:
         if until_ms <= start_ms or not bins:
             raise web.HTTPBadRequest(text=f"nothing lies between from_ms {start_ms} and until_ms {until_ms}")
         step_ms = -(-(until_ms - start_ms) // bins)
-        counts = [0] * bins
-        async for timers in self._looked(request, start_ms, until_ms):
-            for timer in timers:
-                counts[(timer.due_ms - start_ms) // step_ms] += 1
+        edges_ms = [min(start_ms + number * step_ms, until_ms) for number in range(bins + 1)]
+        counts = await self._counts(self._wanted_topic(request), edges_ms)
         return _json({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
 
-    async def _looked(
-        self, request: web.Request, start_ms: int | None = None, until_ms: int | None = None
-    ) -> AsyncIterator[list[Timer]]:
-        """Yield the pending timers that are asked for, in due order."""
-        delays, topic = self._broker.delays, self._wanted_topic(request)
-        if start_ms is None or until_ms is None:
-            start_ms = _number(request, "from_ms", 0, FOREVER_MS)
-            until_ms = _number(request, "until_ms", FOREVER_MS, FOREVER_MS)
-        if (key := request.query.get("key")) is not None:
-            named = delays.pending_named(self._topic(_required(request, "topic")), key.encode())
-            yield sorted(timer for timer in named if start_ms <= timer.due_ms < until_ms)
-            return
+    async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
+        """Count the pending timers between each two neighbours of these times."""
+        counts = [0] * (len(edges_ms) - 1)
+        async for timers in self._near(topic, edges_ms[0], edges_ms[-1]):
+            for timer in timers:
+                counts[bisect_right(edges_ms, timer.due_ms) - 1] += 1
+        far = await awaited(partial(self._broker.delays.far.histogram, topic, edges_ms))
+        return [near + beyond for near, beyond in zip(counts, far, strict=True)]
+
+    async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
+        """Give the pending timers with the key that is asked for, in due order; None if none is."""
+        if (key := request.query.get("key")) is None:
+            return None
+        delays, topic = self._broker.delays, self._topic(_required(request, "topic"))
+
+        def find(done: Callable[[list[Timer] | StoreError], None]) -> None:
+            delays.named_at_hand(
+                topic,
+                key.encode(),
+                lambda error: done(delays.pending_named(topic, key.encode()) if error is None else error),
+            )
+
+        return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
+
+    async def _near(self, topic: Topic | None, start_ms: int, until_ms: int) -> AsyncIterator[list[Timer]]:
+        """Yield the pending timers that are in no bucket, in due order."""
         number = None if topic is None else topic.number
-        for rows in delays.rows(start_ms, until_ms):
+        for rows in self._broker.delays.rows(start_ms, until_ms):
             found: list[Timer] = []
             for at in range(0, len(rows), ROWS_IN_SLICE * ROW_SIZE):
                 found += select(rows[at : at + ROWS_IN_SLICE * ROW_SIZE], start_ms, until_ms, number)
                 await asyncio.sleep(0)
             yield sorted(found)
+
+    def _span(self, request: web.Request) -> tuple[int, int]:
+        return _number(request, "from_ms", 0, FOREVER_MS), _number(request, "until_ms", FOREVER_MS, FOREVER_MS)
 
     def _after(self, request: web.Request) -> tuple[int, int] | None:
         text = request.query.get("after")

@@ -10,6 +10,8 @@ made of, live and at recovery:
 
     extra     kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash of topic and key u64 if it has one
               kind u8 = 0x54 | key | due | producer id u64       of an open Kafka transaction: no timer yet
+              kind u8 = 0x46 | key | due | hash u64 or 0 | its id, 2 u64 | its place, 2 u64      parked again: it came
+                                                                 from that place in a bucket, and keeps its id
 
 Delivered, a RocketMQ message keeps born time, hosts, key and tags. As at home, one of a level loses DELAY and what
 else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses REAL_TOPIC and REAL_QID and gets
@@ -42,6 +44,10 @@ _HASH: Final = Struct(">Q")
 _HELD_EXTRA: Final = Struct(">BQQQ")
 EXTRA_KIND: Final = 0x44  # of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9
 HELD_EXTRA_KIND: Final = 0x54
+AGAIN_EXTRA_KIND: Final = 0x46
+HASH_AT: Final = _EXTRA.size
+HASH_SIZE: Final = _HASH.size
+_AGAIN_EXTRA: Final = Struct(">BQQQQQQQ")
 _OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
 _WISHES_OF_LEVEL: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 _LEVEL_FROM: Final = b"\x02DELAY\x01"
@@ -59,6 +65,17 @@ def read_extra(raw: bytes) -> tuple[int, int, int | None]:
     """Give (queue key of the destination, due time, hash of the sender's key) of a parked entry."""
     _, key, due_ms = _EXTRA.unpack_from(raw)
     return key, due_ms, _HASH.unpack_from(raw, _EXTRA.size)[0] if len(raw) > _EXTRA.size else None
+
+
+def again_extra(key: int, due_ms: int, hashed: int, timer_id: tuple[int, int], place: tuple[int, int]) -> bytes:
+    """Give the extra of a timer that is parked again: `hashed` is 0 if it has no name."""
+    return _AGAIN_EXTRA.pack(AGAIN_EXTRA_KIND, key, due_ms, hashed, *timer_id, *place)
+
+
+def read_again_extra(raw: bytes) -> tuple[int, int, int, tuple[int, int], tuple[int, int]]:
+    """Give (queue key of the destination, due time, hash of the sender's key, id, place that it has left)."""
+    _, key, due_ms, hashed, given_ms, given, was_due_ms, was = _AGAIN_EXTRA.unpack(raw)
+    return key, due_ms, hashed, (given_ms, given), (was_due_ms, was)
 
 
 def held_extra(key: int, due_ms: int, producer_id: int) -> bytes:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bridge import forms, half_records, lifetimes, parked, wishes
 from bridge.config import Options
-from bridge.delays import Delays, TimerId
+from bridge.delays import Delays
 from bridge.half_messages import Halves
 from bridge.half_records import HalfWish
 from bridge.lifetimes import Lifetimes
@@ -34,6 +34,7 @@ from bridge.topics import Topic
 from bridge.transactions import Transactions
 from bridge.wishes import Wish
 from delay.recurring import AMQ_NAMES, Run, Schedule
+from delay.timers import TimerId
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, inflate
@@ -360,7 +361,7 @@ class Publisher:
             if wishes.replaces_header(record.headers):
                 for earlier in numbers.pop(record.key, ()):
                     del kept[earlier]
-                replaced |= dict.fromkeys(self._delays.named(topic, record.key))
+                replaced |= dict.fromkeys(self._delays.replaced(topic, record.key))
             numbers.setdefault(record.key, []).append(number)
         return list(kept.values()), list(replaced)
 
@@ -519,7 +520,7 @@ class Publisher:
         key = topic.queues[queue_id].key
         # Who retries sends the message as it came: that must not replace other retries.
         name = b"" if topic.rocketmq_name.startswith(RETRY_PREFIX) else found.get(properties.KEYS, "").encode()
-        if name and wishes.replaces(found) and (replaced := self._delays.named(topic, name)):
+        if name and wishes.replaces(found) and (replaced := self._delays.replaced(topic, name)):
             records.append(self._delays.cancels(replaced, now_ms))
         schedule_name = ""
         if wish.schedule is not None:
@@ -569,7 +570,7 @@ class Publisher:
         """Park one record; gives the timer's id. Raises InvalidBatch, ProduceRefused, StoreError."""
         check_record(topic, record)
         queue = topic.queues[queue_id]
-        replaced = self._delays.named(topic, record.key) if replaces and record.key else []
+        replaced = self._delays.replaced(topic, record.key) if replaces and record.key else []
         records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
         expires_ms = self._lifetimes.of_headers(record.headers, now_ms)
         if expires_ms is not None:
@@ -585,6 +586,11 @@ class Publisher:
         return (wish.due_ms, slots[0].position), promise
 
     # -- What was parked
+
+    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame:
+        """Give the entry in which a message that came from a bucket waits for another time."""
+        stamp = self.half_stamp() if form == forms.KAFKA else _stamp_rocketmq
+        return Frame(self._delays.queue_of(Wish(due_ms)), form, frame, 1, due_ms, tags.NO_TAG, stamp, extra)
 
     def deliveries(
         self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int

@@ -257,6 +257,7 @@ class TimerMoved(_Record, frozen=True, tag=43):
     address: int
     due_ms: int
     is_restored: bool = False  # in snapshots: the timer's row says it already
+    now_address: int = 0  # then: of the entry that holds it now
 
 
 class DelayPaused(_Record, frozen=True, tag=44):
@@ -280,6 +281,21 @@ class TimersCancelledBefore(_Record, frozen=True, tag=46):
 
 class TimerNames(_Record, frozen=True, tag=47):
     """Only in snapshots: rows as `delay/names.py` has them."""
+
+    rows: bytes
+
+
+class FarTimersChanged(_Record, frozen=True, tag=80):
+    """From now on exactly these buckets count; also in snapshots, without the rest."""
+
+    manifest: Sequence[Sequence[int]]  # the fields of `delay.bucket.BucketEntry`
+    left: bytes  # places, due time now u64 | address u64, of timers that are in a new bucket instead of the log
+    dead: bytes  # place | fate u8 of timers that are in a new bucket, and dead
+    counted_to: int  # position: the buckets' files have the deaths that the log has below it
+
+
+class FarTimersDead(_Record, frozen=True, tag=81):
+    """Only in snapshots: place | fate u8 of far timers that are dead, though their bucket's files may not say so."""
 
     rows: bytes
 
@@ -436,6 +452,8 @@ Record = (
     | TimersPending
     | TimersCancelledBefore
     | TimerNames
+    | FarTimersChanged
+    | FarTimersDead
     | ScheduleRegistered
     | ScheduleStepped
 )

@@ -26,7 +26,7 @@ delivered from it any more stands beside it (`delay/tombstones.py`). Compare the
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -105,6 +105,14 @@ class Found(NamedTuple):
         return self.bucket.fate(self.ordinal)
 
 
+class Here(NamedTuple):
+    """A timer that a bucket has, without its message."""
+
+    id: TimerId
+    ordinal: int
+    topic: int
+
+
 def bucket_path(number: int) -> str:
     return f"{TIMERS_DIRECTORY}/{number:010d}.bucket"
 
@@ -118,8 +126,16 @@ class Writer:
     In a thread it gives up the interpreter with every block, that is about once in a millisecond.
     """
 
-    def __init__(self, files: Files, number: int, *, block_timers_max: int = BLOCK_TIMERS_MAX) -> None:
+    def __init__(
+        self,
+        files: Files,
+        number: int,
+        *,
+        block_timers_max: int = BLOCK_TIMERS_MAX,
+        pause: Callable[[], object] | None = None,
+    ) -> None:
         self.number, self.count, self.size = number, 0, 0
+        self._pause = pause  # called behind each block
         self.first: TimerId = (0, 0)
         self.last: TimerId = (-1, -1)
         self._files, self._block_timers_max = files, block_timers_max
@@ -195,6 +211,8 @@ class Writer:
         self._write([rows, payload])
         self.count += count
         self._rows, self._payload, self._payload_size, self._topics = [], [], 0, {}
+        if self._pause is not None:
+            self._pause()
 
     def _topic_rows(self) -> Iterator[bytes]:
         block_count = len(self._blocks) // _BLOCK.size
@@ -315,6 +333,27 @@ class Bucket:
             return None
         return Found(self, block.ordinal + within, next(_timers(rows, payload, within, within + 1)))
 
+    def places(self, ids: Iterable[TimerId]) -> Iterator[Here]:
+        """Yield those of these ids that are here, dead or alive; the ids must rise. Reads rows, no messages."""
+        rows, ordinal, count = b"", 0, 0
+        behind: bytes = b""  # the first id that is not in these rows
+        for id in ids:
+            if not self.first <= id <= self.last:
+                continue
+            key = _ID.pack(*id)
+            if key >= behind:
+                number = self._blocks.lower(key)
+                if number == self._blocks.count or not self._blocks.row(number).startswith(key):
+                    number -= 1
+                block = self._block(number)
+                rows, ordinal, count = self._rows(number, block), block.ordinal, block.count
+                is_last = number + 1 == self._blocks.count
+                behind = b"\xff" * (_ID.size + 1) if is_last else self._blocks.row(number + 1)[: _ID.size]
+            within = _bisect_rows(rows, count, key)
+            if within < count and rows.startswith(key, within * _ROW_SIZE):
+                at = within * _ROW_SIZE + _ID.size
+                yield Here(id, ordinal + within, int.from_bytes(rows[at : at + 8], "big") >> 16)
+
     # -- Timers in due order
 
     def scan(self, start: TimerId, until_ms: int) -> Iterator[FarTimer]:
@@ -355,6 +394,14 @@ class Bucket:
             row += 1
 
     # -- Numbers
+
+    def topics(self) -> Iterator[int]:
+        """Yield the topics that have timers here, rising."""
+        row = 0
+        while row < self._topics.count:
+            topic = _TOPIC.unpack(self._topics.row(row))[0]
+            yield topic
+            row = self._topics.lower(_TOPIC_BLOCK.pack(topic, self._blocks.count)) + 1
 
     def pending_before(self, id: TimerId, topic: int | None = None) -> int:
         """Count the pending timers before this id, and all that are finished: differences of it are counts."""

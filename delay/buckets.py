@@ -19,11 +19,12 @@ keep buckets few and let go of the dead: eight of about one size become one, and
 What is large is cut by due time, so that a bucket stays handy.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge as in_order
 from itertools import pairwise
 
-from delay.bucket import FOREVER_MS, Bucket, BucketEntry, FarTimer, Found, TimerId, Writer, bucket_path
+from delay.bucket import FOREVER_MS, Bucket, BucketEntry, FarTimer, Found, Here, TimerId, Writer, bucket_path
 from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
 from store.errors import Corruption
 from store.files import Files
@@ -35,11 +36,16 @@ DEAD_SHARE = 0.5  # of a bucket, above which it is written anew
 Manifest = tuple[BucketEntry, ...]
 
 
+def _go_on() -> None:
+    pass
+
+
 class Buckets:
     """The set that counts now. Belongs to the loop; what `run`s belongs into a worker, one at a time."""
 
     def __init__(self, files: Files) -> None:
         self.manifest: Manifest = ()
+        self.pause: Callable[[], object] = _go_on  # lets other threads go on; called with each block that is written
         self._files = files
         self._open: dict[int, Bucket] | None = None  # None: the log is still being replayed
         self._pins: dict[Bucket, int] = {}
@@ -134,11 +140,23 @@ class Buckets:
 
         The log must keep saying so until a manifest counts the tombstone. A timer's first fate is its last.
         """
-        bucket = found.bucket
-        assert self._buckets.get(bucket.entry.number) is bucket, f"{bucket.path} counts no more: find the timer again"
+        self.bury_at(found.bucket, Here(found.timer.id, found.ordinal, found.timer.topic), fate)
+
+    def bury_at(self, bucket: Bucket, here: Here, fate: Fate) -> None:
+        """The same, for what `Bucket.places` has found."""
+        assert self.has(bucket), f"{bucket.path} counts no more: find the timer again"
         if self._merge is not None and bucket in self._merge.inputs:
-            self._merge.buried_late.append((found.timer.id, fate))
-        bucket.tombstones.add(found.ordinal, fate, found.timer.topic)
+            self._merge.buried_late.append((here.id, fate))
+        bucket.tombstones.add(here.ordinal, fate, here.topic)
+
+    def has(self, bucket: Bucket) -> bool:
+        """Whether a bucket counts still; a view may have one that does not."""
+        return self._buckets.get(bucket.entry.number) is bucket
+
+    @property
+    def merging(self) -> frozenset[int]:
+        """The numbers of the buckets that are being merged."""
+        return frozenset() if self._merge is None else frozenset(bucket.entry.number for bucket in self._merge.inputs)
 
     @property
     def unflushed(self) -> int:
@@ -153,7 +171,12 @@ class Buckets:
 
     def writer(self) -> Writer:
         """Begin a bucket; its entry comes from `finish`, and counts when the manifest of `added` is committed."""
-        return Writer(self._files, self._reserve(1))
+        return self.new_writer()()
+
+    def new_writer(self) -> Callable[[], Writer]:
+        """Number a bucket, and leave it to a worker to begin it."""
+        number = self._reserve(1)
+        return lambda: Writer(self._files, number, pause=self.pause)
 
     def added(self, entries: Iterable[BucketEntry]) -> Manifest:
         return (*self.manifest, *entries)
@@ -172,26 +195,26 @@ class Buckets:
             entry._replace(tombstone_bytes=ends.get(entry.number, entry.tombstone_bytes)) for entry in self.manifest
         )
 
-    def finished(self, starts: Mapping[int, int]) -> Manifest:
+    def finished(self, starts: Mapping[int, int], manifest: Manifest | None = None) -> Manifest:
         """The timers before these ordinals are delivered or cancelled (`View.lower`); buckets without others go.
 
-        Those that are being merged stay as they are.
+        Those that are being merged stay as they are. `manifest` is that of a change to be committed together with it.
         """
-        merging = () if self._merge is None else {bucket.entry.number for bucket in self._merge.inputs}
-        manifest = []
-        for entry in self.manifest:
+        merging = self.merging
+        result = []
+        for entry in self.manifest if manifest is None else manifest:
             if entry.number not in merging:
                 entry = entry._replace(start=max(entry.start, starts.get(entry.number, 0)))
                 if entry.count == entry.start + self._buckets[entry.number].tombstones.count(entry.start, entry.count):
                     continue
-            manifest.append(entry)
-        return tuple(manifest)
+            result.append(entry)
+        return tuple(result)
 
     def merge(self, inputs: Sequence[Bucket]) -> "Merge":
         """Begin to write these anew as one; run it, then commit the manifest of `merged`. One merge at a time."""
         assert self._merge is None, "a merge is under way"
         size = sum(bucket.entry.size for bucket in inputs)
-        self._merge = Merge(self._files, inputs, self._reserve(size // BUCKET_BYTES + 1))
+        self._merge = Merge(self._files, inputs, self._reserve(size // BUCKET_BYTES + 1), self.pause)
         for bucket in inputs:
             self._pins[bucket] = self._pins.get(bucket, 0) + 1
         return self._merge
@@ -229,6 +252,17 @@ class Buckets:
         assert self._merge is not None, "no merge is under way"
         self.unpin(self._merge.inputs)
         self._merge = None
+
+    def discard(self, merge: "Merge") -> Callable[[], None]:
+        """The manifest of `merged` came to nothing: close the results; returns what removes them, in a worker."""
+        self._ready = {}
+        for bucket in merge.outputs:
+            bucket.close()
+        return partial(_remove, self._files, [bucket.path for bucket in merge.outputs])
+
+    def discard_entry(self, entry: BucketEntry) -> Callable[[], None]:
+        """The same for a bucket that `writer` has made."""
+        return partial(_remove, self._files, [bucket_path(entry.number)])
 
     def removal(self) -> "Removal | None":
         """What may be removed once the present manifest is durable in the log."""
@@ -313,8 +347,11 @@ class View:
 class Merge:
     """Buckets on their way into new ones, without their dead: made in the loop, `run` in a worker."""
 
-    def __init__(self, files: Files, inputs: Sequence[Bucket], first_number: int) -> None:
+    def __init__(
+        self, files: Files, inputs: Sequence[Bucket], first_number: int, pause: Callable[[], object] = _go_on
+    ) -> None:
         self.inputs = tuple(inputs)
+        self._pause = pause
         self.outputs: list[Bucket] = []
         self.buried_late: list[tuple[TimerId, Fate]] = []  # since it began: they may have gone along
         self._files, self._number = files, first_number
@@ -332,7 +369,7 @@ class Merge:
 
     def _add(self, timer: FarTimer) -> None:
         if self._writer is None:
-            self._writer = Writer(self._files, self._number)
+            self._writer = Writer(self._files, self._number, pause=self._pause)
             self._number += 1
         self._writer.add(timer)
         if self._writer.size >= BUCKET_BYTES:

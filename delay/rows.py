@@ -1,21 +1,25 @@
 """Pending timers as rows of bytes, sorted and searched without an object for each.
 
-    due u64 | address u64 | queue key u64 | frame size u32 | name size u16 | form u8 | 0        32 bytes, big-endian
+    due u64 | address u64 | queue key u64 | frame size u32 | name size u16 | form u8 | home u8    32 bytes, big-endian
 
-`address` is where the parked message lies in the log: unique, and rising with the order of arrival; (due, address) is
-the order of delivery. As the fields are big-endian, rows sort as bytes. A queue key of 0 marks a row that is gone.
+`address` is where the parked message lies, or lay, in the log: unique, and rising with the order of arrival; (due,
+address) is its *place* in the order of delivery. `home` says where the message is read: in the log, or in a bucket.
+As the fields are big-endian, rows sort as bytes. A queue key of 0 marks a row that is gone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
 from store.entry import new_tuple
 
-ROW: Final = Struct(">QQQIHBx")
+ROW: Final = Struct(">QQQIHBB")
 ROW_SIZE: Final = ROW.size
 TOPIC_SHIFT: Final = 16  # of a queue key: topic number << 16 | queue id
 SWEPT_FROM: Final = 64  # rows that are gone, from which on a pack may be swept
+IN_LOG: Final = 0  # homes
+IN_BUCKET: Final = 1
+_HOME_AT: Final = ROW_SIZE - 1
 _KEY_AT: Final = 16
 _ID_SIZE: Final = 16
 _NO_KEY: Final = bytes(8)
@@ -29,8 +33,9 @@ class Timer(NamedTuple):
     address: int  # of the entry that holds it
     key: int  # of the queue it goes to
     size: int  # of its frame
-    name_size: int  # of the sender's own key; 0: it gave none
+    name_size: int  # of the hash of the sender's own key; 0: it gave none
     form: int  # of its frame
+    home: int = IN_LOG
 
     @property
     def topic(self) -> int:
@@ -107,6 +112,15 @@ class Pack:
         self.rows = bytearray(b"".join(self.live()))
         self.head = self.gone = 0
 
+    def take_out(self, ids: Container[bytes]) -> list[bytes]:
+        """Take out the rows whose first 16 bytes are among these, and return them."""
+        rows = list(self.live())
+        found = [row for row in rows if row[:_ID_SIZE] in ids]
+        if found:
+            self.rows = bytearray(b"".join([row for row in rows if row[:_ID_SIZE] not in ids]))
+            self.head = self.gone = 0
+        return found
+
     def sort(self) -> None:
         if not self._is_sorted:
             start, until = self._from, self._until
@@ -135,26 +149,46 @@ class Pack:
             del self.rows[: self.head]
             self.head = 0
 
-    def drop_first(self, ids: bytes) -> int:
-        """Take out the first rows as long as their (due, address) are these; returns how many bytes of `ids` that were.
+    def drop_first(self, ids: bytes) -> tuple[int, bytes]:
+        """Take out the first rows as long as their (due, address) are these.
 
-        No row may be gone.
+        Returns how many bytes of `ids` that were, and a byte for each row that was taken out: its home. No row may be
+        gone.
         """
         self.sort()
         rows, at, taken = self.rows, self.head, 0
         while taken < len(ids) and rows[at : at + _ID_SIZE] == ids[taken : taken + _ID_SIZE]:
             at += ROW_SIZE
             taken += _ID_SIZE
+        homes = bytes(rows[self.head + _HOME_AT : at : ROW_SIZE])
         self.drop_head(at)
+        return taken, homes
+
+    def drop_tail(self, rows_max: int) -> bytes:
+        """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
+        at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
+        taken = bytes(memoryview(self.rows)[at:])
+        del self.rows[at:]
+        self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until]) if at > self.head else b""
+        if self.gone:
+            self.gone -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
         return taken
 
 
+def logged(rows: bytes) -> bytes:
+    """Leave out the rows whose messages lie in buckets."""
+    if not any(rows[_HOME_AT::ROW_SIZE]):
+        return rows
+    parts = (rows[at : at + ROW_SIZE] for at in range(0, len(rows), ROW_SIZE))
+    return b"".join([row for row in parts if not row[_HOME_AT]])
+
+
 def select(rows: bytes, start_ms: int, until_ms: int, topic: int | None) -> list[Timer]:
-    """Return the timers among rows that are due in this time, and go to this topic."""
+    """Return the timers among rows that are due in this time, go to this topic, and have their messages in the log."""
     return [
         new_tuple(Timer, row)
         for row in ROW.iter_unpack(rows)
-        if start_ms <= row[0] < until_ms and row[2] and (topic is None or row[2] >> TOPIC_SHIFT == topic)
+        if start_ms <= row[0] < until_ms and row[2] and not row[6] and (topic is None or row[2] >> TOPIC_SHIFT == topic)
     ]
 
 

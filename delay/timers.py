@@ -21,24 +21,33 @@ goes to its end, behind its equals.
 
 Ready topics take turns. Their rows stay until they are delivered: up to that moment each may be cancelled.
 If the clock is set back, ready rows wait in their order until it says again that they are due.
+
+Rows that are due late leave for a bucket (`delay/buckets.py`): `detach` takes them out of their windows, a slice at a
+time, and until they are there they are found, cancelled and moved as before; then `let_go` forgets them. Rows that came
+back from a bucket (`home`) are not counted here, nor in snapshots: their bucket has them.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
-from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, pack_row
+from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, logged, pack_row
 from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
 from store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 15  # of a snapshot: 1 MiB
 PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB
 
-ID: Final = Struct(">QQ")  # a timer's id: the due time that it was given, its address
+ID: Final = Struct(">QQ")  # a timer's id: the due time and the address that it was given; its place: those it has now
+TimerId = tuple[int, int]
 
 # A window's name: the time at which it begins, without the digits that are 0, and in the lowest bits its level.
 LEVEL_BITS: Final = 4
 LEVEL_MASK: Final = (1 << LEVEL_BITS) - 1
+
+
+_FEW: Final = 256  # places that are found one by one
 
 
 class Turn(NamedTuple):
@@ -72,6 +81,18 @@ class _Window(AddressPack):
         return self.start_ms < until_ms and self.start_ms + (1 << self.level * DIGIT_BITS) > start_ms
 
 
+class _Leaving(DuePack):
+    """Rows on their way to a bucket, with what they count."""
+
+    __slots__ = ("counts", "pins")
+
+    def __init__(self, rows: list[bytes]) -> None:
+        super().__init__()
+        self.extend(b"".join(rows))
+        self.counts = Counter(int.from_bytes(row[16:24], "big") >> TOPIC_SHIFT for row in rows)
+        self.pins = Counter(int.from_bytes(row[8:16], "big") >> PIN_BITS for row in rows)
+
+
 class Timers:
     """The pending timers. `start_ms` is the wall time now: what is due before goes straight to its topic."""
 
@@ -87,7 +108,11 @@ class Timers:
         self._paused: set[int] = set()
         self._counts: dict[int, int] = {}  # by topic
         self._pins: dict[int, int] = {}  # how many timers lie in each part of the log
-        self._moved: dict[int, tuple[int, int]] = {}  # by address: due when its id was given, due now
+        self._ids: dict[int, TimerId] = {}  # by address, of those that are not at the place that their id says
+        self._places: dict[TimerId, TimerId] = {}  # of the same, by id; also of those that are in buckets
+        self._leaving: list[_Leaving] = []
+        self._leaving_bytes = 0  # of their messages
+        self._lost: dict[TimerId, None] = {}  # places of those that were removed while they were leaving
         self._count = 0
 
     def __len__(self) -> int:
@@ -96,8 +121,10 @@ class Timers:
     # -- Adding and removing
 
     def add(self, timer: Timer) -> None:
-        due_ms, address, key, _, _, _ = timer
+        due_ms, address, key, _, _, _, home = timer
         self._put(pack_row(timer), due_ms, key, self._hand_ms)
+        if home:
+            return
         topic = key >> TOPIC_SHIFT
         self._counts[topic] = self._counts.get(topic, 0) + 1
         pin = address >> PIN_BITS
@@ -114,53 +141,92 @@ class Timers:
         found = self._place(given_ms, address)
         if found is None:
             return None
-        pack, at = found
-        timer = pack.at(at)
-        pack.mark(at)
-        self._count_off(timer)
-        return timer
+        self.forget_place((given_ms, address))
+        return self._take_out(*found)
 
-    def delivered(self, topic: int, ids: bytes) -> None:
-        """Remove what was delivered: mostly the first rows of a ready topic, which go fast. An id is (due, address)."""
+    def is_at(self, place: TimerId) -> bool:
+        """Whether a timer is at this place."""
+        return self._at(place) is not None
+
+    def remove_at(self, place: TimerId) -> Timer | None:
+        """Take out what is at this place, if anything is; it may come back."""
+        found = self._at(place)
+        return None if found is None else self._take_out(*found)
+
+    def remove_many(self, places: bytes, stay: Container[TimerId]) -> None:
+        """Take out what is at these places, 16 bytes each, but for those that stay; for recovery."""
+        if len(places) < ID.size * _FEW:
+            for place in ID.iter_unpack(places):
+                if place not in stay:
+                    self.remove_at(place)
+            return
+        wanted = {ID.pack(*place) for place in ID.iter_unpack(places) if place not in stay}
+        topics: Counter[int] = Counter()
+        pins: Counter[int] = Counter()
+        for pack in self._packs():
+            for row in pack.take_out(wanted):
+                topics[int.from_bytes(row[16:24], "big") >> TOPIC_SHIFT] += 1
+                pins[int.from_bytes(row[8:16], "big") >> PIN_BITS] += 1
+        self._count_off(topics, pins)
+
+    def _count_off(self, topics: Counter[int], pins: Counter[int]) -> None:
+        for topic, count in topics.items():
+            _lower(self._counts, topic, count)
+        for pin, count in pins.items():
+            _lower(self._pins, pin, count)
+        self._count -= topics.total()
+
+    def delivered(self, topic: int, ids: bytes) -> list[TimerId]:
+        """Remove what was delivered: mostly the first rows of a ready topic, which go fast.
+
+        Returns the places of those whose messages are not in the log; of what is not here, where its bucket has it.
+        """
         pack = self._ready.get(topic)
+        elsewhere: list[TimerId] = []
         taken = 0
-        if pack is not None and not pack.gone and not self._moved:
-            taken = pack.drop_first(ids)
-            self._count_off_many(topic, ids[:taken])
-        for given_ms, address in ID.iter_unpack(memoryview(ids)[taken:]):
-            self.remove(given_ms, address)
+        if pack is not None and not pack.gone:
+            taken, homes = pack.drop_first(ids)
+            self._count_off_many(topic, ids[:taken], homes, elsewhere)
+        for timer_id in ID.iter_unpack(memoryview(ids)[taken:]):
+            place = self.place_of(timer_id)
+            timer = self.remove(*timer_id)
+            if timer is None or timer.home:
+                elsewhere.append(place)
+                self.forget_place(timer_id)
         if pack is not None and not len(pack):
             self._forget_ready(topic)
+        return elsewhere
 
     def move(self, given_ms: int, address: int, due_ms: int) -> bool:
-        """Let a pending timer be due at another time; its id stays. False if it is not pending."""
+        """Let a timer be due at another time, whose message is in the log; its id stays. False if it is not pending."""
         timer = self.remove(given_ms, address)
         if timer is None:
             return False
-        self._moved[address] = (given_ms, due_ms)
+        self.restore_moved((given_ms, address), (due_ms, timer.address))
         self.add(timer._replace(due_ms=due_ms))
         return True
 
-    def given_ms(self, timer: Timer) -> int:
-        """Return the due time in the timer's id."""
-        moved = self._moved.get(timer.address)
-        return timer.due_ms if moved is None else moved[0]
-
-    def ids_of(self, timers: Iterable[Timer]) -> bytes:
-        """Return the ids of timers, one after the other."""
-        pack = ID.pack
-        if self._moved:
-            return b"".join([pack(self.given_ms(timer), timer.address) for timer in timers])
-        return b"".join([pack(due_ms, address) for due_ms, address, _, _, _, _ in timers])
-
-    def _count_off(self, timer: Timer) -> None:
+    def _take_out(self, pack: AddressPack | DuePack, at: int) -> Timer:
+        timer = pack.at(at)
+        pack.mark(at)
+        if timer.home:
+            return timer
+        pin = timer.address >> PIN_BITS
         self._count -= 1
-        self._moved.pop(timer.address, None)
         _lower(self._counts, timer.topic, 1)
-        _lower(self._pins, timer.address >> PIN_BITS, 1)
+        _lower(self._pins, pin, 1)
+        if type(pack) is _Leaving:
+            _lower(pack.counts, timer.topic, 1)
+            _lower(pack.pins, pin, 1)
+            self._lost[timer.due_ms, timer.address] = None
+        return timer
 
-    def _count_off_many(self, topic: int, ids: bytes) -> None:
-        """Count off timers of a topic that were never moved."""
+    def _count_off_many(self, topic: int, ids: bytes, homes: bytes, elsewhere: list[TimerId]) -> None:
+        """Count off timers of a topic that are at the places that their ids say."""
+        if any(homes):
+            places = list(ID.iter_unpack(ids))
+            elsewhere += [place for place, home in zip(places, homes, strict=True) if home]
+            ids = b"".join([ID.pack(*place) for place, home in zip(places, homes, strict=True) if not home])
         if not ids:
             return
         count = len(ids) // ID.size
@@ -175,7 +241,44 @@ class Timers:
             run += 1
         _lower(self._pins, pin, run)
 
-    # -- Places
+    # -- Ids and places
+
+    def id_of(self, timer: Timer) -> TimerId:
+        """Return the id under which a timer is known."""
+        return self._ids.get(timer.address, (timer.due_ms, timer.address))
+
+    def ids_of(self, timers: Iterable[Timer]) -> bytes:
+        """Return the ids of timers, one after the other."""
+        pack = ID.pack
+        if self._ids:
+            return b"".join([pack(*self.id_of(timer)) for timer in timers])
+        return b"".join([pack(due_ms, address) for due_ms, address, _, _, _, _, _ in timers])
+
+    def id_at(self, place: TimerId) -> TimerId:
+        """Return the id of the timer that is at this place, here or in a bucket."""
+        return self._ids.get(place[1], place)
+
+    def place_of(self, timer_id: TimerId) -> TimerId:
+        """Return where a timer is, if it is: due when, and with which address."""
+        return self._places.get(timer_id, timer_id)
+
+    def restore_moved(self, timer_id: TimerId, place: TimerId) -> None:
+        """Let a timer be at another place than its id says."""
+        self.forget_place(timer_id)
+        if place != timer_id:
+            self._ids[place[1]] = timer_id
+            self._places[timer_id] = place
+
+    def forget_place(self, timer_id: TimerId) -> None:
+        place = self._places.pop(timer_id, None)
+        if place is not None:
+            self._ids.pop(place[1], None)
+
+    def moved(self) -> list[tuple[TimerId, TimerId]]:
+        """The timers that were moved: id, place."""
+        return list(self._places.items())
+
+    # -- Packs
 
     def _put(self, row: bytes, due_ms: int, key: int, hand_ms: int) -> None:
         """Put a row where it belongs while the hand is there."""
@@ -192,7 +295,7 @@ class Timers:
         gone = 0
         place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
         first_due_ms = last_due_ms = last_address = 0
-        for due_ms, address, key, _, _, _ in ROW.iter_unpack(rows):
+        for due_ms, address, key, _, _, _, _ in ROW.iter_unpack(rows):
             if not key:
                 gone += 1
                 to = 0
@@ -236,14 +339,24 @@ class Timers:
                 self._ready_ms = due_ms
 
     def _place(self, given_ms: int, address: int) -> tuple[AddressPack | DuePack, int] | None:
-        """Find the pack and the row of a timer."""
-        moved = self._moved.get(address)
-        if moved is not None and moved[0] != given_ms:
-            return None
-        due_ms = given_ms if moved is None else moved[1]
+        """Find the pack and the row of the timer that has this id."""
+        timer_id = (given_ms, address)
+        place = self._places.get(timer_id, timer_id)
+        if self._ids.get(place[1], timer_id) != timer_id:
+            return None  # It names a place, and is no id.
+        return self._at(place)
+
+    def _at(self, place: TimerId) -> tuple[AddressPack | DuePack, int] | None:
+        """Find the pack and the row of what is at this place."""
+        due_ms, address = place
         found = self._look(due_ms, address, self._hand_ms)
         if found is None and self._moving is not None:
             found = self._look(due_ms, address, self._moving.start_ms)
+        if found is None and self._leaving:
+            for pack in self._leaving:
+                at = pack.find(due_ms, address)
+                if at >= 0:
+                    return pack, at
         return found
 
     def _look(self, due_ms: int, address: int, hand_ms: int) -> tuple[AddressPack | DuePack, int] | None:
@@ -307,6 +420,70 @@ class Timers:
             del self._windows[window.name]
             self._hand_ms, self._moving = start_ms, None
         return len(chunk) // ROW_SIZE + 1
+
+    # -- Leaving for a bucket
+
+    def beyond(self, from_ms: int) -> int:
+        """Count the rows that `detach` may take."""
+        return sum(len(window) for window in self._windows.values() if window.start_ms >= from_ms)
+
+    def detach(self, from_ms: int, rows_max: int, dead: Container[TimerId]) -> bytes:
+        """Take up to so many rows out of a window that begins then or later: from now on they are leaving.
+
+        Returns them in due order; none when no such window has any. What has moved back to a place that is among the
+        `dead` ones stays.
+        """
+        for window in self._windows.values():
+            if window.start_ms < from_ms or window is self._moving or not len(window.rows) - window.head:
+                continue
+            taken = window.drop_tail(rows_max)
+            ids, rows, stay = self._ids, [], []
+            for at in range(0, len(taken), ROW_SIZE):
+                row = taken[at : at + ROW_SIZE]
+                due_ms, address, key, size, _, _, home = ROW.unpack(row)
+                place = (due_ms, address)
+                if home or (address in ids and (place in dead or place in self._lost)):
+                    stay.append(row)
+                elif key:
+                    rows.append(row)
+                    self._leaving_bytes += size
+            if stay:
+                self._put_many(b"".join(stay), self._hand_ms)
+            if rows:
+                rows.sort()
+                self._leaving.append(_Leaving(rows))
+                return b"".join(rows)
+        return b""
+
+    def let_go(self) -> Mapping[int, int]:
+        """What was leaving is in a bucket: forget it. Returns its numbers by topic."""
+        topics: Counter[int] = Counter()
+        pins: Counter[int] = Counter()
+        for pack in self._leaving:
+            topics.update(pack.counts)
+            pins.update(pack.pins)
+        self._count_off(topics, pins)
+        self._leaving, self._leaving_bytes = [], 0
+        self._lost.clear()
+        return topics
+
+    @property
+    def leaving_bytes(self) -> int:
+        """The size of the messages of what is leaving, about."""
+        return self._leaving_bytes
+
+    @property
+    def lost(self) -> list[TimerId]:
+        """The places of those that were removed while they were leaving."""
+        return list(self._lost)
+
+    def stay(self) -> bool:
+        """The bucket came to nothing: put some rows back; false when none is leaving any more."""
+        self._lost.clear()
+        self._leaving_bytes = 0
+        if self._leaving:
+            self._put_many(self._leaving.pop().bytes_from_head(), self._hand_ms)
+        return bool(self._leaving)
 
     # -- Delivering
 
@@ -389,7 +566,15 @@ class Timers:
         ready = [pack.bytes_from_head() for pack in self._ready.values()]
         windows = [window for window in self._windows.values() if window.meets(start_ms, until_ms)]
         windows.sort(key=lambda window: window.start_ms)
-        return [b"".join(ready), *(window.bytes_from_head() for window in windows)]
+        found = [b"".join(ready)]
+        leaving = [pack.bytes_from_head() for pack in self._leaving]
+        first_ms = min((int.from_bytes(rows[:8], "big") for rows in leaving if rows), default=NEVER_MS)
+        for window in windows:
+            if window.meets(first_ms, NEVER_MS):
+                leaving.append(window.bytes_from_head())
+            else:
+                found.append(window.bytes_from_head())
+        return [*found, b"".join(leaving)]
 
     def all(self) -> Iterator[Timer]:
         """Yield every pending timer, in no order; nothing may change meanwhile."""
@@ -427,29 +612,23 @@ class Timers:
     def snapshot(self) -> Iterator[bytes]:
         """Yield all rows in parts; `restore` takes them."""
         for pack in self._packs():
-            rows = pack.bytes_from_head()
+            rows = logged(pack.bytes_from_head())
             for at in range(0, len(rows), ROWS_IN_PART * ROW_SIZE):
                 yield rows[at : at + ROWS_IN_PART * ROW_SIZE]
 
     def restore(self, rows: bytes) -> None:
         self._put_many(rows, self._hand_ms)
         counts, pins = self._counts, self._pins
-        for _, address, key, _, _, _ in ROW.iter_unpack(rows):
+        for _, address, key, _, _, _, _ in ROW.iter_unpack(rows):
             topic, pin = key >> TOPIC_SHIFT, address >> PIN_BITS
             counts[topic] = counts.get(topic, 0) + 1
             pins[pin] = pins.get(pin, 0) + 1
         self._count += len(rows) // ROW_SIZE
 
-    def moved(self) -> list[tuple[int, int, int]]:
-        """The timers that were moved: (address, due time in the id, due time now)."""
-        return [(address, given_ms, due_ms) for address, (given_ms, due_ms) in self._moved.items()]
-
-    def restore_moved(self, address: int, given_ms: int, due_ms: int) -> None:
-        self._moved[address] = (given_ms, due_ms)
-
     def _packs(self) -> Iterator[AddressPack | DuePack]:
         yield from self._windows.values()
         yield from self._ready.values()
+        yield from self._leaving
 
 
 def _start_of(window: _Window) -> int:

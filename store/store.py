@@ -515,6 +515,12 @@ class Store:
             return found + in_tail
         return ColdEntries(self.readers, self._frames, in_files, in_tail)
 
+    def read_written(self, places: Sequence[Place]) -> list[Stored]:
+        """Do the same for what is written, waiting for the disk: for threads. Raises OSError, StoreError."""
+        return self._frames.from_disk(
+            [(NO_OFFSET, position, size, 1, 0, 0, 0, form, 0) for position, size, form in places]
+        )
+
     def find_by_time(self, queue: Queue, timestamp_ms: int, until: int) -> Stored | ColdRead | None:
         """Return the first entry by whose end a record timestamp of at least this was seen; None if there is none.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.errors import ANSWERABLE, Refused
 from delay.verdicts import Verdict
 from protocol.errors import ProtocolError
 from protocol.rocketmq import recall_handle
@@ -16,6 +16,7 @@ from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import RecallRequest
 from protocol.rocketmq.recall_handle import RecallHandle
 from protocol.rocketmq.remoting import RemotingCommand
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -27,9 +28,23 @@ _REMARKS: Final = {
 }
 
 
-def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    request = RecallRequest.parse(command.ext)
-    handle = _handle(broker, request)
+def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    handle = _handle(broker, RecallRequest.parse(command.ext))
+
+    def decide(error: StoreError | None) -> None:
+        connection.answered()
+        try:
+            given = _recall(broker, command, handle) if error is None else connection.refusal(command, error)
+        except ANSWERABLE as refused:
+            given = connection.refusal(command, refused)
+        if not command.is_oneway:
+            connection.send(given)
+
+    connection.unanswered += 1
+    broker.delays.at_hand(handle.timer_id, decide)
+
+
+def _recall(broker: "Broker", command: RemotingCommand, handle: RecallHandle) -> Answer:
     verdict, promise = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
     if verdict is Verdict.CANCELLED:
         return answer(command, ext={"msgId": handle.unique_key}, promise=promise)

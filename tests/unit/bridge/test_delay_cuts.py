@@ -1,6 +1,7 @@
 """Proves that a power cut loses no delayed message, delivers none twice and none early, whenever it comes.
 
 A long random history of parks, deliveries, cancels, moves, checkpoints and removed segments runs on a disk in memory.
+What is due in more than a tenth of a second goes to buckets, and these are merged, all of which is cut as well.
 At each operation of the disk it is taken as it might be found afterwards; a broker recovers from it and runs to the end
 of time. What was promised before the cut is compared with what lies in the queue then.
 """
@@ -10,11 +11,12 @@ from random import Random
 
 import pytest
 
-from bridge.config import Options, TopicsOptions
+from bridge.config import DelayOptions, Options, TopicsOptions
 from delay.verdicts import Verdict
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties as names
 from store.entry import Promise
+from store.errors import StoreError
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
@@ -24,7 +26,8 @@ from tests.unit.bridge.door import NOW, message, now
 SMALL = StoreOptions(
     segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, checkpoint_bytes=1 << 14, open_segments_max=4
 )
-FEW = Options(topics=TopicsOptions(queues=1))
+NEAR_MS = 100
+FEW = Options(topics=TopicsOptions(queues=1), delay=DelayOptions(near_ms=NEAR_MS))
 STEPS = 1_000
 FOREVER_MS = NOW + 10**12
 
@@ -45,13 +48,14 @@ class History:
         self.seen = 0  # of the queue, by a reader
         self.archived: dict[int, tuple[bytes, int]] = {}  # what retention took of the queue
         self.removed = 0
+        self.spilled = self.merged = 0
 
     # -- Steps
 
     def run(self) -> None:
         steps = [
             (self.park, 10), (self.park_batch, 3), (self.cancel, 4), (self.move, 3), (self.deliver, 20),
-            (self.settle, 10), (self.write, 6), (self.pause_or_resume, 3),
+            (self.settle, 10), (self.write, 6), (self.pause_or_resume, 3), (self.move_far, 40),
             (self.checkpoint, 2), (self.remove, 2), (self.pass_time, 10),
         ]  # fmt: skip
         for _ in range(STEPS):
@@ -95,22 +99,40 @@ class History:
 
     def cancel(self) -> None:
         body = self.any_timer()
-        verdict, promise = self.core.delays.cancel(self.timers[body], self.now_ms())
-        if verdict is Verdict.CANCELLED:
-            self.touched.add(body)
-            self.when(promise, lambda: self.cancelled.add(body))
+
+        def decide(error: StoreError | None) -> None:
+            assert error is None
+            verdict, promise = self.core.delays.cancel(self.timers[body], self.now_ms())
+            if verdict is Verdict.CANCELLED:
+                self.touched.add(body)
+                self.when(promise, lambda: self.cancelled.add(body))
+
+        self.core.delays.at_hand(self.timers[body], decide)
 
     def move(self) -> None:
         body = self.any_timer()
         due_ms = self.now_ms() + self.some_delay()
-        verdict = self.core.delays.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
-        if verdict is Verdict.RESCHEDULED:
-            self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
+
+        def decide(error: StoreError | None) -> None:
+            assert error is None
+            verdict = self.core.delays.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
+            if verdict is Verdict.RESCHEDULED:
+                self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
+
+        self.core.delays.at_hand(self.timers[body], decide)
 
     def any_timer(self) -> bytes:
         if not self.timers:
             self.park()
         return self.rng.choice([*self.timers][-40:])
+
+    def move_far(self) -> None:
+        """Let timers go to buckets and come back, one slice at a time."""
+        before = self.core.delays.far.bucket_count
+        self.core.delays.far.run(self.now_ms(), self.core.clock.mono_ms())
+        now = self.core.delays.far.bucket_count
+        self.spilled += now > before
+        self.merged += now < before - 2
 
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))
@@ -163,7 +185,9 @@ class History:
         pending = len(core.delays)
         core.clock.set_now_ms(FOREVER_MS)
         core.delays.resume(topic, FOREVER_MS)
-        while core.delays.next_deadline_ms() is not None:
+        while len(core.delays):
+            core.clock.pass_ms(1_000)
+            core.delays.far.run(FOREVER_MS, core.clock.mono_ms())
             core.delays.run(FOREVER_MS, core.clock.mono_ms())
             core.settle()
         everything = Counter(body for body, _ in (found | delivered(core)).values())
@@ -191,6 +215,8 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
     history.run()
     assert history.removed > 2, "segments were to be removed on the way"
     assert history.cancelled
+    assert history.spilled > 10
+    assert history.merged > 1
     assert history.seen > 100
     return disk
 

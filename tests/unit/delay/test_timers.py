@@ -110,7 +110,7 @@ class History:
         assert topic not in self.model.paused
         expected = self.model.due(topic, self.now_ms)[: len(timers)]
         assert timers == [timer for _, timer in expected], "out of order, early, or lost"
-        ids = [(self.timers.given_ms(timer), timer.address) for timer in timers]
+        ids = [self.timers.id_of(timer) for timer in timers]
         assert ids == [(given, timer.address) for given, timer in expected]
         self.timers.delivered(topic, packed(ids))
         for timer_id in ids:

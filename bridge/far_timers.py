@@ -1,0 +1,733 @@
+"""Timers that are due late: the way of each from the log to a bucket, and back when it is nearly due.
+
+    home      where its row is                 what moves it on
+    near      window of the wheel, home log    due beyond `delay.near_ms`: taken in slices             -> leaving
+    leaving   leaving, home log                a worker has written and synced the bucket; one record,
+                                               `FarTimersChanged`, names the bucket                    -> far
+                                               cancelled, moved: stays in the bucket, dead there       -> (dead)
+                                               the disk failed                                         -> near
+    far       none; sorted in its bucket       due in less than half of `near_ms`                      -> loaded
+                                               a verb asks for it: loaded until the verb is done       -> loaded
+    loaded    wheel, home bucket               delivered, cancelled: the log says so, `fates` knows it  -> (dead)
+                                               rescheduled: parked again in the log, under its old id  -> near
+    (dead)    none                             the bucket's tombstones, or its start, count it: `fates` forgets it
+
+Only the arrows that a record makes are state; what is loaded is found again by the next start. The *cursor* is a place,
+(due, address): all that is far and before it is loaded. New buckets begin behind it, so nothing is loaded twice or
+passed by. Workers do what blocks: `spill` (log -> bucket), `load`, `flush` (fates -> tombstones), `merge`; each comes
+back to the loop, which commits. Loads and flushes take turns, and no merge begins while a flush is under way: so what a
+load has read is dead only if `fates` says so, and no death is counted in a bucket that has been written anew.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from struct import Struct
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from bridge import parked
+from bridge.config import DelayOptions
+from bridge.ledger import Ledger
+from bridge.records import FarTimersChanged, FarTimersDead
+from bridge.topics import Topic, Topics
+from delay.bucket import FOREVER_MS, Bucket, BucketEntry, FarTimer, Here
+from delay.buckets import Buckets, Manifest, Merge, View
+from delay.names import Names
+from delay.rows import IN_BUCKET, ROW_SIZE, Timer
+from delay.spill import Spill
+from delay.timers import TimerId, Timers
+from delay.tombstones import Fate, Flush
+from store.entry import Appended, Buffer, Place, Promise, Slot, Stored
+from store.errors import StoreError
+from store.files import Files
+from store.options import StoreOptions
+from store.promises import Done
+from store.workers import Executor, Failure, Inline
+
+LOOK_MS: Final = 1_000  # at whether there is something to do
+TAKEN_IN_SLICE: Final = 1_024  # rows that leave, or come, in one turn of the loop
+LOADED_IN_SLICE: Final = 256
+BURIED_IN_SLICE: Final = 512
+SPILL_ROWS: Final = 1 << 16  # of one bucket; its frames are in memory while it is written
+SPILL_BYTES: Final = 32 << 20
+SPILL_MS: Final = 30_000  # a bucket gets fewer rows when so much time has passed since the one before
+LOAD_ROWS: Final = 4_096  # read by a worker at once
+FRAMES_BYTES: Final = 32 << 20  # of loaded messages in memory; others are read when they are due
+FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
+FLUSH_FATES: Final = 4_096
+FLUSH_MS: Final = 10_000
+RETRY_MS: Final = 1_000  # after a failure of the disk
+
+_PLACE: Final = Struct(">QQ")
+_DEAD: Final = Struct(">QQB")
+_DEAD_IN_RECORD: Final = 10_000
+
+T = TypeVar("T")
+
+log = logging.getLogger("bridge")
+
+
+class FarStore(Protocol):
+    """What this asks of the store."""
+
+    options: StoreOptions
+
+    @property
+    def next_position(self) -> int: ...
+
+    def when(self, promise: Promise, done: Done) -> None: ...
+
+    def read_written(self, places: Sequence[Place]) -> list[Stored]: ...
+
+
+class _Dead(NamedTuple):
+    """What has become of a far timer, since the log says so at this position."""
+
+    fate: Fate
+    position: int
+
+
+class _Death(NamedTuple):
+    """A timer to be buried in a bucket."""
+
+    bucket: Bucket
+    here: Here
+    fate: Fate
+
+
+class _Reckoning(NamedTuple):
+    """What a flush will count."""
+
+    counted_to: int  # position: of the deaths that the log has below it
+    starts: dict[int, int]  # by bucket: the timers before are dead
+    deaths: list[_Death]
+
+
+class Asked(NamedTuple):
+    """A pending timer that a worker has found."""
+
+    bucket: Bucket
+    here: Here
+    timer: FarTimer
+
+
+class FarTimers:
+    """The timers in buckets. Belongs to the loop; `executor` has the threads for what blocks."""
+
+    def __init__(self, ledger: Ledger, topics: Topics, names: Names, options: DelayOptions) -> None:
+        self.executor: Executor = Inline()
+        self._ledger, self._topics, self._names = ledger, topics, names
+        self._near_ms = options.near_ms
+        self._ahead_ms = max(1, options.near_ms // 2)
+        self._look_ms = max(1, min(LOOK_MS, self._ahead_ms // 8))
+        self._timers = Timers()
+        self._fates: dict[TimerId, _Dead] = {}  # that no manifest counts yet; the oldest first
+        self._counts: dict[int, int] = {}  # pending, by topic
+        self._messages: dict[int, FarTimer] = {}  # of loaded timers, by address
+        self._messages_bytes = 0
+        self._cursor: TimerId = (0, 0)
+        self._loaded_to_ms = -1  # all that is due by then is before the cursor
+        self._loaded = bytearray()  # places of what was loaded, in order
+        self._found_now: dict[TimerId, int] = {}  # topics of what the door asks for, until it has decided
+        self._loaded_head = 0  # before it all are dead
+        self._packs: list[bytes] = []  # of the spill that is under way
+        self._spill_from_ms: int | None = None  # none of its rows is due before; None: no spill is under way
+        self._spill: Spill | None = None  # once a worker has it
+        self._is_returning = False  # what was leaving is put back, a slice at a time
+        self._spilled_mono_ms = 0
+        self._load_to_ms: int | None = None  # of the load that is under way
+        self._read: list[FarTimer] = []  # by a load, not in the wheel yet; the first one last
+        self._reckoning: _Reckoning | None = None
+        self._is_flushing = False
+        self._flushed_mono_ms = 0
+        self._look_mono_ms = 0
+        self._now_ms = self._mono_ms = 0  # when `run` ran last
+        self._is_open = False
+        self._is_closed = False
+        ledger.own(FarTimersChanged, self._replay_changed)
+        ledger.own(FarTimersDead, self._replay_dead)
+        ledger.on_snapshot(self._snapshot)
+
+    # -- Opening and closing
+
+    def begin(self, files: Files, timers: Timers) -> None:
+        """Name the disk and the near timers, before the log is recovered."""
+        self._timers = timers
+        self._buckets = Buckets(files)
+
+    def open(self, store: FarStore) -> None:
+        """Open what the log names. Blocks; raises Corruption."""
+        self._store = store
+        self._spill_rows = min(SPILL_ROWS, max(1, store.options.segment_bytes // 64))
+        self._buckets.open()
+        view = self._buckets.view()
+        ids = sorted(self._fates)
+        for bucket in view.buckets:
+            for here in bucket.places(ids):
+                self._buckets.bury_at(bucket, here, self._fates[here.id].fate)
+            for topic in bucket.topics():
+                if self._topics.by_number(topic) is not None:
+                    self._counts[topic] = self._counts.get(topic, 0) + _pending(bucket, topic)
+        view.close()
+        self._is_open = True
+
+    def pause_with(self, pause: Callable[[], object]) -> None:
+        """Let workers call this with each block that they write."""
+        self._buckets.pause = pause
+
+    def close(self) -> None:
+        """Close the files, after the workers have ended; what they post from then on does nothing."""
+        self._is_closed = True
+        self._buckets.close()
+
+    # -- Numbers
+
+    def __len__(self) -> int:
+        """How many are pending in buckets, loaded or not."""
+        return sum(self._counts.values())
+
+    def count(self, topic: int) -> int:
+        return self._counts.get(topic, 0)
+
+    def counts(self) -> dict[int, int]:
+        return {topic: count for topic, count in self._counts.items() if count}
+
+    @property
+    def bucket_count(self) -> int:
+        return len(self._buckets.manifest)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a timer that is not in memory may be in a bucket."""
+        return bool(self._buckets.manifest)
+
+    # -- Dying
+
+    def note(self, place: TimerId, fate: Fate, topic: int, position: int) -> None:
+        """A timer in a bucket is dead: what replaying its delivery, cancel or move does."""
+        if place in self._fates:
+            return
+        self._fates[place] = _Dead(fate, position)
+        self._drop_message(place[1])
+        if self._counts.get(topic):
+            self._counts[topic] -= 1
+
+    def cancelled(self, place: TimerId, topic: int | None, position: int) -> None:
+        """The same for a cancel; without a topic, the one that `named_now` found."""
+        self.note(place, Fate.CANCELLED, self._found_now.get(place, 0) if topic is None else topic, position)
+
+    def forget_topic(self, topic: int) -> None:
+        """A topic is gone: what waits for it is passed over when it is due."""
+        self._counts.pop(topic, None)
+
+    # -- Messages of loaded timers
+
+    def lacking(self, timers: Iterable[Timer]) -> list[Timer]:
+        """Return those of these loaded timers whose messages are not in memory."""
+        messages = self._messages
+        return [timer for timer in timers if timer.home and timer.address not in messages]
+
+    def frames_of(self, timers: Iterable[Timer]) -> dict[int, Buffer]:
+        """Return the messages of loaded timers, as they were parked, by address."""
+        messages = self._messages
+        return {timer.address: messages[timer.address].frame for timer in timers}
+
+    def frame_of(self, timer: Timer) -> memoryview:
+        """Return the message of a loaded timer, as it was parked."""
+        return memoryview(self._messages[timer.address].frame)
+
+    def hash_of(self, timer: Timer) -> int:
+        """Return the hash of the sender's key of a loaded timer; 0: it gave none."""
+        return int.from_bytes(self._messages[timer.address].name, "big")
+
+    def fetch(self, timers: Sequence[Timer], done: Callable[[StoreError | None], None]) -> None:
+        """Have messages of loaded timers of one topic in memory, then call `done`."""
+        wanted = {timer.address for timer in timers}
+        topic, start = timers[0].topic, min((timer.due_ms, timer.address) for timer in timers)
+        until_ms = 1 + max(timer.due_ms for timer in timers)
+        view = self._buckets.view()
+
+        def read() -> list[FarTimer]:
+            return [timer for timer in view.of_topic(topic, start, until_ms) if timer.address in wanted]
+
+        def take(found: list[FarTimer] | Failure) -> None:
+            view.close()
+            if isinstance(found, Exception):
+                done(_as_store_error(found))
+                return
+            for timer in found:
+                self._keep_message(timer)
+            done(None)
+
+        self._submit(read, take)
+
+    def _keep_message(self, timer: FarTimer) -> None:
+        if timer.address not in self._messages:
+            self._messages[timer.address] = timer
+            self._messages_bytes += len(timer.frame) + FRAME_COST_BYTES
+
+    def _drop_message(self, address: int) -> None:
+        timer = self._messages.pop(address, None)
+        if timer is not None:
+            self._messages_bytes -= len(timer.frame) + FRAME_COST_BYTES
+
+    # -- What verbs ask for
+
+    def bring(self, place: TimerId, then: Callable[[StoreError | None], None]) -> None:
+        """Load the timer at this place, if one is pending there, for as long as `then` takes."""
+
+        def look(view: View) -> list[Asked]:
+            found = (next(bucket.places([place]), None) for bucket in view.buckets)
+            pairs = [(bucket, here) for bucket, here in zip(view.buckets, found, strict=True) if here is not None]
+            return [_asked(bucket, here) for bucket, here in pairs if bucket.fate(here.ordinal) is Fate.PENDING]
+
+        self._look_for(look, then)
+
+    def bring_named(self, topic: int, hashed: int, then: Callable[[StoreError | None], None]) -> None:
+        """Do the same for all that have a sender's key with this hash."""
+        self._look_for(lambda view: list(_named(view, topic, hashed)), then)
+
+    def named_now(self, topic: int, hashed: int) -> list[TimerId]:
+        """Return the places of all that have this key. Reads a few pages, mostly cached ones, in the loop."""
+        view = self._buckets.view()
+        try:
+            found = [asked.timer.id for asked in _named(view, topic, hashed) if self._is_pending(asked)]
+            self._found_now.update(dict.fromkeys(found, topic))
+            return found
+        finally:
+            view.close()
+
+    def _look_for(self, look: Callable[[View], list[Asked]], then: Callable[[StoreError | None], None]) -> None:
+        view = self._buckets.view()
+
+        def take(found: list[Asked] | Failure) -> None:
+            view.close()
+            if isinstance(found, Exception):
+                then(_as_store_error(found))
+            elif any(not self._buckets.has(asked.bucket) for asked in found):
+                self._look_for(look, then)  # Merged meanwhile.
+            else:
+                self._with_loaded([asked.timer for asked in found if self._is_pending(asked)], then)
+
+        self._submit(partial(look, view), take)
+
+    def _is_pending(self, asked: Asked) -> bool:
+        return asked.timer.id not in self._fates and asked.bucket.fate(asked.here.ordinal) is Fate.PENDING
+
+    def _with_loaded(self, found: list[FarTimer], then: Callable[[StoreError | None], None]) -> None:
+        brought = [timer for timer in found if not self._timers.is_at(timer.id)]
+        for timer in found:
+            self._keep_message(timer)
+        for timer in brought:
+            self._put_near(timer)
+        try:
+            then(None)
+        finally:
+            for timer in brought:
+                if self._timers.is_at(timer.id):
+                    self._timers.remove_at(timer.id)
+                    self._drop_message(timer.address)
+
+    def _put_near(self, timer: FarTimer) -> None:
+        near = _near(timer)
+        self._timers.add(near)
+        if timer.name:
+            self._names.add(int.from_bytes(timer.name, "big"), self._timers.id_of(near))
+
+    # -- Lists
+
+    def page(
+        self,
+        topic: Topic | None,
+        start: TimerId,
+        until_ms: int,
+        count_max: int,
+        done: Callable[[list[Timer] | StoreError], None],
+    ) -> None:
+        """Give the first pending timers of a topic, or of all, from this place on; without their messages."""
+
+        def read(view: View, dead: frozenset[TimerId]) -> list[Timer]:
+            found = view.scan(start, until_ms) if topic is None else view.of_topic(topic.number, start, until_ms)
+            pending = (timer for timer in found if timer.id not in dead)
+            return [_near(timer) for timer in islice(pending, count_max)]
+
+        self._look_over(read, done)
+
+    def histogram(
+        self, topic: Topic | None, edges_ms: Sequence[int], done: Callable[[list[int] | StoreError], None]
+    ) -> None:
+        """Count the pending timers of a topic, or of all, between each two neighbours of these times."""
+        number = None if topic is None else topic.number
+
+        def read(view: View, dead: frozenset[TimerId]) -> list[int]:
+            counts = view.histogram(edges_ms, number)
+            for here in _not_buried(view, sorted(dead)):
+                if edges_ms[0] <= here.id[0] < edges_ms[-1] and number in (None, here.topic):
+                    counts[bisect_right(edges_ms, here.id[0]) - 1] -= 1
+            return counts
+
+        self._look_over(read, done)
+
+    def _look_over(self, read: Callable[[View, frozenset[TimerId]], T], done: Callable[[T | StoreError], None]) -> None:
+        """Have a worker look over all buckets; it gets the places that are dead, though no tombstone may say so."""
+        view, dead = self._buckets.view(), frozenset(self._fates)
+
+        def take(found: T | Failure) -> None:
+            view.close()
+            done(_as_store_error(found) if isinstance(found, StoreError | OSError) else found)
+
+        self._submit(lambda: read(view, dead), take)
+
+    # -- Background work
+
+    def next_deadline_ms(self) -> int:
+        """When `run` has something to do; monotonic."""
+        is_busy = self._read or self._is_returning or self._is_taking or self._has_deaths
+        return 0 if is_busy else self._look_mono_ms
+
+    @property
+    def _is_taking(self) -> bool:
+        return self._spill_from_ms is not None and self._spill is None
+
+    @property
+    def _has_deaths(self) -> bool:
+        return self._reckoning is not None and bool(self._reckoning.deaths)
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        """Do a slice of what is under way, and begin what is wanted. Raises StoreError."""
+        self._now_ms, self._mono_ms = now_ms, mono_ms
+        self._found_now.clear()
+        if self._read:
+            self._take_in()
+        if self._is_returning:
+            self._is_returning = self._timers.stay()
+        elif self._is_taking:
+            self._take_out()
+        if self._has_deaths:
+            self._bury()
+        if mono_ms >= self._look_mono_ms:
+            self._look_mono_ms = mono_ms + self._look_ms
+            self._begin_load()
+            self._begin_spill()
+            self._begin_flush()
+            self._begin_merge()
+
+    def _submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        def post(outcome: T | Failure) -> None:
+            if not self._is_closed:
+                done(outcome)
+
+        self.executor.submit(run, post)
+
+    def _commit(self, manifest: Manifest, *, left: bytes = b"", dead: bytes = b"", counted_to: int = 0) -> Appended:
+        """Switch to other buckets. Raises StoreError, and then nothing has changed."""
+        record = FarTimersChanged(tuple(tuple(entry) for entry in manifest), left, dead, counted_to)
+        appended = self._ledger.commit([record], self._now_ms)
+        if removal := self._buckets.removal():
+            durable = Promise(appended.promise.end, durable=True)
+            self._store.when(durable, lambda error: None if error else self._submit(removal.run, _log_failure))
+        return appended
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._look_mono_ms = self._mono_ms + RETRY_MS
+        if not self._is_closed:
+            log.warning("put off what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
+
+    # -- Loading
+
+    def _begin_load(self) -> None:
+        """Read what is due soon; again when a quarter of that is left, for each look at the buckets has its price."""
+        until_ms = self._now_ms + self._ahead_ms
+        if self._spill_from_ms is not None:
+            until_ms = min(until_ms, self._spill_from_ms - 1)
+        is_wanted = until_ms > self._loaded_to_ms and self._loaded_to_ms < self._now_ms + self._ahead_ms * 3 // 4
+        if not self.has_any:
+            self._cursor, self._loaded_to_ms = max(self._cursor, (until_ms, 0)), max(until_ms, self._loaded_to_ms)
+        elif is_wanted and self._load_to_ms is None and not self._is_flushing:
+            self._load_to_ms = until_ms
+            self._load()
+
+    def _load(self) -> None:
+        assert self._load_to_ms is not None, "a load is under way"
+        view, cursor, until_ms = self._buckets.view(), self._cursor, self._load_to_ms + 1
+
+        def take(found: list[FarTimer] | Failure) -> None:
+            view.close()
+            if isinstance(found, Exception):
+                self._load_to_ms = None
+                self._failed("load of delayed messages", found)
+                return
+            self._read = found[::-1]
+            if len(found) < LOAD_ROWS:
+                self._cursor = (until_ms, 0)
+            else:
+                self._cursor = (found[-1].due_ms, found[-1].address + 1)
+            if not found:
+                self._end_load()
+
+        self._submit(lambda: list(islice(view.scan(cursor, until_ms), LOAD_ROWS)), take)
+
+    def _take_in(self) -> None:
+        """Put a slice of what was read into the wheel."""
+        fates, by_number = self._fates, self._topics.by_number
+        for _ in range(min(LOADED_IN_SLICE, len(self._read))):
+            timer = self._read.pop()
+            if timer.id in fates or by_number(timer.topic) is None:
+                continue
+            self._put_near(timer)
+            self._loaded += _PLACE.pack(*timer.id)
+            if self._messages_bytes < FRAMES_BYTES:
+                self._keep_message(timer)
+        if not self._read:
+            self._end_load()
+
+    def _end_load(self) -> None:
+        assert self._load_to_ms is not None, "a load is under way"
+        if self._cursor[0] > self._load_to_ms:
+            self._loaded_to_ms, self._load_to_ms = self._load_to_ms, None
+        else:
+            self._load()
+
+    # -- Spilling
+
+    def _begin_spill(self) -> None:
+        """Take what is due late, if that makes a bucket, or waits for long."""
+        if self._spill_from_ms is not None or self._is_returning:
+            return
+        from_ms = 1 + max(self._now_ms + self._near_ms, self._loaded_to_ms, self._load_to_ms or 0, self._cursor[0])
+        waiting = self._timers.beyond(from_ms)
+        is_late = self._mono_ms - self._spilled_mono_ms >= min(SPILL_MS, self._near_ms)
+        if waiting >= self._spill_rows or (waiting and is_late):
+            self._spill_from_ms, self._spilled_mono_ms = from_ms, self._mono_ms
+            self._take_out()
+
+    def _take_out(self) -> None:
+        """Take a slice; when there is enough, or no more, give it to a worker once all of it is written."""
+        assert self._spill_from_ms is not None, "a spill is under way"
+        pack = self._timers.detach(self._spill_from_ms, min(TAKEN_IN_SLICE, self._spill_rows), self._fates)
+        if pack:
+            self._packs.append(pack)
+        is_enough = sum(map(len, self._packs)) >= self._spill_rows * ROW_SIZE
+        if pack and not is_enough and self._timers.leaving_bytes < SPILL_BYTES:
+            return
+        if not self._packs:
+            self._spill_from_ms = None
+            return
+        spill = Spill(self._packs, self._store.read_written, self._buckets.new_writer(), parked.HASH_AT)
+        self._spill, self._packs = spill, []
+        self._store.when(Promise(self._store.next_position, durable=False), partial(self._write_spill, spill))
+
+    def _write_spill(self, spill: Spill, error: StoreError | None) -> None:
+        if error is not None:
+            self._end_spill(spill, error)
+        else:
+            self._submit(spill.run, partial(self._end_spill, spill))
+
+    def _end_spill(self, spill: Spill, outcome: Failure | None) -> None:
+        """Let the bucket count, and the rows go; what was cancelled or moved meanwhile is dead in it."""
+        if outcome is None:
+            assert spill.entry is not None, "it has run"
+            dead = b"".join([_DEAD.pack(*place, Fate.MOVED) for place in self._timers.lost])
+            try:
+                self._commit(self._buckets.added([spill.entry]), left=spill.places, dead=dead)
+            except StoreError as error:
+                self._submit(self._buckets.discard_entry(spill.entry), _log_failure)
+                outcome = error
+        if outcome is not None:
+            self._is_returning = True
+            self._failed("delayed messages to a bucket", outcome)
+        self._spill = self._spill_from_ms = None
+        if outcome is None:
+            self._look_mono_ms = self._mono_ms  # There may be more.
+
+    # -- Counting the dead
+
+    def _begin_flush(self) -> None:
+        """Have the deaths that only the log has counted by a manifest, before there are many."""
+        count = len(self._fates)
+        is_late = count and self._mono_ms - self._flushed_mono_ms >= FLUSH_MS
+        if self._is_flushing or self._load_to_ms is not None or not (count >= FLUSH_FATES or is_late):
+            return
+        self._is_flushing, self._flushed_mono_ms = True, self._mono_ms
+        counted_to, low, merging = self._store.next_position, self._low(), self._buckets.merging
+        view, fates = self._buckets.view(), list(self._fates.items())
+
+        def reckon() -> _Reckoning:
+            fates.sort()
+            starts = {bucket.entry.number: bucket.lower(*low) for bucket in view.buckets}
+            deaths = [
+                death for bucket in view.buckets
+                for death in _deaths(bucket, fates, (0, 0) if bucket.entry.number in merging else low)
+            ]  # fmt: skip
+            return _Reckoning(counted_to, starts, deaths)
+
+        def take(found: _Reckoning | Failure) -> None:
+            view.close()
+            if isinstance(found, Exception):
+                self._is_flushing = False
+                self._failed("count of delivered messages", found)
+            elif not found.deaths:
+                self._write_flush(found)
+            else:
+                self._reckoning = found
+
+        self._submit(reckon, take)
+
+    def _low(self) -> TimerId:
+        """Return the place before which all far timers are dead."""
+        loaded, at, fates = self._loaded, self._loaded_head, self._fates
+        while at < len(loaded):
+            place: TimerId = _PLACE.unpack_from(loaded, at)
+            if place not in fates and self._timers.is_at(place):
+                break
+            at += _PLACE.size
+        low = _PLACE.unpack_from(loaded, at) if at < len(loaded) else self._cursor
+        if at > len(loaded) // 2:
+            del loaded[:at]
+            at = 0
+        self._loaded_head = at
+        return low
+
+    def _bury(self) -> None:
+        """Note a slice of the dead in their buckets' tombstones."""
+        reckoning = self._reckoning
+        assert reckoning is not None, "a flush is under way"
+        for _ in range(min(BURIED_IN_SLICE, len(reckoning.deaths))):
+            bucket, here, fate = reckoning.deaths.pop()
+            if not self._buckets.has(bucket):
+                self._reckoning, self._is_flushing = None, False  # Merged meanwhile: it is looked for again.
+                return
+            self._buckets.bury_at(bucket, here, fate)
+        if not reckoning.deaths:
+            self._reckoning = None
+            self._write_flush(reckoning)
+
+    def _write_flush(self, reckoning: _Reckoning) -> None:
+        flushes = self._buckets.flushes()
+
+        def write() -> None:
+            for flush in flushes:
+                flush.run()
+
+        self._submit(write, partial(self._end_flush, reckoning, flushes))
+
+    def _end_flush(self, reckoning: _Reckoning, flushes: Sequence[Flush], outcome: Failure | None) -> None:
+        self._is_flushing = False
+        if outcome is None:
+            manifest = self._buckets.finished(reckoning.starts, self._buckets.flushed(flushes))
+            try:
+                self._commit(manifest, counted_to=reckoning.counted_to)
+            except StoreError as error:
+                outcome = error
+        if outcome is not None:
+            self._failed("count of delivered messages", outcome)
+
+    # -- Merging
+
+    def _begin_merge(self) -> None:
+        inputs = [] if self._is_flushing else self._buckets.merge_wanted()
+        if inputs:
+            merge = self._buckets.merge(inputs)
+            self._submit(merge.run, partial(self._end_merge, merge))
+
+    def _end_merge(self, merge: Merge, outcome: Failure | None) -> None:
+        if outcome is not None:
+            self._buckets.abandon_merge()
+            self._failed("merge of delayed messages", outcome)
+            return
+        # The tombstones that came since are in the results, but in no file: so the log says it once more.
+        dead = b"".join([_DEAD.pack(*place, fate) for place, fate in merge.buried_late])
+        manifest = self._buckets.merged()
+        try:
+            self._commit(manifest, dead=dead)
+        except StoreError as error:
+            self._submit(self._buckets.discard(merge), _log_failure)
+            self._failed("merge of delayed messages", error)
+
+    # -- Replay
+
+    def _replay_changed(self, record: FarTimersChanged, slot: Slot) -> None:
+        self._buckets.switch(tuple(BucketEntry(*entry) for entry in record.manifest))
+        if self._spill is not None and record.left is self._spill.places:
+            self._let_go()
+        else:
+            stay = {(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)}  # moved back, perhaps
+            self._timers.remove_many(record.left, stay)
+            for place in _PLACE.iter_unpack(record.left) if self._fates else ():
+                self._fates.pop(place, None)  # of an earlier stay in a bucket
+        for due_ms, address, fate in _DEAD.iter_unpack(record.dead):
+            # Behind the others, for it must be counted anew.
+            self._fates.pop((due_ms, address), None)
+            self._fates[due_ms, address] = _Dead(Fate(fate), slot.position)
+        while self._fates:
+            place = next(iter(self._fates))
+            if self._fates[place].position >= record.counted_to:
+                break
+            del self._fates[place]
+
+    def _let_go(self) -> None:
+        for topic, count in self._timers.let_go().items():
+            if self._topics.by_number(topic) is not None:
+                self._counts[topic] = self._counts.get(topic, 0) + count
+
+    def _replay_dead(self, record: FarTimersDead, slot: Slot) -> None:
+        for due_ms, address, fate in _DEAD.iter_unpack(record.rows):
+            self._fates.setdefault((due_ms, address), _Dead(Fate(fate), slot.position))
+
+    def _snapshot(self) -> Iterator[FarTimersChanged | FarTimersDead]:
+        manifest = self._buckets.manifest
+        if manifest:
+            yield FarTimersChanged(tuple(tuple(entry) for entry in manifest), b"", b"", 0)
+        dead = [_DEAD.pack(*place, fate) for place, (fate, _) in self._fates.items()]
+        for at in range(0, len(dead), _DEAD_IN_RECORD):
+            yield FarTimersDead(b"".join(dead[at : at + _DEAD_IN_RECORD]))
+
+
+def _near(timer: FarTimer) -> Timer:
+    """Give the row of a timer whose message is in a bucket."""
+    due_ms, address, key, form, name, frame = timer
+    return Timer(due_ms, address, key, len(frame), len(name), form, IN_BUCKET)
+
+
+# -- For workers
+
+
+def _not_buried(view: View, places: Sequence[TimerId]) -> Iterator[Here]:
+    """Yield those at these places, which must rise, that have no tombstone."""
+    for bucket in view.buckets:
+        yield from (here for here in bucket.places(places) if bucket.fate(here.ordinal) is Fate.PENDING)
+
+
+def _asked(bucket: Bucket, here: Here) -> Asked:
+    found = bucket.find(here.id)
+    assert found is not None, f"{here} is in {bucket.path}"
+    return Asked(bucket, here, found.timer)
+
+
+def _named(view: View, topic: int, hashed: int) -> Iterator[Asked]:
+    """Yield the pending timers with this key; a bucket's name is the hash of the sender's."""
+    for found in view.named(topic, hashed.to_bytes(8, "big")):
+        if found.fate is Fate.PENDING:
+            yield Asked(found.bucket, Here(found.timer.id, found.ordinal, topic), found.timer)
+
+
+def _deaths(bucket: Bucket, fates: Sequence[tuple[TimerId, _Dead]], low: TimerId) -> Iterator[_Death]:
+    """Yield which of the dead, sorted by place, are in a bucket, from this place on."""
+    fate_of = dict(fates)
+    for here in bucket.places([place for place, _ in fates if place >= low]):
+        yield _Death(bucket, here, fate_of[here.id].fate)
+
+
+def _pending(bucket: Bucket, topic: int) -> int:
+    return bucket.pending_before((FOREVER_MS, 0), topic) - bucket.pending_before((0, 0), topic)
+
+
+def _as_store_error(error: Exception) -> StoreError:
+    return error if isinstance(error, StoreError) else StoreError(f"reading a bucket of delayed messages: {error}")
+
+
+def _log_failure(outcome: Failure | None) -> None:
+    if outcome is not None:
+        log.warning("a file that nothing needs is left until the next start: %s", outcome)
