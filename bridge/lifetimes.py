@@ -23,7 +23,7 @@ from bridge.config import DAY_MS, DelayOptions
 from bridge.ledger import Ledger
 from bridge.records import QueuesExpire, Record, TopicDeleted
 from bridge.topic_configs import TopicSettings
-from bridge.wishes import DelayRefused, integer, integer_of_header
+from bridge.wishes import DelayRefused, integer, integer_of_header, too_far
 from protocol import convert
 from protocol.errors import ProtocolError
 from protocol.kafka.record_batch import Header
@@ -76,9 +76,7 @@ class Lifetimes:
                 raise DelayRefused(f"{name}={value}: expected more than 0")
             left_ms = value if name == EXPIRE_AFTER else value - now_ms
             if left_ms > self._max_days * DAY_MS:
-                raise DelayRefused(
-                    f"{name}={value} is {left_ms // DAY_MS} days from now; delay.max_days is {self._max_days}"
-                )
+                raise too_far(name, value, left_ms, self._max_days)
         return _earliest(asked, now_ms)
 
     # -- Replay

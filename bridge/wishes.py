@@ -104,9 +104,7 @@ class Wishes:
         if due_ms <= now_ms:
             return None
         if due_ms - now_ms > self._max_days * DAY_MS:
-            raise DelayRefused(
-                f"{name}={value} is {(due_ms - now_ms) // DAY_MS} days from now; delay.max_days is {self._max_days}"
-            )
+            raise too_far(name, value, due_ms - now_ms, self._max_days)
         return Wish(due_ms)
 
 
@@ -122,6 +120,11 @@ def replaces(found: Mapping[str, str]) -> bool:
 def replaces_header(headers: Sequence[Header]) -> bool:
     """Whether the headers of a Kafka record ask for that."""
     return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
+
+
+def too_far(name: str, value: int, away_ms: int, max_days: int) -> DelayRefused:
+    days = -(-away_ms // DAY_MS)  # Rounded up: the limit itself is allowed.
+    return DelayRefused(f"{name}={value} is {days} days from now; delay.max_days is {max_days}")
 
 
 def integer(name: str, text: str) -> int:

@@ -24,7 +24,8 @@ from protocol.names import kafka_name
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients import remoting
-from tests.wire.clients.jvm import Agent, AgentError, Agents
+from tests.wire.clients.agent import Agent, AgentError
+from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.members import PushMember
 from tests.wire.clients.message import Message, Seen
