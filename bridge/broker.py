@@ -281,7 +281,9 @@ class Broker(Core):
         add("far timers", self.delays.far.next_deadline_ms, self.delays.far.run)
         add("delayed messages", self.delays.next_deadline_ms, self.delays.run, is_wall=True)
         add("schedules", self.schedules.next_deadline_ms, self.schedules.run, is_wall=True)
-        add("rates", self.rates.next_deadline_ms, lambda now_ms, mono_ms: self.rates.sample(mono_ms))
+        add("rates", self.rates.next_deadline_ms, lambda now_ms, mono_ms: self.rates.sample(mono_ms, now_ms))
+        counts = self.rocketmq_read_counts
+        add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
         add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
         if self.hooks is not None:
             late = self.hooks.advance

@@ -254,18 +254,52 @@ class RocketmqOptions(_Section, frozen=True):
         int,
         _setting(
             "requests of one connection in work, held pulls included; further ones are answered `system busy`",
-            rocketmq="pullThreadPoolQueueCapacity",
             ge=1,
         ),
     ] = 20_000
     sends_max: Annotated[
         int,
         _setting(
-            "answers of all connections waiting for the log; further sends are answered `system busy`",
+            "sends waiting for the log; further ones are answered `system busy`, as with all limits below",
             rocketmq="sendThreadPoolQueueCapacity",
             ge=1,
         ),
     ] = 10_000
+    transactions_max: Annotated[
+        int,
+        _setting("ends of transactions waiting for the log", rocketmq="endTransactionPoolQueueCapacity", ge=1),
+    ] = 10_000
+    acks_max: Annotated[
+        int, _setting("acks and committed positions waiting for the log", rocketmq="ackThreadPoolQueueCapacity", ge=1)
+    ] = 10_000
+    pulls_max: Annotated[
+        int, _setting("pulls and pops waiting for the disk", rocketmq="pullThreadPoolQueueCapacity", ge=1)
+    ] = 512
+    queries_max: Annotated[
+        int,
+        _setting(
+            "queries by key and by id in work; and of each other kind, requests waiting for the disk",
+            rocketmq="queryThreadPoolQueueCapacity",
+            ge=1,
+        ),
+    ] = 128
+    clients_max: Annotated[
+        int,
+        _setting(
+            "heartbeats, locks, route look-ups and the like in work", rocketmq="heartbeatThreadPoolQueueCapacity", ge=1
+        ),
+    ] = 10_000
+    admin_max: Annotated[
+        int, _setting("all other requests in work", rocketmq="adminBrokerThreadPoolQueueCapacity", ge=1)
+    ] = 10_000
+    wait_ms: Annotated[
+        int,
+        _setting(
+            "those of the last two that have not had their turn after so long are answered `broker busy`",
+            rocketmq="waitTimeMillsInAdminBrokerQueue",
+            ge=1,
+        ),
+    ] = 5 * SECOND_MS
     busy_ms: Annotated[
         int,
         _setting(

@@ -35,9 +35,11 @@ from bridge.rocketmq.expired import Expired
 from bridge.rocketmq.flow import Flow
 from bridge.rocketmq.group_configs import GroupConfigs
 from bridge.rocketmq.key_values import KeyValues
+from bridge.rocketmq.lanes import LANES, Lane
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
 from bridge.rocketmq.popped import Popped
+from bridge.rocketmq.read_counts import ReadCounts
 from bridge.rocketmq.resets import Resets
 from bridge.schedules import Schedules
 from bridge.topic_configs import broker_defaults
@@ -90,7 +92,9 @@ class Core:
         self.rocketmq_expired = Expired(self.ledger, self.positions)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()
+        self.rocketmq_read_counts = ReadCounts()
         self.rocketmq_flow = Flow(options.rocketmq)
+        self.rocketmq_lanes = {kind: Lane(kind, self.rocketmq_flow, options.rocketmq.wait_ms) for kind in LANES}
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(options.limits.held_requests_max)
 

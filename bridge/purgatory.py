@@ -74,6 +74,10 @@ class Purgatory:
             self._watchers.setdefault(key, {})[held] = None
         return held
 
+    def watching(self, key: int) -> list[Waiting]:
+        """Name those that watch a queue."""
+        return [held.waiting for held in self._watchers.get(key, ())]
+
     def release(self, held: Held) -> None:
         """Let it wait no more, without a word to it; nothing happens if it has ended."""
         if held.timer is not None:

@@ -6,8 +6,10 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, pop, resets
+from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, peek, pop, resets
 from bridge.rocketmq.answer import Handler
+from bridge.rocketmq.flow import LIMITED, Kind
+from bridge.rocketmq.lanes import LANES
 from bridge.rocketmq.pull import pull_message
 from bridge.rocketmq.query import query_message
 from bridge.rocketmq.recall import recall_message
@@ -22,6 +24,9 @@ from protocol.rocketmq.codes import RequestCode as Code
 class Row(NamedTuple):
     handler: Handler
     counter: tuple[str, str]  # Its key in `Metrics.requests`.
+    kind: Kind
+    is_limited: bool  # `Flow.check` is asked first.
+    has_lane: bool  # It waits for its turn (`lanes.py`).
 
 
 _HANDLERS: dict[Code, Handler] = {
@@ -43,6 +48,9 @@ _HANDLERS: dict[Code, Handler] = {
     Code.ACK_MESSAGE: pop.ack_message,
     Code.BATCH_ACK_MESSAGE: pop.batch_ack_message,
     Code.CHANGE_MESSAGE_INVISIBLETIME: pop.change_invisible_time,
+    Code.NOTIFICATION: peek.notification,
+    Code.PEEK_MESSAGE: peek.peek_message,
+    Code.POLLING_INFO: peek.polling_info,
     Code.QUERY_ASSIGNMENT: assignment.query_assignment,
     Code.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
     # -- Offsets
@@ -110,4 +118,32 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_BROKER_RUNTIME_INFO: admin.broker_runtime,
 }
 
-TABLE: dict[int, Row] = {code: Row(handler, ("rocketmq", code.name)) for code, handler in _HANDLERS.items()}
+# All others are ADMIN.
+_KINDS: dict[Kind, tuple[Code, ...]] = {
+    Kind.SEND: (
+        Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE,
+        Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
+    ),
+    Kind.TRANSACTION: (Code.END_TRANSACTION,),
+    Kind.ACK: (
+        Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME, Code.UPDATE_CONSUMER_OFFSET,
+        Code.QUERY_CONSUMER_OFFSET,
+    ),
+    Kind.PULL: (
+        Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.NOTIFICATION, Code.PEEK_MESSAGE,
+    ),
+    Kind.QUERY: (Code.QUERY_MESSAGE, Code.VIEW_MESSAGE_BY_ID),
+    Kind.CLIENT: (
+        Code.HEART_BEAT, Code.UNREGISTER_CLIENT, Code.GET_CONSUMER_LIST_BY_GROUP, Code.CHECK_CLIENT_CONFIG,
+        Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.QUERY_ASSIGNMENT, Code.GET_ROUTEINFO_BY_TOPIC,
+    ),
+}  # fmt: skip
+_KIND_OF: dict[Code, Kind] = {code: kind for kind, codes in _KINDS.items() for code in codes}
+
+
+def _row(code: Code, handler: Handler) -> Row:
+    kind = _KIND_OF.get(code, Kind.ADMIN)
+    return Row(handler, ("rocketmq", code.name), kind, kind in LIMITED, kind in LANES)
+
+
+TABLE: dict[int, Row] = {code: _row(code, handler) for code, handler in _HANDLERS.items()}

@@ -12,14 +12,17 @@ Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerPro
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
-from bridge.config import HOUR_MS
+from bridge.config import DAY_MS, HOUR_MS
 from bridge.records import GroupDeleted
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.members import Client
+from bridge.rocketmq.retry_policy import check_policy
 from bridge.topic_configs import changed as changed_configs
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from protocol.errors import ProtocolError
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
 
 GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
 PROPERTIES_BYTES_MAX: Final = 64 << 10
+WHOLE_DIGITS_MAX: Final = 18
+CAPACITY_MAX: Final = 1_000_000  # Of one kind of requests.
 
 ATTRIBUTES: Final = ("message.ttl.ms", "message.expired")  # Topic configs that tools set as attributes.
 
@@ -183,16 +188,17 @@ def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueu
 
 def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     config = read_body(command, SubscriptionGroupConfig)
-    _check_group_config(config)
+    _check_group_config(broker, config)
     return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))
 
 
-def _check_group_config(config: SubscriptionGroupConfig) -> None:
+def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> None:
     check_group(config.group_name)
     size = len(fastjson.write(config))
     if size > GROUP_CONFIG_BYTES_MAX:
         remark = f"group config of {size} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    check_policy(config.group_retry_policy, broker.options.delay.max_days * DAY_MS)
 
 
 def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
@@ -216,7 +222,7 @@ def update_groups(broker: "Broker", connection: "RocketMQConnection", command: R
     configs = read_body(command, GroupConfigList).group_config_list
     promise = broker.ledger.barrier()
     for config in configs:
-        _check_group_config(config)
+        _check_group_config(broker, config)
     for config in configs:
         promise = broker.rocketmq_groups.configure(config, broker.clock.now_ms())
     return answer(command, promise=promise)
@@ -313,6 +319,7 @@ def broker_config(broker: "Broker", connection: "RocketMQConnection", command: R
         "storePathRootDir": options.store.directory,
         "maxMessageSize": str(broker.publisher.body_bytes_max),
         "fileReservedTime": str(options.retention.ms // HOUR_MS),
+        **{name: str(broker.rocketmq_flow.limit_of(kind)) for name, kind in _CAPACITIES.items()},
     }
     version = fastjson.write(DataVersion()).decode()
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
@@ -351,16 +358,38 @@ def _change_auto_create(broker: "Broker", value: str) -> Callable[[], None]:
 
 
 def _change_body_bytes(broker: "Broker", value: str) -> Callable[[], None]:
-    most = broker.options.rocketmq.frame_bytes_max
-    if not value.isdecimal() or not 0 < int(value) <= most:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"maxMessageSize: 1 to {most}, got {value[:80]!r}")
-    return lambda: setattr(broker.publisher, "body_bytes_max", int(value))
+    count = _whole("maxMessageSize", value, broker.options.rocketmq.frame_bytes_max)
+    return lambda: setattr(broker.publisher, "body_bytes_max", count)
 
+
+def _change_capacity(name: str, kind: Kind, broker: "Broker", value: str) -> Callable[[], None]:
+    count = _whole(name, value, CAPACITY_MAX)
+    return lambda: broker.rocketmq_flow.limit(kind, count)
+
+
+def _whole(name: str, value: str, most: int) -> int:
+    """Read a whole number; of more than 4300 digits Python reads none at all."""
+    is_number = value.isascii() and value.isdecimal() and len(value) <= WHOLE_DIGITS_MAX
+    if not is_number or not 0 < int(value) <= most:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{name}: 1 to {most}, got {value[:80]!r}")
+    return int(value)
+
+
+_CAPACITIES: Final = {
+    "sendThreadPoolQueueCapacity": Kind.SEND,
+    "endTransactionPoolQueueCapacity": Kind.TRANSACTION,
+    "ackThreadPoolQueueCapacity": Kind.ACK,
+    "pullThreadPoolQueueCapacity": Kind.PULL,
+    "queryThreadPoolQueueCapacity": Kind.QUERY,
+    "heartbeatThreadPoolQueueCapacity": Kind.CLIENT,
+    "adminBrokerThreadPoolQueueCapacity": Kind.ADMIN,
+}
 
 # What makes a change of a value, once all that are asked for are found to be good.
 _CHANGES: Final[dict[str, Callable[["Broker", str], Callable[[], None]]]] = {
     "autoCreateTopicEnable": _change_auto_create,
     "maxMessageSize": _change_body_bytes,
+    **{name: partial(_change_capacity, name, kind) for name, kind in _CAPACITIES.items()},
 }
 
 
@@ -369,17 +398,18 @@ def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: 
     metrics, store, now_ms, mono_ms = broker.metrics, broker.store, broker.clock.now_ms(), broker.clock.mono_ms()
     written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in broker.rates.per_second(mono_ms))
     used, total = store.disk_usage()
+    flow, morning, yesterday = broker.rocketmq_flow, broker.rates.this_morning, broker.rates.yesterday_morning
     table = {
         "brokerVersionDesc": "V5_3_3",
         "brokerVersion": str(VERSION),
         "brokerActive": "true",
         "bootTimestamp": str(now_ms - mono_ms + broker.started_mono_ms),
         "runtime": f"[ {(mono_ms - broker.started_mono_ms) // 1000} seconds ]",
-        "msgPutTotalTodayMorning": "0",
-        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": str(morning.written),
+        "msgPutTotalYesterdayMorning": str(yesterday.written),
         "msgPutTotalTodayNow": str(sum(metrics.records_in.values())),
-        "msgGetTotalTodayMorning": "0",
-        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayMorning": str(morning.read),
+        "msgGetTotalYesterdayMorning": str(yesterday.read),
         "msgGetTotalTodayNow": str(sum(metrics.frames_out.values())),
         "putTps": written,
         "getTotalTps": read,
@@ -393,10 +423,12 @@ def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: 
         "earliestMessageTimeStamp": str(store.first_stored_ms() or now_ms),
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
-        "sendThreadPoolQueueSize": "0",
-        "sendThreadPoolQueueCapacity": "0",
-        "pullThreadPoolQueueSize": str(len(broker.purgatory)),
-        "pullThreadPoolQueueCapacity": str(broker.options.limits.held_requests_max),
+        "sendThreadPoolQueueSize": str(flow.in_work[Kind.SEND]),
+        "sendThreadPoolQueueCapacity": str(flow.limit_of(Kind.SEND)),
+        "pullThreadPoolQueueSize": str(flow.in_work[Kind.PULL]),
+        "pullThreadPoolQueueCapacity": str(flow.limit_of(Kind.PULL)),
+        "queryThreadPoolQueueSize": str(flow.in_work[Kind.QUERY]),
+        "queryThreadPoolQueueCapacity": str(flow.limit_of(Kind.QUERY)),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "queryThreadPoolQueueHeadWaitTimeMills": "0",

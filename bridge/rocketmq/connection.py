@@ -2,7 +2,7 @@
 
     malformed frame or header         closed, as Java's decoder does
     unknown code                      REQUEST_CODE_NOT_SUPPORTED
-    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`
+    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`, `flow.py`
     handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
     handler gives None                somebody answers later: a held pull, a read that waits for the disk
     handler raises what is ANSWERABLE its code and text
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bridge.answers import Answer
 from bridge.purgatory import Held
 from bridge.reading import Later
-from bridge.rocketmq import TABLE, calls
+from bridge.rocketmq import TABLE, Row, calls
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.calls import CALL_MS, Call, Done
 from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
 from bridge.rocketmq.expected import Asked
+from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.transactions import GATHERING, settle
 from bridge.server import Connection
 from protocol.rocketmq import remoting
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Waiting = deque[tuple[Promise, Sequence[Buffer]]]
+Waiting = deque[tuple[Promise, Sequence[Buffer], Kind]]
 
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -78,9 +79,12 @@ class RocketMQConnection(Connection):
             self.broker.purgatory.release(held)
         self.held.clear()
         calls.give_up(self)
-        self.broker.rocketmq_flow.waiting -= len(self._durable) + len(self._written)
-        self._durable.clear()
-        self._written.clear()
+        flow = self.broker.rocketmq_flow
+        for waiting in (self._durable, self._written):
+            for _, _, kind in waiting:
+                flow.waiting -= 1
+                flow.in_work[kind] -= 1
+            waiting.clear()
         super().connection_lost(error)
 
     # -- Requests
@@ -97,18 +101,29 @@ class RocketMQConnection(Connection):
             settle(self.broker)
 
     def take(self, command: RemotingCommand) -> None:
-        """Handle a request, and let the answer go, or let somebody answer later."""
-        given = self._handle(command)
-        if given is None:
-            command.ext, command.body = {}, b""  # Who answers later needs neither, and they may be 16 MiB.
-        elif not command.flag & FLAG_ONEWAY:
-            self.send(given)
-
-    def _handle(self, command: RemotingCommand) -> Answer | None:
+        """Handle a request, now or when its turn comes."""
         row = TABLE.get(command.code)
         if row is None:
             remark = f" request type {command.code} not supported"
-            return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            self.reply(command, answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+        elif row.has_lane:
+            self.broker.rocketmq_lanes[row.kind].take(self, command)
+        else:
+            self._go(command, row)
+
+    def go(self, command: RemotingCommand) -> None:
+        """Handle a request whose turn has come."""
+        self._go(command, TABLE[command.code])
+
+    def _go(self, command: RemotingCommand, row: Row) -> None:
+        """Handle a request, and let the answer go, or let somebody answer later."""
+        given = self._handle(command, row)
+        if given is None:
+            command.ext, command.body = {}, b""  # Who answers later needs neither, and they may be 16 MiB.
+        elif not command.flag & FLAG_ONEWAY:
+            self.send(given, row.kind)
+
+    def _handle(self, command: RemotingCommand, row: Row) -> Answer | None:
         if self.unanswered >= self.bounds.unanswered_max:
             return answer(command, ResponseCode.SYSTEM_BUSY, _BUSY)
         broker = self.broker
@@ -116,6 +131,8 @@ class RocketMQConnection(Connection):
         if broker.halves.has_gathered and command.code not in GATHERING:
             settle(broker)  # What came first counts first.
         try:
+            if row.is_limited and not command.flag & FLAG_ONEWAY:
+                broker.rocketmq_flow.check(row.kind)
             return row.handler(broker, self, command)
         except ANSWERABLE as error:
             return self.refusal(command, error)
@@ -128,7 +145,13 @@ class RocketMQConnection(Connection):
 
     # -- Answers
 
-    def send(self, answer: Answer) -> None:
+    def reply(self, asked: RemotingCommand, given: Answer) -> None:
+        """Send the answer to a request that waited, if anybody wants one."""
+        if not asked.flag & FLAG_ONEWAY:
+            row = TABLE.get(asked.code)
+            self.send(given, row.kind if row is not None else Kind.ADMIN)
+
+    def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
         """Let the answer go as soon as its promise is kept, whatever else is unanswered.
 
         The log keeps promises of one kind in the order in which it gave them, so only the first is waited for.
@@ -138,9 +161,11 @@ class RocketMQConnection(Connection):
             self.leave(answer.buffers)
             return
         waiting = self._durable if promise.durable else self._written
-        waiting.append((promise, answer.buffers))
+        waiting.append((promise, answer.buffers, kind))
         self.unanswered += 1
-        self.broker.rocketmq_flow.waiting += 1
+        flow = self.broker.rocketmq_flow
+        flow.waiting += 1
+        flow.in_work[kind] += 1
         if len(waiting) == 1:
             self.log.when(promise, partial(self._kept, waiting))
 
@@ -151,9 +176,11 @@ class RocketMQConnection(Connection):
         kept, leave = self.log.kept, self.leave
         flow = self.broker.rocketmq_flow
         while waiting and kept(waiting[0][0]):
-            leave(waiting.popleft()[1])
+            _, buffers, kind = waiting.popleft()
+            leave(buffers)
             self.unanswered -= 1
             flow.waiting -= 1
+            flow.in_work[kind] -= 1
         self.go_on_soon()
         if waiting:
             self.log.when(waiting[0][0], partial(self._kept, waiting))
@@ -164,22 +191,31 @@ class RocketMQConnection(Connection):
         self.go_on_soon()
 
     def answer_when(self, asked: RemotingCommand, found: "T | Later[T]", make: Callable[[T], Answer]) -> Answer | None:
-        """Make the answer of what was found, now or when a reader thread has it."""
+        """Make the answer of what was found, now or when a reader thread has it; raises Busy."""
         if not isinstance(found, Later):
             return make(found)
 
         def done(cold: T | StoreError) -> None:
-            self.answered()
+            self.end_read(asked)
             try:
                 given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
             except ANSWERABLE as error:
                 given = self.refusal(asked, error)
-            if not asked.flag & FLAG_ONEWAY:
-                self.send(given)
+            self.reply(asked, given)
 
-        self.unanswered += 1
+        self.begin_read(asked)
         found.start(done)
         return None
+
+    def begin_read(self, asked: RemotingCommand) -> None:
+        """Count a request that begins to wait for a reader thread; raises Busy."""
+        self.broker.rocketmq_flow.begin_read(TABLE[asked.code].kind)
+        self.unanswered += 1
+
+    def end_read(self, asked: RemotingCommand) -> None:
+        """Its thread has looked."""
+        self.broker.rocketmq_flow.end_read(TABLE[asked.code].kind)
+        self.answered()
 
     # -- Our own requests
 

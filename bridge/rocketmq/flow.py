@@ -1,25 +1,53 @@
-"""When senders are told to wait: SYSTEM_BUSY, at once and before anything is stored, so that they can go elsewhere.
+"""When clients are told to wait: SYSTEM_BUSY, at once and before anything is done, so that they can go elsewhere.
 
-    [OVERLOAD]             `rocketmq.sends_max` answers of all connections wait for the log; or one connection has
-                           `rocketmq.unanswered_max` requests in work
-    [TIMEOUT_CLEAN_QUEUE]  the log has kept none of the promises that answers wait for, for `rocketmq.busy_ms`
+    kind           is in work while it waits for       settings
+    SEND           the log                             `sends_max`, `busy_ms`, `unsynced_bytes_max`
+    TRANSACTION    the log: END_TRANSACTION            `transactions_max`, `busy_ms`
+    ACK            the log: acks, positions            `acks_max`, `busy_ms`
+    PULL           the disk, to read messages          `pulls_max`
+    QUERY          the disk: by key, by id             `queries_max`
+    CLIENT, ADMIN  its turn (`lanes.py`), or the log   `clients_max`, `admin_max`, `wait_ms`
+
+    [OVERLOAD]             so many requests of the kind are in work; or one connection has `rocketmq.unanswered_max`
+    [TIMEOUT_CLEAN_QUEUE]  the log has kept none of the promises that answers wait for, for `rocketmq.busy_ms`; or the
+                           request's turn did not come within `rocketmq.wait_ms`
     [REJECTREQUEST]        `rocketmq.unsynced_bytes_max` bytes of the log are not on disk yet
 
-What was stored before stays stored, and is answered when the log has it: only who comes now is refused. Requests do not
-queue for threads here, so what piles up is what waits for the disk: sends for its writes, which are limited here; pulls
-and pops for its reads (`store.cold_reads_max`) or for messages (`limits.held_requests_max`). All other requests are
-answered when they are read. The texts are those that users of Apache RocketMQ look for (BrokerFastFailure.java,
+Apache RocketMQ has an executor with a queue for each kind; here one loop does the work of all, so what is counted is
+what piles up. No kind takes the room of another: each may wait for reader threads only so often that the others find
+some free (`pulls_max`; `queries_max` for each other kind). Requests that nobody answers are not refused, but dropped if
+they would have to wait for the disk. What was stored before stays stored, and is answered when the log has it: only who
+comes now is refused. The texts are those that users of Apache RocketMQ look for (BrokerFastFailure.java,
 NettyRemotingAbstract.java).
 
 Whether the log moves is looked at every LOOK_MS while answers wait, so a send pays for no clock.
 """
 
+from enum import IntEnum
 from typing import Final, Protocol
 
 from bridge.config import RocketmqOptions
 
 LOOK_MS: Final = 100
 AT_ONCE_MS: Final = 0
+
+
+_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+
+
+class Kind(IntEnum):
+    """Of requests: those of one kind share their limits."""
+
+    SEND = 0
+    TRANSACTION = 1
+    ACK = 2
+    PULL = 3
+    QUERY = 4
+    CLIENT = 5
+    ADMIN = 6
+
+
+LIMITED: Final = (Kind.TRANSACTION, Kind.ACK, Kind.QUERY)  # Looked at before each request; sends look by themselves.
 
 
 class Log(Protocol):
@@ -36,12 +64,31 @@ class Busy(Exception):
     """The sender shall try again later, or another broker."""
 
 
+def waited_too_long(waited_ms: int, size: int) -> Busy:
+    """Say it as BrokerFastFailure.java does."""
+    return Busy(
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
+        f" period in queue: {waited_ms}ms, size of queue: {size}"
+    )
+
+
 class Flow:
     """What waits for the log, and whether that moves. Times are monotonic."""
 
     def __init__(self, options: RocketmqOptions) -> None:
-        self.waiting = 0  # Answers of all connections that wait for the log; these count it.
-        self._sends_max, self._busy_ms = options.sends_max, options.busy_ms
+        self.waiting = 0  # Answers of all connections that wait for the log; these count it,
+        self.in_work = [0] * len(Kind)  # and by kind all that waits for something but messages.
+        self.reading = [0] * len(Kind)  # Those that wait for a reader thread, or a search.
+        self._limits = [0] * len(Kind)
+        self._reads_max = [0] * len(Kind)
+        self.limit(Kind.SEND, options.sends_max)
+        self.limit(Kind.TRANSACTION, options.transactions_max)
+        self.limit(Kind.ACK, options.acks_max)
+        self.limit(Kind.PULL, options.pulls_max)
+        self.limit(Kind.QUERY, options.queries_max)
+        self.limit(Kind.CLIENT, options.clients_max)
+        self.limit(Kind.ADMIN, options.admin_max)
+        self._busy_ms = options.busy_ms
         self._unsynced_bytes_max = options.unsynced_bytes_max
         self._log: Log | None = None
         self._durable = -1  # At the last look,
@@ -49,23 +96,51 @@ class Flow:
         self._look_mono_ms: int | None = None  # and when to look again; None: nothing waited then.
         self._stalled_ms = 0  # How long it has not moved; 0: not too long.
 
+    def limit_of(self, kind: Kind) -> int:
+        return self._limits[kind]
+
+    def limit(self, kind: Kind, count: int) -> None:
+        """Have another limit from now on; what is in work already stays so."""
+        self._limits[kind] = count
+        for each in Kind:
+            if kind is (Kind.PULL if each is Kind.PULL else Kind.QUERY):
+                self._reads_max[each] = count
+
     def attach(self, log: Log) -> None:
         """Name the log, once it is recovered."""
         self._log = log
 
     def check_send(self) -> None:
         """Raise Busy if nothing more should be stored now."""
-        if self._stalled_ms:
-            raise Busy(
-                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
-                f" period in queue: {self._stalled_ms}ms, size of queue: {self.waiting}"
-            )
-        if self.waiting >= self._sends_max:
-            raise Busy("[OVERLOAD]system busy, start flow control for a while")
+        self.check(Kind.SEND)
         log = self._log
         assert log is not None, "the log is not open"
         if log.next_position - log.durable > self._unsynced_bytes_max:
             raise Busy("[REJECTREQUEST]system busy, start flow control for a while")
+
+    def check(self, kind: Kind) -> None:
+        """Raise Busy if no more of this kind should be begun."""
+        if self._stalled_ms and kind is not Kind.QUERY:
+            raise waited_too_long(self._stalled_ms, self.in_work[kind])
+        if self.in_work[kind] >= self._limits[kind]:
+            raise Busy(_OVERLOAD)
+
+    def begin(self, kind: Kind) -> None:
+        """Count a request that begins to wait; raises Busy."""
+        if self.in_work[kind] >= self._limits[kind]:
+            raise Busy(_OVERLOAD)
+        self.in_work[kind] += 1
+
+    def begin_read(self, kind: Kind) -> None:
+        """Count a request that begins to wait for a reader thread; raises Busy."""
+        if self.reading[kind] >= self._reads_max[kind]:
+            raise Busy(_OVERLOAD)
+        self.reading[kind] += 1
+        self.in_work[kind] += 1
+
+    def end_read(self, kind: Kind) -> None:
+        self.reading[kind] -= 1
+        self.in_work[kind] -= 1
 
     # -- Time
 

@@ -15,6 +15,7 @@ from bridge.answers import Answer
 from bridge.hooks import Consumed, Hooks, Outcome, Refuse, Request, Send, Sent
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.connection import RocketMQConnection
+from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.send import BATCH_MESSAGES_MAX
 from bridge.server import endpoint
 from protocol.errors import ProtocolError
@@ -60,13 +61,14 @@ class HookedConnection(RocketMQConnection):
         asked = _Asked(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
         work = partial(_ask, self._hooks, asked, command.body, self.broker.options.convert.inflate_bytes_max)
         self.unanswered += 1
-        self._hooks.before(work, partial(self._go_on_with, command, asked.request), self.broker.clock.mono_ms())
+        self._hooks.before(work, partial(self._go_on_with, command, asked), self.broker.clock.mono_ms())
 
-    def _go_on_with(self, command: RemotingCommand, request: Request, outcome: _Asked | Refuse | None) -> None:
+    def _go_on_with(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
         self.answered()
         if self.closed:
             return
-        asked = outcome if isinstance(outcome, _Asked) else _Asked(request)
+        if outcome is None:
+            asked = _Asked(asked.request)  # A thread may still be at work on the other one.
         if not command.is_oneway:
             self._asked[command.opaque] = asked
         if asked.changed is not None:
@@ -77,12 +79,12 @@ class HookedConnection(RocketMQConnection):
         elif not command.is_oneway:
             self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
 
-    def send(self, answer: Answer) -> None:
+    def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
         told = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])
         asked = self._asked.pop(told.opaque, None)
         if asked is not None and self._hooks.has("after_request", "after_send", "consumed"):
             self._hooks.after(partial(_tell, self._hooks, asked, told))
-        super().send(answer)
+        super().send(answer, kind)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._asked.clear()
@@ -116,6 +118,7 @@ def _ask_of_sends(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_m
         Send(header.topic, header.producer_group, request.client, bytes(part.body), properties.parse(part.properties))
         for part in parts
     ]
+    asked.sends = sends  # One that is refused is told as it was.
     asked.sends = [hooks.changed(send) for send in sends]
     if asked.sends == sends:
         return

@@ -8,11 +8,11 @@
     files      CLEAN_EXPIRED_CONSUMEQUEUE (306), CLEAN_UNUSED_TOPIC (316), DELETE_EXPIRED_COMMITLOG (329): retention's
                own work, so there is never anything to do
 
-How much was sent to a topic in a time is read off the index, which has the store time of each entry. How much a group
-read is not kept. Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
+How much was sent to a topic in a time is read off the index, which has the store time of each entry; how much a group
+read is counted (`read_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +63,9 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 _TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 _BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+_GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+_BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+_SPANS_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 
 
 # -- Groups
@@ -152,7 +155,7 @@ def consume_directly(broker: "Broker", connection: "RocketMQConnection", command
     _member(broker, request)
     _, position = parse_message_id(request.msg_id or "")
     ext = dict(command.ext)
-    connection.unanswered += 1
+    connection.begin_read(command)
     broker.store.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
 
 
@@ -173,7 +176,7 @@ def _have_consumed(
         _ask_member(broker, connection, command, request, named, records.buffers[0])
 
     def done(records: Records | StoreError) -> None:
-        connection.answered()
+        connection.end_read(command)
         try:
             if isinstance(records, StoreError):
                 raise records
@@ -233,23 +236,38 @@ def _ask_member(
 
 
 def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """How many messages came to a topic, or to all, in the last minute, hour and day."""
+    """How many messages came to a topic, or to all, or went to a group, in the last minute, hour and day."""
     request = StatsRequest.parse(command.ext)
-    topic = broker.topics.by_rocketmq_name(request.stats_key)
-    topics: Iterable[Topic]
-    if request.stats_name == _TOPIC_PUT_NUMS and topic is not None:
-        topics = [topic]
-    elif request.stats_name == _BROKER_PUT_NUMS and request.stats_key == broker.options.rocketmq.cluster:
-        topics = broker.topics.all()
-    else:
+    counts = _stats_of(broker, request)
+    if counts is None:
         remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
-    counts = [_count_since(broker, topics, broker.clock.now_ms() - ms) for ms in (MINUTE_MS, HOUR_MS, DAY_MS)]
     minute, hour, day = (
         StatsItem(sum=count, tps=count * 1000 / ms, avgpt=float(count > 0))
-        for count, ms in zip(counts, (MINUTE_MS, HOUR_MS, DAY_MS), strict=True)
+        for count, ms in zip(counts, _SPANS_MS, strict=True)
     )
     return answer(command, body=StatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+
+
+def _stats_of(broker: "Broker", request: StatsRequest) -> list[int] | None:
+    name, key, mono_ms = request.stats_name, request.stats_key, broker.clock.mono_ms()
+    if name == _GROUP_GET_NUMS:
+        topic_name, _, group = key.partition("@")
+        topic = broker.topics.by_rocketmq_name(topic_name)
+        return broker.rocketmq_read_counts.of(group, topic.number, mono_ms) if topic is not None else None
+    if name == _TOPIC_PUT_NUMS:
+        topic = broker.topics.by_rocketmq_name(key)
+        return _put_counts(broker, [topic]) if topic is not None else None
+    if key == broker.options.rocketmq.cluster:
+        if name == _BROKER_PUT_NUMS:
+            return _put_counts(broker, broker.topics.all())
+        if name == _BROKER_GET_NUMS:
+            return broker.rocketmq_read_counts.of_all(mono_ms)
+    return None
+
+
+def _put_counts(broker: "Broker", topics: Collection[Topic]) -> list[int]:
+    return [_count_since(broker, topics, broker.clock.now_ms() - ms) for ms in _SPANS_MS]
 
 
 def _count_since(broker: "Broker", topics: Iterable[Topic], stored_ms: int) -> int:

@@ -136,7 +136,14 @@ def update_consumer_offset(
         return None
     if not is_admitted:
         raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
-    return answer(command, promise=broker.positions.commit(group, positions, broker.clock.now_ms()))
+    now_ms = broker.clock.now_ms()
+    # Who pops in order moves by its acks, so this is a tool.
+    forgotten = broker.rocketmq_popped.forgetting(group, [position.key for position in positions])
+    records = [*forgotten, *broker.positions.records(group, positions, now_ms)]
+    promise = broker.ledger.commit(records, now_ms).promise
+    if forgotten:
+        broker.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
+    return answer(command, promise=promise)
 
 
 def _topic(broker: "Broker", name: str, queue_id: int) -> Topic:

@@ -27,6 +27,7 @@ from bridge.records import CommittedPosition, PopDelayed, Record
 from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, sift
+from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.popped import Checkpoint, Name, settled, taken
 from bridge.topics import Topic, TopicError
 from protocol.names import group_of_rocketmq
@@ -81,22 +82,14 @@ def pop_message(broker: "Broker", connection: "RocketMQConnection", command: Rem
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     broker.rocketmq_popped.check_room()
     wanted = filter_of(request.exp_type, request.exp)
-    return _Pop(broker, connection, command, request, topic, wanted).start()
+    return Pop(broker, connection, command, request, topic, wanted).start()
 
 
 def _topic(broker: "Broker", request: PopRequest) -> Topic:
     """Check who may pop what, in RocketMQ's order."""
-    name, group = request.topic, request.consumer_group
-    topic = broker.topics.by_rocketmq_name(name)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
-    if not topic.perm & flags.PERM_READ:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
-    if not -1 <= request.queue_id < topic.queue_count or not 0 < request.max_msg_nums <= MESSAGES_MAX:
-        remark = (
-            f"queueId[{request.queue_id}] of {topic.queue_count} or maxMsgNums[{request.max_msg_nums}] of"
-            f" {MESSAGES_MAX} is illegal"
-        )
+    topic = poppable(broker, request.topic, request.queue_id)
+    if not 0 < request.max_msg_nums <= MESSAGES_MAX:
+        remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     if not INVISIBLE_MS_MIN <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
@@ -104,6 +97,25 @@ def _topic(broker: "Broker", request: PopRequest) -> Topic:
     if len(request.attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
         remark = f"attemptId of {len(request.attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    check_popper(broker, request.consumer_group)
+    return topic
+
+
+def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
+    """Give the topic, if it may be read and has that queue; -1 is all of them."""
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
+    if not topic.perm & flags.PERM_READ:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+    if not -1 <= queue_id < topic.queue_count:
+        remark = f"queueId[{queue_id}] is illegal, topic:[{name}] has {topic.queue_count} queues"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    return topic
+
+
+def check_popper(broker: "Broker", group: str) -> None:
+    """Raise Refused if the group may not consume, or not now."""
     config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
     if config is None:
         remark = f"subscription group [{group[:200]}] does not exist"
@@ -112,7 +124,6 @@ def _topic(broker: "Broker", request: PopRequest) -> Topic:
         raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
     if not broker.families.admits(group_of_rocketmq(group), Family.ROCKETMQ):
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
-    return topic
 
 
 class _Source(NamedTuple):
@@ -138,7 +149,7 @@ class _Look(Enum):
     ON_ITS_WAY = 1  # A reader thread fetches it.
 
 
-class _Pop:
+class Pop:
     """A pop on its way: it looks, waits for a reader thread, or is held."""
 
     __slots__ = (
@@ -214,7 +225,7 @@ class _Pop:
             return None  # Another pop of the group waits for the disk to give it this queue.
         if self._request.order:
             before = broker.rocketmq_popped.in_order(self._group, queue.key)
-            if before is not None and not self._may_pop_again(before):
+            if before is not None and not before.may_be_popped_again(broker.clock.now_ms(), self._request.attempt_id):
                 return None
         end = broker.isolation.stable_end(queue)
         offset = self._position(source, end)
@@ -233,10 +244,6 @@ class _Pop:
             offset = found.next_offset
             self._passed.append(CommittedPosition(queue.key, offset))
         return None
-
-    def _may_pop_again(self, before: Checkpoint) -> bool:
-        attempt_id = self._request.attempt_id
-        return before.due_ms <= self._broker.clock.now_ms() or bool(attempt_id and attempt_id == before.attempt_id)
 
     def _position(self, source: _Source, end: int) -> int:
         """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
@@ -328,7 +335,7 @@ class _Pop:
         return []
 
     def _found(self, taken_of: list[_Taken], now_ms: int, promise: Promise | None) -> Answer:
-        request = self._request
+        request, broker = self._request, self._broker
         revive_queue = ORDER_REVIVE_QUEUE if request.order else REVIVE_QUEUE
         starts, lists, counts = [], [], []
         body: list[Buffer] = []
@@ -338,12 +345,15 @@ class _Pop:
             lists.append(queue_info(is_retry, queue_id, ",".join(map(str, each.offsets))))
             failures = each.before.failures + 1 if each.before is not None else 0
             counts.append(queue_info(is_retry, queue_id, failures))
+            broker.rocketmq_read_counts.add(
+                request.consumer_group, self._topic.number, len(each.offsets), broker.server.mono_ms
+            )
             body += self._renamed(each, now_ms, revive_queue) if is_retry else each.buffers
         ext = PopAnswer(
             pop_time=now_ms,
             invisible_time=request.invisible_time,
             revive_qid=revive_queue,
-            rest_num=sum(self._broker.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
+            rest_num=sum(broker.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
             start_offset_info=join_infos(starts),
             msg_offset_info=join_infos(lists),
             order_count_info=join_infos(counts) if request.order else None,
@@ -367,15 +377,22 @@ class _Pop:
 
     # -- Waiting
 
+    def is_of(self, group: str, queue_id: int) -> bool:
+        """Say whether it is that group's pop of that queue; -1: of all."""
+        return (self._group, self._request.queue_id) == (group, queue_id)
+
     def _defer(self, source: _Source, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
         popping, fetch = self._broker.rocketmq_popping, self._broker.positions.fetch
+        flow = self._broker.rocketmq_flow
+        flow.begin_read(Kind.PULL)
         popping.add(place)
         position = fetch(*place)
         self._count()
 
         def done(cold: Records | StoreError) -> None:
+            flow.end_read(Kind.PULL)
             popping.discard(place)
             try:
                 if isinstance(cold, StoreError):
@@ -445,10 +462,8 @@ class _Pop:
             self._connection.unanswered += 1
 
     def _finish(self, given: Answer) -> None:
-        connection = self._connection
-        connection.answered()
-        if not self._command.is_oneway:
-            connection.send(given)
+        self._connection.answered()
+        self._connection.reply(self._command, given)
 
     def _nothing(self, code: ResponseCode, promise: Promise | None = None) -> Answer:
         return answer(self._command, code, code.name, promise=promise)

@@ -51,6 +51,10 @@ class Checkpoint:
         self.failures = 0  # How often these messages came due, in order.
         self.attempt_id = ""  # By which a client that lost the answer pops the same again.
 
+    def may_be_popped_again(self, now_ms: int, attempt_id: str | None) -> bool:
+        """Say whether what was popped in order may be popped once more: it is due, or its answer was lost."""
+        return self.due_ms <= now_ms or bool(attempt_id and attempt_id == self.attempt_id)
+
 
 class Popped:
     """The checkpoints of all groups."""
@@ -81,6 +85,11 @@ class Popped:
     def in_order(self, group: str, key: int) -> Checkpoint | None:
         """Give what the group popped of the queue in order and has not acked."""
         return self._ordered.get((group, key))
+
+    def forgetting(self, group: str, keys: Iterable[int]) -> list[Record]:
+        """Give what settles the group's ordered pops of these queues: it is moved, and their acks shall not move it."""
+        found = filter(None, (self._ordered.get((group, key)) for key in keys))
+        return [settled(each.name, sorted(each.pending)) for each in found]
 
     def check_room(self) -> None:
         """Raise TooManyPopped if nothing more may be popped."""

@@ -24,6 +24,7 @@ from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, without_expired
+from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.resets import TOLD_BY_PULL_VERSION
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
@@ -221,12 +222,12 @@ class _Pull:
             return True
         try:
             found = self._read()
+            if isinstance(found, Later):
+                self._defer(found)
+                self._connection.unanswered -= 1  # `_defer` counted it again.
+                return True
         except ANSWERABLE as error:
             self._finish(self._failed(error))
-            return True
-        if isinstance(found, Later):
-            self._connection.unanswered -= 1  # `_defer` counts it again.
-            self._defer(found)
             return True
         if not found.buffers and found.next_offset == self._end():
             self._offset = found.next_offset
@@ -257,10 +258,11 @@ class _Pull:
         self._finish(self._not_found())
 
     def _defer(self, read: Later[Records]) -> None:
-        self._connection.unanswered += 1
+        self._connection.begin_read(self._command)
         read.start(self._on_cold_read)
 
     def _on_cold_read(self, found: Records | StoreError) -> None:
+        self._broker.rocketmq_flow.end_read(Kind.PULL)
         try:
             if isinstance(found, StoreError):
                 raise found
@@ -274,8 +276,7 @@ class _Pull:
         if self._held is not None:
             connection.held.discard(self._held)
         connection.answered()
-        if not self._command.is_oneway:
-            connection.send(given)
+        connection.reply(self._command, given)
 
     # -- Answers
 
@@ -287,6 +288,9 @@ class _Pull:
         buffers, next_offset = found
         if not buffers:
             return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
+        broker = self._broker
+        group, topic = self._request.consumer_group, self._topic.number
+        broker.rocketmq_read_counts.add(group, topic, len(buffers), broker.server.mono_ms)
         return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
 
     def _may_expire(self) -> bool:

@@ -73,7 +73,7 @@ def query_message(broker: "Broker", connection: "RocketMQConnection", command: R
         partial(keys_of, inflate_bytes_max),
         _matcher(topic, request.key.encode(), broker.reader.store_host, inflate_bytes_max),
     )
-    connection.unanswered += 1
+    connection.begin_read(command)
     where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
     decided = {queue.key: Decided(queue, broker.isolation.get(queue.key)) for queue in topic.queues}
     broker.store.search(where, search, partial(_searched, broker, connection, command, decided))
@@ -87,13 +87,12 @@ def _searched(
     found: Search[Found] | Failure,
 ) -> None:
     """The thread has looked."""
-    connection.answered()
+    connection.end_read(command)
     try:
         given = _answer(broker, command, decided, found)
     except ANSWERABLE as error:
         given = connection.refusal(command, error)
-    if not command.is_oneway:
-        connection.send(given)
+    connection.reply(command, given)
 
 
 def _answer(

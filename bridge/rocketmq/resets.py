@@ -8,7 +8,8 @@ say that they are: INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223).
 
 A push consumer older than 5.0 takes that answer for a fault and pauses up to half a minute; so it is told by
 RESET_CONSUMER_CLIENT_OFFSET (220) instead, and goes to the new offset within its own ten seconds. Marks are in memory:
-members that outlive the broker go on where they were, and a tool may reset them again.
+members that outlive the broker go on where they were, and a tool may reset them again. What was popped in order
+and not acked is let go with the reset: its acks would move the position again.
 
 223 asks the members themselves (221). Source: AdminBrokerProcessor.java#resetOffset, Broker2Client.java,
 MQClientInstance.java#resetOffset.
@@ -119,7 +120,9 @@ def _reset(
     """Move the group's positions, mark the queues, tell its members."""
     group, now_ms = group_of_rocketmq(request.group), broker.clock.now_ms()
     positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
-    promise = broker.positions.commit(group, positions, now_ms)
+    keys = [queue.key for queue in found]
+    records = [*broker.rocketmq_popped.forgetting(group, keys), *broker.positions.records(group, positions, now_ms)]
+    promise = broker.ledger.commit(records, now_ms).promise
     rows = {
         MessageQueue(topic.rocketmq_name, broker.options.rocketmq.broker, queue.queue_id): offset
         for queue, offset in found.items()
@@ -134,7 +137,7 @@ def _reset(
         for channel, client in list(members.channels.items()):
             if client.version < TOLD_BY_PULL_VERSION:
                 channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-        broker.purgatory.check([queue.key for queue in found])
+    broker.purgatory.check(keys)  # Pulls go there, and who pops in order may go on.
     return answer(command, body=body, promise=promise)
 
 
@@ -167,7 +170,7 @@ class _Search:
         make: Callable[[dict[Queue, int]], Answer],
     ) -> None:
         def done(cold: int | StoreError) -> None:
-            connection.answered()
+            connection.end_read(command)
             given: Answer | None
             try:
                 if isinstance(cold, StoreError):
@@ -176,10 +179,10 @@ class _Search:
                 given = self.answer(connection, command, make)
             except ANSWERABLE as error:
                 given = connection.refusal(command, error)
-            if given is not None and not command.is_oneway:
-                connection.send(given)
+            if given is not None:
+                connection.reply(command, given)
 
-        connection.unanswered += 1
+        connection.begin_read(command)
         later.start(done)
 
 

@@ -1,7 +1,10 @@
 """What a consumer failed to consume: CONSUMER_SEND_MSG_BACK (36), and the ways of a message that is given back.
 
-    consumer fails ──┬── attempts left ──> %RETRY%group, delayed by level 3 + attempts ──> the group's consumers again
+    consumer fails ──┬── attempts left ──> %RETRY%group, delayed ──> the group's consumers again
                      └── none left ──────> %DLQ%group ── redriven ──> %RETRY%group, as if it had never failed
+
+The delay is the level that the consumer names, or what its group's policy says (`retry_policy.py`), or else level 3 +
+attempts.
 
 Java's orderly consumers do not ask: when their own attempts are used up they send the message to %RETRY%group
 themselves, and because their group holds locks that means its dead letters. Other consumers do so when their 36 failed.
@@ -20,6 +23,7 @@ from bridge.answers import Answer
 from bridge.records import MessagesExpired, Record
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.retry_policy import delay_ms_of
 from bridge.rocketmq.view import answer_with_record
 from bridge.topics import Topic, UnknownTopic
 from bridge.wishes import TIMER_REPLACE
@@ -86,16 +90,22 @@ def _give_back(
     expires_ms = expiry_of(broker, failed)
     if expires_ms is not None and expires_ms <= broker.clock.now_ms():
         return answer(command, promise=_let_go(broker, config, failed, expires_ms))
-    if failed.reconsume_times >= attempts_max or request.delay_level < 0:
-        topic, level = dead_letters_of(broker, config), None
-    else:
-        topic = retries_of(broker, config)
-        level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
-    again = copy_of(failed, {properties.DELAY: None if level is None else str(level), **fixed(expires_ms)})
+    is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
+    topic = dead_letters_of(broker, config) if is_dead else retries_of(broker, config)
+    delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
+    again = copy_of(failed, {**delay, **fixed(expires_ms)})
     queue_id = random.randrange(topic.queue_count)
     promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
-    _count(broker, is_dead=level is None)
+    _count(broker, is_dead=is_dead)
     return answer(command, promise=promise)
+
+
+def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) -> dict[str, str | None]:
+    """Give the property that says when the message comes back."""
+    delay_ms = delay_ms_of(config.group_retry_policy, failures) if not wished_level else None
+    if delay_ms is not None:
+        return {properties.TIMER_DELAY_MS: str(delay_ms)}
+    return {properties.DELAY: str(wished_level or FIRST_LEVEL + failures)}
 
 
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:

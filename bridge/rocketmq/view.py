@@ -38,9 +38,9 @@ def answer_with_record(
 ) -> None:
     """Answer with what `make` says of the record at that position, as a pull gives it; SYSTEM_ERROR if there is none.
 
-    `make` may raise what is ANSWERABLE.
+    `make` may raise what is ANSWERABLE. Raises Busy.
     """
-    connection.unanswered += 1
+    connection.begin_read(command)
     broker.store.find_address(position, partial(_found_address, broker, connection, command, position, make))
 
 
@@ -53,14 +53,14 @@ def _found_address(
     found: Address | Failure | None,
 ) -> None:
     """A reader thread has looked; read what it found as a pull would."""
-    connection.answered()
+    connection.end_read(command)
     try:
         records = _records(broker, position, found)
         given = connection.answer_when(command, records, partial(_answer, position, make))
     except ANSWERABLE as error:
         given = connection.refusal(command, error)
-    if given is not None and not command.is_oneway:
-        connection.send(given)
+    if given is not None:
+        connection.reply(command, given)
 
 
 def _records(broker: "Broker", position: int, found: Address | Failure | None) -> Records | Later[Records]:

@@ -212,6 +212,35 @@ class PopAnswer(Header):
     order_count_info: str | None = None
 
 
+class PeekRequest(Header):
+    """PEEK_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class NotificationRequest(Header):
+    """NOTIFICATION. Born time 0 is now."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64 = 0
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PollingInfoRequest(Header):
+    """POLLING_INFO."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
 class AckRequest(Header):
     """ACK_MESSAGE; `extra_info` is the message's receipt."""
 

@@ -51,9 +51,14 @@ class Broker:
     """One broker on one data directory. It may be started, stopped and killed again and again."""
 
     def __init__(
-        self, data: Path, settings: Mapping[str, object] | None = None, ports: Mapping[str, int] | None = None
+        self,
+        data: Path,
+        settings: Mapping[str, object] | None = None,
+        ports: Mapping[str, int] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.data = data
+        self._python = python  # Of another environment, if something is installed beside the broker.
         self.log = data.with_name(data.name + ".log")
         self.settings = dict(settings or {})
         self._first_ports = ports
@@ -171,7 +176,7 @@ class Broker:
 
     def _command(self, settings: Mapping[str, object]) -> list[str]:
         ports = self._ports()
-        command = [sys.executable, "-I", "-m", "bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
+        command = [self._python, "-I", "-m", "bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
         for option, port in ports.items():
             command += [f"--{option}-port", str(port)]
         for name, value in settings.items():

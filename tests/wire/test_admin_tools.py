@@ -101,7 +101,7 @@ CASES = [
     ("topicClusterList -t {topic}", "DefaultCluster"),
     ("topicStatus -t {topic}", rf"duolog\s+1\s+0\s+{COUNT // 2}\s+\d{{{{4}}}}-"),
     ("allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2", r'"10.0.0.2":\[.*"queueId":1'),
-    ("statsAll -t {topic}", rf"{{topic}}\s+{{group}}\s+0\s+\S+\s+\S+\s+{COUNT + 1}"),
+    ("statsAll -t {topic}", rf"{{topic}}\s+{{group}}\s+0\s+\S+\s+\S+\s+{COUNT + 1}\s+{COUNT + 1}"),
     ("updateOrderConf -m put -t {topic} -v duolog:2", "update orderConf success"),
     ("updateOrderConf -m get -t {topic}", r"orderConf=\[duolog:2\]"),
     ("updateOrderConf -m delete -t {topic}", "delete orderConf success"),

@@ -523,6 +523,30 @@ def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocke
     assert (codes[0], codes[-1]) == (0, ResponseCode.SYSTEM_ERROR)
 
 
+def test_flood_of_tools_lets_senders_pass_and_is_told_when_it_is_too_much(broker: Broker) -> None:
+    """As many questions at once as the limit allows, and half as many again; each is answered, in time."""
+    each, wires = 1_500, 10
+    asked = b"".join(
+        frames.remoting_request(RequestCode.GET_ALL_TOPIC_CONFIG, {}, b"", number) for number in range(each)
+    )
+    codes: list[int] = []
+
+    def flood() -> None:
+        with Wire(broker.rocketmq) as wire:
+            sender = threading.Thread(target=wire.socket.sendall, args=(asked,))
+            sender.start()
+            codes.extend(wire.reply().code for _ in range(each))
+            sender.join()
+
+    threads = [threading.Thread(target=flood) for _ in range(wires)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(codes) == each * wires
+    assert set(codes) <= {0, ResponseCode.SYSTEM_BUSY}
+
+
 # -- The end of the broker
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ NEVER = 1 << 30  # Failures: more than any number of attempts.
 WITHIN_S = 30.0
 RESET_OFFSET = 222
 SET_REQUEST_MODE = 401
+UPDATE_GROUP = 200
 _numbers = itertools.count(int(time.time()))
 
 
@@ -92,6 +94,24 @@ def test_failed_message_comes_back_until_it_is_consumed(broker: Broker, rocket: 
     assert described(broker, group)["dead_letters"] == 0
 
 
+def test_group_with_a_retry_policy_gets_failed_messages_by_it(broker: Broker, rocket: Agent, topic: str) -> None:
+    """The ladder of levels would take 40 seconds until the third attempt."""
+    group = fresh("group")
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 200, "max": 2000, "multiplier": 2}}
+    configure(broker, group, groupRetryPolicy=policy)
+    with PushMember(rocket, broker.namesrv, group, [topic], failures=2) as member:
+        push(rocket, broker, topic, ["bad"])
+        assert member.await_texts(3, WITHIN_S) == ["bad", "bad", "bad"]
+        times_ms = [each.at_ms for each in member.arrivals]
+        assert 200 <= times_ms[1] - times_ms[0] < times_ms[2] - times_ms[0] < 40_000
+
+
+def configure(broker: Broker, group: str, **config: object) -> None:
+    body = json.dumps({"groupName": group, **config}).encode()
+    reply = remoting.ask(broker.rocketmq, UPDATE_GROUP, body=body)
+    assert reply.code == 0, reply.remark
+
+
 def test_message_is_a_dead_letter_after_its_last_attempt(broker: Broker, rocket: Agent, topic: str) -> None:
     group = fresh("group")
     with PushMember(rocket, broker.namesrv, group, [topic], failures=NEVER, retry_level=1, attempts=1) as member:
@@ -125,6 +145,22 @@ def test_orderly_consumer_gives_up_and_goes_on(broker: Broker, rocket: Agent, to
         texts = eventually("the last", lambda: member.texts, lambda seen: "d" in seen, WITHIN_S)
         await_dead_letters(broker, group, 1)
     assert texts == ["a", "bad", "bad", "bad", "c", "d"]
+
+
+@pytest.mark.soak  # The dead one's locks last for half a minute.
+def test_queues_of_an_orderly_consumer_that_died_go_to_another(broker: Broker, agents: Agents, topic: str) -> None:
+    group, texts = fresh("group"), [f"m{n}" for n in range(10)]
+    dying = agents.rocketmq("5.5", name="-dying")
+    dead = PushMember(dying, broker.namesrv, group, [topic], orderly=True, persist_ms=200)
+    push(agents.rocketmq("5.5"), broker, topic, texts[:4])
+    dead.await_texts(4, WITHIN_S)
+    dying.signal(signal.SIGKILL)
+    with PushMember(agents.rocketmq("5.5"), broker.namesrv, group, [topic], orderly=True) as heir:
+        push(agents.rocketmq("5.5"), broker, topic, texts[4:])
+        seen = eventually("the rest", lambda: heir.texts, lambda seen: set(seen) >= set(texts[4:]), 120)
+        for queue in (0, 1):
+            mine = [text for text in seen if text in texts[4:] and int(text[1:]) % 2 == queue]
+            assert mine == [text for text in texts[4:] if int(text[1:]) % 2 == queue]
 
 
 # -- Ways to consume

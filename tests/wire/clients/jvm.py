@@ -41,11 +41,12 @@ class Agents:
     def kafka(self, version: str) -> Agent:
         return self._agent(f"kafka-{version}", "KafkaAgent", "KafkaAgent.java", [])
 
-    def rocketmq(self, version: str, header: str = "json") -> Agent:
-        """`header` is the form of the remoting header: json or binary."""
+    def rocketmq(self, version: str, header: str = "json", name: str = "") -> Agent:
+        """`header` is the form of the remoting header: json or binary. One with a `name` is apart, to be killed."""
         form = {"json": "JSON", "binary": "ROCKETMQ"}[header]
         options = [f"-Drocketmq.serialize.type={form}", f"-Duser.home={self._home}"]
-        return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, f"-{header}")
+        suffix = f"-{header}{name}"
+        return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, suffix)
 
     def admin(self) -> Agent:
         """RocketMQ's admin command line."""

@@ -15,7 +15,7 @@ from tests.unit.bridge.rocketmq.office import Office
 
 # Features that are not there: a client that asks for them must hear so.
 ABSENT = (
-    RequestCode.PEEK_MESSAGE, RequestCode.REGISTER_BROKER,
+    RequestCode.POP_ROLLBACK, RequestCode.REGISTER_BROKER,
 )  # fmt: skip
 
 

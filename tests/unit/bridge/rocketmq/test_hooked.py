@@ -125,6 +125,7 @@ def test_before_hook_refuses_a_message_and_the_next_one_is_stored() -> None:
     refused = hooked.send(b"a secret")
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "no secrets here")
     assert ("after", "SEND_MESSAGE", ResponseCode.NO_PERMISSION) in auditor.told
+    assert ([b"a secret"], -1, -1, ResponseCode.NO_PERMISSION) in auditor.told
     assert hooked.send(b"fine").code == 0
     assert hooked.stored() == [b"fine"]
 

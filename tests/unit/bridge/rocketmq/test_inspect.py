@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bridge.rates import INTERVAL_MS, Rates, Totals
+from bridge.rates import DAY_MS, INTERVAL_MS, Rates, Totals
+from bridge.rocketmq.read_counts import SLOT_MS, ReadCounts
 from protocol.rocketmq import message, remoting
 from protocol.rocketmq.bodies import GroupConfigList, SubscriptionGroupConfig, TopicConfig, TopicConfigList
 from protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -186,8 +187,47 @@ def test_what_came_to_a_topic_is_read_off_the_index(office: Office, client: Clie
     assert [stats[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")] == [1, 5, 7]
     whole = {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}
     assert read(client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **whole))["statsDay"]["sum"] == 7
-    unknown = client.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="GROUP_GET_NUMS", statsKey="orders@billing")
-    assert unknown.code == ResponseCode.SYSTEM_ERROR
+    for name, key in (
+        ("GROUP_GET_NUMS", "none@billing"),
+        ("GROUP_GET_SIZE", "orders@billing"),
+        ("BROKER_GET_NUMS", ""),
+    ):
+        unknown = client.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+        assert unknown.code == ResponseCode.SYSTEM_ERROR
+
+
+def given(client: Any, name: str = "GROUP_GET_NUMS", key: str = "orders@billing") -> list[int]:
+    stats = read(client.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key))
+    return [stats[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")]
+
+
+def test_what_a_group_was_given_is_counted(office: Office, client: Client) -> None:
+    office.publish(office.topic(), *(b"%d" % n for n in range(7)))
+    assert given(client) == [0, 0, 0]
+    client.pull(0)
+    client.pull(7)
+    assert given(client) == given(client, "BROKER_GET_NUMS", "DefaultCluster") == [7, 7, 7]
+    assert given(client, key="orders@others") == [0, 0, 0]
+    office.clock.pass_ms(2 * 60_000)
+    client.pull(5)
+    told = {"consumerGroup": "billing", "invisibleTime": 10_000, "pollTime": 0, "initMode": 0}
+    client.ask(RequestCode.POP_MESSAGE, topic="orders", queueId=0, maxMsgNums=3, **told)
+    assert given(client) == [5, 12, 12]
+
+
+def test_counts_of_windows_end_with_them() -> None:
+    counts = ReadCounts(keys_max=2)
+    for minute in range(26 * 60):
+        counts.add("g", 1, 1, minute * 60_000)
+        counts.advance(minute * 60_000 + SLOT_MS)
+    now_ms = counts.next_deadline_mono_ms() or minute * 60_000 + SLOT_MS
+    assert counts.of("g", 1, now_ms) == [1, 60, 24 * 60]
+    assert counts.of("g", 1, now_ms + 3 * 3600_000) == [0, 0, 21 * 60]
+    assert counts.of("g", 1, now_ms + 48 * 3600_000) == [0, 0, 0]
+    for topic in (2, 3):
+        counts.add("g", topic, 1, now_ms)
+    assert counts.of_all(now_ms)[0] == 2
+    assert len(counts) == 2  # The one that was read longest ago made room.
 
 
 def test_rows_of_the_index_are_shown(office: Office, client: Client) -> None:
@@ -225,11 +265,25 @@ def test_settings_change_while_the_broker_runs(office: Office, client: Client) -
     assert client.send(body=bytes(10)).code == 0
     shown = bytes(client.ask(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
     assert {"autoCreateTopicEnable=false", "maxMessageSize=10"} <= set(shown)
+    assert update(client, b"sendThreadPoolQueueCapacity=1").code == 0
+    office.is_stalled = True
+    assert client.send(body=b"waits") is None
+    assert str(client.send(body=b"too many").remark).startswith("[OVERLOAD]")
+    assert "sendThreadPoolQueueCapacity=1" in bytes(client.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"flushDiskType=ASYNC_FLUSH", b"maxMessageSize=10\nx=y", b"maxMessageSize=0", b"autoCreateTopicEnable=yes"],
+    [
+        b"",
+        b"flushDiskType=ASYNC_FLUSH",
+        b"maxMessageSize=10\nx=y",
+        b"maxMessageSize=0",
+        b"autoCreateTopicEnable=yes",
+        b"maxMessageSize=10\nackThreadPoolQueueCapacity=0",
+        b"adminBrokerThreadPoolQueueCapacity=\xd9\xa3",
+        b"maxMessageSize=" + b"9" * 5000,
+    ],
 )
 def test_settings_that_cannot_change_change_nothing(office: Office, client: Client, body: bytes) -> None:
     assert update(client, body).code == ResponseCode.INVALID_PARAMETER
@@ -245,7 +299,7 @@ def test_rates_are_over_windows() -> None:
     rates = Rates(lambda: Totals(written, 2 * written))
     assert rates.per_second(0) == ([0.0] * 3, [0.0] * 3)
     for step in range(70):
-        rates.sample(step * INTERVAL_MS)
+        rates.sample(step * INTERVAL_MS, 0)
         written += 100 if step < 60 else 1000
     now_ms = 70 * INTERVAL_MS
     assert rates.next_deadline_ms() == now_ms
@@ -285,3 +339,14 @@ def test_a_wiped_write_permission_is_in_the_routes(office: Office, client: Clien
     assert perm() == 4
     assert int(client.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="duolog").ext["addTopicCount"]) > 1
     assert perm() == 6
+
+
+def test_totals_of_the_mornings() -> None:
+    written = 0
+    rates = Rates(lambda: Totals(written, 2 * written))
+    mornings = []
+    for step, day in enumerate((3, 3, 4, 4, 5, 9)):
+        written += 10
+        rates.sample(step * INTERVAL_MS, day * DAY_MS)
+        mornings.append((rates.this_morning.written, rates.yesterday_morning.written))
+    assert mornings == [(0, 0), (0, 0), (30, 0), (30, 0), (50, 30), (60, 60)]

@@ -323,6 +323,21 @@ def test_in_order_the_same_attempt_is_answered_again(office: Office, client: Cli
     assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
 
 
+@pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
+def test_in_order_acks_of_the_past_do_not_undo_a_reset(office: Office, client: Client, code: int) -> None:
+    office.publish(office.topic(), b"a", b"b", b"c", b"d")
+    for one in got(pop(client, order=True, maxMsgNums=2)):
+        ack(client, one)
+    old = got(pop(client, order=True))
+    assert pop(client, order=True, pollTime=5000) is None
+    names = {"group": "billing", "consumerGroup": "billing", "topic": "orders", "queueId": 0}
+    moved = office.connect().ask(code, timestamp=0, isForce=True, offset=1, commitOffset=1, **names)
+    assert moved is not None
+    assert moved.code == 0
+    assert [ack(client, one).code for one in old] == [ResponseCode.NO_MESSAGE] * 2
+    assert bodies_of(client.answer_to(client._opaque - 2)) == [b"b", b"c", b"d"]
+
+
 # -- Crashes
 
 

@@ -9,7 +9,7 @@ from bridge.rocketmq.redrive import RedriveRefused, redrive
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import Record
 from protocol.rocketmq import flags, message, properties
-from protocol.rocketmq.bodies import LockRequest, SubscriptionGroupConfig
+from protocol.rocketmq.bodies import GroupRetryPolicy, LockRequest, SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
 from protocol.rocketmq.message import Message
@@ -133,6 +133,64 @@ def test_message_comes_back_after_a_growing_delay(
     assert (kept["RETRY_TOPIC"], kept["TAGS"], kept["DELAYED"]) == ("orders", "a", "x")
     assert "DELAY" not in kept
     assert (office.metrics.retries, stored(office, DEAD)) == (1, [])
+
+
+STEPS = {"next": [1, 2, 7_000, 8_000]}
+POWERS = {"initial": 1_000, "max": 10_000, "multiplier": 3}
+
+
+@pytest.mark.parametrize(
+    ("policy", "reconsume_times", "level", "delay_ms"),
+    [
+        (GroupRetryPolicy(customized_retry_policy=STEPS), 0, 0, 7_000),
+        (GroupRetryPolicy(customized_retry_policy=STEPS), 1, 0, 8_000),
+        (GroupRetryPolicy(customized_retry_policy=STEPS), 9, 0, 8_000),
+        (GroupRetryPolicy(customized_retry_policy=STEPS), 0, 1, 1_000),  # The consumer names a level.
+        (GroupRetryPolicy(customized_retry_policy={"next": [9_000]}), 3, 0, 9_000),
+        (GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS), 0, 0, 1_000),
+        (GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS), 2, 0, 9_000),
+        (GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS), 14, 0, 10_000),
+        (GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy={}), 1, 0, 10_000),
+        (GroupRetryPolicy(type="EXPONENTIAL"), 1, 0, 30_000),  # Without parameters it is the ladder of the levels.
+        (GroupRetryPolicy(), 1, 0, 30_000),
+    ],
+)
+def test_group_has_a_policy_of_its_own(
+    office: Office, client: Client, policy: GroupRetryPolicy, reconsume_times: int, level: int, delay_ms: int
+) -> None:
+    office.topic()
+    config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    client.send(body=b"bad", reconsumeTimes=reconsume_times)
+    (failed,) = stored(office, "orders")
+    assert give_back(client, failed.physical_offset, delayLevel=level).code == 0
+    pass_delay(office, delay_ms - 1)
+    assert stored(office, RETRY) == []
+    pass_delay(office, 1)
+    (again,) = stored(office, RETRY)
+    assert (bytes(again.body), again.reconsume_times) == (b"bad", reconsume_times + 1)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GroupRetryPolicy(type="SOMETIMES"),
+        GroupRetryPolicy(customized_retry_policy={"next": []}),
+        GroupRetryPolicy(customized_retry_policy={"next": [1, 0]}),
+        GroupRetryPolicy(customized_retry_policy={"next": [1] * 257}),
+        GroupRetryPolicy(customized_retry_policy={"next": [1 << 62]}),
+        GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy={"initial": 0}),
+        GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy={"initial": 9, "max": 8}),
+        GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy={"multiplier": 0}),
+        GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy={"max": 1 << 62}),
+    ],
+)
+def test_policies_that_cannot_be(client: Client, policy: GroupRetryPolicy) -> None:
+    config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
+    refused = client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
+    assert refused is not None
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert "groupRetryPolicy" in str(refused.remark)
 
 
 def pass_delay(office: Office, ms: int) -> None:

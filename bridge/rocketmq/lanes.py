@@ -1,0 +1,97 @@
+"""Turns of requests that cost much and hurry little: what clients say of themselves, and what tools ask.
+
+    request ──┬── nobody waits, and this turn's slice is not used up ──> handled at once
+              ├── waits: each turn of the loop takes a slice of them, so that sends and pulls have theirs between
+              │        `rocketmq.wait_ms` are over ──> [TIMEOUT_CLEAN_QUEUE]
+              └── as many wait as may (`flow.py`) ──> [OVERLOAD]
+
+So a flood of either kind costs the others SLICE_MS a turn, or one request if that takes longer, and an idle broker does
+nothing else. Within a kind requests are handled in their order. Times are monotonic.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bridge.rocketmq.flow import Busy, Flow, Kind, waited_too_long
+from protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from bridge.rocketmq.connection import RocketMQConnection
+
+LANES: Final = (Kind.CLIENT, Kind.ADMIN)
+SLICE_MS: Final = 2
+GIVEN_UP_AT_ONCE: Final = 256  # Requests whose time is up, in one turn.
+BYTES_MAX: Final = 64 << 20  # Of the bodies that wait, of one kind.
+
+
+class _Waiting(NamedTuple):
+    connection: "RocketMQConnection"
+    command: RemotingCommand
+    since_mono_ms: int
+
+
+class Lane:
+    """The requests of one kind."""
+
+    def __init__(self, kind: Kind, flow: Flow, wait_ms: int) -> None:
+        self._kind, self._flow, self._wait_ms = kind, flow, wait_ms
+        self._queue: deque[_Waiting] = deque()
+        self._bytes = 0  # Of their bodies.
+        self._spent_ms = 0  # In this turn.
+        self._is_scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def take(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        """Handle the request now or later, or refuse it."""
+        if not self._queue and self._spent_ms < SLICE_MS:
+            self._run(connection, command)
+            return
+        try:
+            self._put(connection, command)
+        except Busy as busy:
+            connection.reply(command, connection.refusal(command, busy))
+
+    def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        size = len(command.body)
+        if self._bytes + size > BYTES_MAX:
+            raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
+        self._flow.begin(self._kind)
+        self._bytes += size
+        connection.unanswered += 1
+        self._queue.append(_Waiting(connection, command, connection.broker.clock.mono_ms()))
+
+    def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        clock = connection.broker.clock
+        begun_mono_ms = clock.mono_ms()
+        connection.go(command)
+        self._spent_ms += clock.mono_ms() - begun_mono_ms
+        if self._spent_ms and not self._is_scheduled:
+            self._schedule(connection)
+
+    def _schedule(self, connection: "RocketMQConnection") -> None:
+        self._is_scheduled = True
+        connection.broker.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """The others had their turn: go on, for a slice."""
+        self._is_scheduled, self._spent_ms, given_up = False, 0, 0
+        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE:
+            connection, command, since_mono_ms = self._queue.popleft()
+            broker = connection.broker
+            broker.server.touch()
+            self._flow.in_work[self._kind] -= 1
+            self._bytes -= len(command.body)
+            connection.answered()
+            waited_ms = broker.clock.mono_ms() - since_mono_ms
+            if connection.closed:
+                given_up += 1
+            elif waited_ms > self._wait_ms:
+                given_up += 1
+                refusal = waited_too_long(waited_ms, len(self._queue))
+                connection.reply(command, connection.refusal(command, refusal))
+            else:
+                self._run(connection, command)
+        if self._queue and not self._is_scheduled:
+            self._schedule(self._queue[0].connection)

@@ -1,0 +1,184 @@
+"""Looking at what could be popped: NOTIFICATION (200054), PEEK_MESSAGE (200052), POLLING_INFO (200055).
+
+    notification   is there anything for the group? Held until there is, or `pollTime` is over; nothing is popped
+    peek           the group's next messages, which stay where they are
+    polling info   how many pops of the group are held on a queue, or with -1 on all queues
+
+A proxy asks the first before it pops, tools the others. Source: NotificationProcessor.java, PeekMessageProcessor.java,
+PollingInfoProcessor.java.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridge.answers import Answer
+from bridge.purgatory import Held
+from bridge.reading import Later, Records
+from bridge.rocketmq.answer import answer
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.pop import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop, check_popper, poppable
+from bridge.topics import Topic
+from protocol.names import group_of_rocketmq
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.headers import NotificationRequest, PeekRequest, PollingInfoRequest
+from protocol.rocketmq.receipt import retry_topic_of
+from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Buffer
+from store.errors import OffsetOutOfRange
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.rocketmq.connection import RocketMQConnection
+
+
+def polling_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = PollingInfoRequest.parse(command.ext)
+    topic = poppable(broker, request.topic, request.queue_id)
+    check_popper(broker, request.consumer_group)
+    group, watched = group_of_rocketmq(request.consumer_group), topic.key(max(request.queue_id, 0))
+    count = sum(
+        isinstance(waiting, Pop) and waiting.is_of(group, request.queue_id)
+        for waiting in broker.purgatory.watching(watched)
+    )
+    return answer(command, ext={"pollingNum": str(count)})
+
+
+# -- Places
+
+
+def _places(broker: "Broker", group: str, topic: Topic, queue_id: int) -> Sequence[tuple[Topic, Queue]]:
+    """Where the group's next messages may lie: the topic's queues, and those of the group's retry topic for it."""
+    own = topic.queues if queue_id < 0 else [topic.queues[queue_id]]
+    retry = broker.topics.by_rocketmq_name(retry_topic_of(group, topic.rocketmq_name))
+    found = [(topic, queue) for queue in own]
+    if retry is not None and retry is not topic:
+        found += [(retry, queue) for queue in retry.queues]
+    return found
+
+
+def _position(broker: "Broker", group: str, queue: Queue) -> int:
+    position = broker.positions.fetch(group_of_rocketmq(group), queue.key)
+    return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
+
+
+# -- Peeking
+
+
+def peek_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = PeekRequest.parse(command.ext)
+    if not 0 < request.max_msg_nums <= MESSAGES_MAX:
+        remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    topic = poppable(broker, request.topic, request.queue_id)
+    check_popper(broker, request.consumer_group)
+    places = _places(broker, request.consumer_group, topic, request.queue_id)
+    rest = sum(
+        max(broker.isolation.stable_end(queue) - _position(broker, request.consumer_group, queue), 0)
+        for _, queue in places
+    )
+
+    def make(found: Records) -> Answer:
+        ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
+        if not found.buffers:
+            return answer(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", ext)
+        return answer(command, ResponseCode.SUCCESS, "FOUND", ext, found.buffers)
+
+    return connection.answer_when(command, _peek(broker, request, places), make)
+
+
+def _peek(broker: "Broker", request: PeekRequest, places: Sequence[tuple[Topic, Queue]]) -> Records | Later[Records]:
+    """Read what memory has of them; if that is nothing, the first that the disk has."""
+    buffers: list[Buffer] = []
+    cold: Later[Records] | None = None
+    for topic, queue in places:
+        room, end = request.max_msg_nums - len(buffers), broker.isolation.stable_end(queue)
+        offset = _position(broker, request.consumer_group, queue)
+        if not room or offset >= end:
+            continue
+        bytes_max = max(1, min(BYTES_MAX, broker.server.answer_room_bytes()) - sum(map(len, buffers)))
+        try:
+            found = broker.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
+        except OffsetOutOfRange:
+            continue  # Retention moves its start just now.
+        if isinstance(found, Later):
+            cold = cold or found
+        else:
+            buffers += found.buffers
+    return cold if cold is not None and not buffers else Records(buffers, 0)
+
+
+# -- Waiting for something to pop
+
+
+def notification(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = NotificationRequest.parse(command.ext)
+    topic = poppable(broker, request.topic, request.queue_id)
+    check_popper(broker, request.consumer_group)
+    return _Notification(broker, connection, command, request, topic).start()
+
+
+class _Notification:
+    """One question whether there is anything to pop; it is answered, or held."""
+
+    __slots__ = ("_broker", "_command", "_connection", "_held", "_places", "_request")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        request: NotificationRequest,
+        topic: Topic,
+    ) -> None:
+        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._places = _places(broker, request.consumer_group, topic, request.queue_id)
+        self._held: Held | None = None
+
+    def start(self) -> Answer | None:
+        wait_ms = min(self._request.poll_time, POLL_MS_MAX)
+        has_message = self._has_message()
+        if has_message or wait_ms <= 0:
+            return self._answer(has_message=has_message)
+        broker, keys = self._broker, [queue.key for _, queue in self._places]
+        held = self._held = broker.purgatory.hold(self, keys, broker.clock.mono_ms() + wait_ms)
+        if held is None:
+            return self._answer(is_full=True)
+        self._connection.held.add(held)
+        self._connection.unanswered += 1
+        return None
+
+    def try_complete(self) -> bool:
+        if not self._connection.closed:
+            if not self._has_message():
+                return False
+            self._finish(has_message=True)
+        return True
+
+    def expire(self) -> None:
+        self._finish(has_message=False)
+
+    def _has_message(self) -> bool:
+        broker, request = self._broker, self._request
+        for _, queue in self._places:
+            if request.order and self._is_blocked(queue):
+                continue
+            if _position(broker, request.consumer_group, queue) < broker.isolation.stable_end(queue):
+                return True
+        return False
+
+    def _is_blocked(self, queue: Queue) -> bool:
+        """Say whether a pop in order must wait for the acks of the one before."""
+        request, broker = self._request, self._broker
+        before = broker.rocketmq_popped.in_order(group_of_rocketmq(request.consumer_group), queue.key)
+        return before is not None and not before.may_be_popped_again(broker.clock.now_ms(), request.attempt_id)
+
+    def _finish(self, *, has_message: bool) -> None:
+        assert self._held is not None, "it was held"
+        self._connection.held.discard(self._held)
+        self._connection.answered()
+        self._connection.reply(self._command, self._answer(has_message=has_message))
+
+    def _answer(self, *, has_message: bool = False, is_full: bool = False) -> Answer:
+        ext = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}
+        return answer(self._command, ext=ext)

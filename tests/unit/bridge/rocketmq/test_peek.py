@@ -1,0 +1,145 @@
+"""What could be popped, looked at without popping: notifications, peeking, and how many pops are held."""
+
+from typing import Any
+
+import pytest
+
+from bridge.config import LimitsOptions, Options
+from protocol.rocketmq.bodies import SubscriptionGroupConfig
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+
+WAIT_MS = 5_000
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.topic()
+    return office
+
+
+def ask(client: Client, code: int, **fields: object) -> Any:
+    request = {"consumerGroup": "billing", "topic": "orders", "queueId": -1, **fields}
+    return client.ask(code, **request)
+
+
+def pop(client: Client, **fields: object) -> Any:
+    told = {"maxMsgNums": 32, "invisibleTime": 10_000, "pollTime": 0, "bornTime": 0, "initMode": 0, "order": False}
+    return ask(client, RequestCode.POP_MESSAGE, **{**told, **fields})
+
+
+def notify(client: Client, **fields: object) -> Any:
+    return ask(client, RequestCode.NOTIFICATION, **{"pollTime": 0, "bornTime": 0, **fields})
+
+
+def has_message(answer: Any) -> bool:
+    assert answer is not None
+    assert answer.code == 0, answer.remark
+    return bool(answer.ext["hasMsg"] == "true")
+
+
+def peek(client: Client, **fields: object) -> list[bytes]:
+    answer = ask(client, RequestCode.PEEK_MESSAGE, **{"maxMsgNums": 32, **fields})
+    assert answer.code in (0, ResponseCode.PULL_NOT_FOUND)
+    assert (answer.code == 0) == bool(bodies(answer))
+    return bodies(answer)
+
+
+def polling(client: Client, **fields: object) -> int:
+    return int(ask(client, RequestCode.POLLING_INFO, **fields).ext["pollingNum"])
+
+
+def test_peeked_messages_stay_where_they_are(office: Office, client: Client) -> None:
+    topic = office.topic()
+    office.publish(topic, b"a", b"b")
+    office.publish(topic, b"c", queue_id=1)
+    for _ in range(2):
+        assert sorted(peek(client)) == [b"a", b"b", b"c"]
+    assert peek(client, queueId=0, maxMsgNums=1) == [b"a"]
+    pop(client, queueId=0)
+    assert peek(client) == [b"c"]
+    office.pass_ms(10_000)
+    assert sorted(peek(client)) == [b"a", b"b", b"c"]  # They came back by the retry topic.
+    answer = ask(client, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
+    assert (len(bodies(answer)), answer.ext["restNum"]) == (1, "3")
+
+
+def test_notification_says_whether_there_is_anything(office: Office, client: Client) -> None:
+    assert not has_message(notify(client))
+    office.publish(office.topic(), b"a", queue_id=1)
+    assert has_message(notify(client))
+    assert not has_message(notify(client, queueId=0))
+    pop(client)
+    assert not has_message(notify(client))
+
+
+def test_held_notification_hears_of_what_comes(office: Office) -> None:
+    clients = [office.connect() for _ in range(3)]
+    for each in clients:
+        assert notify(each, pollTime=WAIT_MS) is None
+    clients[2].close()
+    office.publish(office.topic(), b"a")
+    assert [has_message(each.last_answer()) for each in clients[:2]] == [True, True]
+    assert [each.connection.unanswered for each in clients[:2]] == [0, 0]
+    assert len(office.purgatory) == 0
+
+
+def test_held_notification_ends_with_its_time(office: Office, client: Client) -> None:
+    assert notify(client, pollTime=WAIT_MS) is None
+    office.pass_ms(WAIT_MS)
+    assert not has_message(client.last_answer())
+
+
+def test_without_room_to_hold_it_the_notification_says_so() -> None:
+    office = Office(options=Options(limits=LimitsOptions(held_requests_max=1)))
+    office.topic()
+    answer = notify(office.connect(), pollTime=WAIT_MS)
+    assert (answer.ext["hasMsg"], answer.ext["pollingFull"]) == ("false", "true")
+
+
+def test_in_order_there_is_nothing_until_all_is_acked_or_due(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a", b"b")
+    pop(client, order=True, maxMsgNums=1, attemptId="x")
+    assert not has_message(notify(client, order=True))
+    assert has_message(notify(client, order=True, attemptId="x"))
+    office.pass_ms(10_000)
+    assert has_message(notify(client, order=True))
+
+
+def test_held_pops_are_counted_by_group_and_queue(office: Office, client: Client) -> None:
+    for fields in ({}, {}, {"queueId": 0}, {"consumerGroup": "others"}):
+        assert pop(client, pollTime=WAIT_MS, **fields) is None
+    notify(client, pollTime=WAIT_MS)
+    assert polling(client) == 2
+    assert [polling(client, queueId=queue_id) for queue_id in (0, 1)] == [1, 0]
+    office.pass_ms(WAIT_MS)
+    assert polling(client) == 0
+
+
+@pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.PEEK_MESSAGE, RequestCode.POLLING_INFO])
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"topic": "unread"}, ResponseCode.NO_PERMISSION),
+        ({"queueId": 2}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": -2}, ResponseCode.INVALID_PARAMETER),
+        ({"consumerGroup": "a b"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"consumerGroup": "stopped"}, ResponseCode.NO_PERMISSION),
+        ({"consumerGroup": "kafkas"}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+    ],
+)
+def test_refused(office: Office, client: Client, code: int, fields: dict[str, object], refusal: int) -> None:
+    office.topics.permit(office.topic("unread"), 2, office.clock.now_ms())
+    office.rocketmq_groups.configure(
+        SubscriptionGroupConfig(group_name="stopped", consume_enable=False), office.clock.now_ms()
+    )
+    office.kafka_groups_with_members.add("kafkas")
+    told = {"pollTime": 0, "bornTime": 0, "maxMsgNums": 1, **fields}
+    assert ask(client, code, **told).code == refusal
+
+
+@pytest.mark.parametrize("count", [0, -1, 33])
+def test_so_many_are_not_peeked(client: Client, count: int) -> None:
+    assert ask(client, RequestCode.PEEK_MESSAGE, maxMsgNums=count).code == ResponseCode.INVALID_PARAMETER
