@@ -48,9 +48,11 @@ from benchmarks.loads import Loads
 
 KIB, GIB = 1 << 10, 1 << 30
 RATE, CPU = "messages/s", "broker CPU us/message"
+COMMITS, COMMIT_CPU = "commits/s", "broker CPU us/commit"
 MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
 AS_EVER = (IDLE_MB, LOADED_MB)  # Figures that a sync does not change.
+WITHIN_S = 60
 PACED_PER_S = 500  # Sends beside a cold reader: the latency of a broker that is used, not of one that is full.
 
 PEERS: dict[str, Callable[[Path, str], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
@@ -127,7 +129,7 @@ def goals(row: Row, flush: str) -> dict[str, Goal]:
     """Under sync the disk decides, and what counts is to be ahead of the peer, which syncs before it answers, too."""
     if flush != "sync":
         return row.goals
-    ahead = {RATE: at_least(1), MEAN: at_most(1), P99: at_most(1), SECONDS: at_most(1)}
+    ahead = {RATE: at_least(1), COMMITS: at_least(1), MEAN: at_most(1), P99: at_most(1), SECONDS: at_most(1)}
     return {name: goal if name in AS_EVER else ahead.get(name, NONE) for name, goal in row.goals.items()}
 
 
@@ -142,14 +144,15 @@ def throughput(
     load: Callable[[Ground, Any], Ran],
     rate: Goal,
     cpu: Goal = NONE,
+    figures: tuple[str, str] = (RATE, CPU),
 ) -> Row:
     def run(ground: Ground, prepared: Any) -> Figures:
         before_s = cpu_s(ground.broker)
         ran = load(ground, prepared)
         spent_s = cpu_s(ground.broker) - before_s
-        return {RATE: ran.messages / ran.seconds, CPU: spent_s * 1e6 / ran.messages}
+        return dict(zip(figures, (ran.messages / ran.seconds, spent_s * 1e6 / ran.messages), strict=True))
 
-    return Row(name, title, peer, {RATE: rate, CPU: cpu}, prepare, run)
+    return Row(name, title, peer, dict(zip(figures, (rate, cpu), strict=True)), prepare, run)
 
 
 def nothing(ground: Ground) -> None:
@@ -170,6 +173,35 @@ def produce_librdkafka(size: int) -> Callable[[Ground, Any], Ran]:
             return librdkafka.produce(ground.broker.kafka, topic, size, seconds=ground.scale.seconds)
 
     return load
+
+
+def commit_librdkafka(records: int) -> Callable[[Ground, Any], Ran]:
+    def load(ground: Ground, _: Any) -> Ran:
+        with a_topic(ground) as topic:
+            return commit(ground.broker.kafka, topic, records, ground.scale.seconds)
+
+    return load
+
+
+def commit(bootstrap: str, topic: str, records: int, seconds: float) -> Ran:
+    """Commit transactions of so many records, one after the other; gives how many transactions."""
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": bootstrap,
+        "transactional.id": topic,
+        "linger.ms": 0,  # A commit waits for the last record.
+        "log_level": 0,
+    }
+    producer = Producer(settings)
+    producer.init_transactions(WITHIN_S)
+    body, count = bytes(KIB), 0
+    start = time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        producer.begin_transaction()
+        for number in range(records):
+            producer.produce(topic, body, partition=(count + number) % PARTITIONS)
+        producer.commit_transaction(WITHIN_S)
+        count += 1
+    return Ran(count, time.perf_counter() - start)
 
 
 class Filled(NamedTuple):
@@ -372,6 +404,12 @@ ROWS: Sequence[Row] = (
                nothing, produce_librdkafka(KIB), at_least(1), at_most(1.2)),
     throughput("kafka-librdkafka-produce-100", "Kafka produce, librdkafka, 100 B", K,
                nothing, produce_librdkafka(100), at_least(1), at_most(1.2)),
+    throughput("kafka-transactions-1", "Kafka transactions of 1 record of 1 KiB, librdkafka", K,
+               nothing, commit_librdkafka(1), at_least(4), figures=(COMMITS, COMMIT_CPU)),
+    throughput("kafka-transactions-100", "Kafka transactions of 100 records of 1 KiB, librdkafka", K,
+               nothing, commit_librdkafka(100), at_least(4), figures=(COMMITS, COMMIT_CPU)),
+    throughput("kafka-transactions-java", "Kafka produce, Java client, 1 KiB, a commit each 10 ms", K,
+               nothing, sending("kafka_transactions", size=KIB, commit_ms=10), at_least(1)),
     throughput("kafka-librdkafka-consume", "Kafka consume, librdkafka, 1 KiB", K,
                filled_by_kafka(KIB, times=4), consume_librdkafka, at_least(1), at_most(1.2)),
     throughput("kafka-java-consume", "Kafka consume, Java client, 1 KiB", K,

@@ -41,6 +41,28 @@ final class KafkaLoad {
         }
     }
 
+    /** Sends in transactions, each of which is committed after `commit_ms`; counts what was committed. */
+    static Object produceInTransactions(JsonObject args) throws Exception {
+        String topic = args.get("topic").getAsString();
+        byte[] body = Load.body(args.get("size").getAsInt());
+        long each = args.get("commit_ms").getAsLong() * 1_000_000;
+        long sent = 0;
+        try (KafkaProducer<byte[], byte[]> producer = producer(args, Map.of("transactional.id", topic))) {
+            producer.initTransactions();
+            producer.partitionsFor(topic);
+            long start = System.nanoTime();
+            long until = start + Load.nanos(args.get("seconds").getAsDouble());
+            for (long now = start; now < until; now = System.nanoTime()) {
+                producer.beginTransaction();
+                for (long end = now + each; (sent & 15) != 0 || System.nanoTime() < end; sent++) {
+                    producer.send(new ProducerRecord<>(topic, body));
+                }
+                producer.commitTransaction(); // Raises what any of the sends met.
+            }
+            return Load.ran(sent, System.nanoTime() - start);
+        }
+    }
+
     /** Reads `count` messages from the beginning. */
     static Object consume(JsonObject args) throws Exception {
         long count = args.get("count").getAsLong();

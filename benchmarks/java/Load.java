@@ -27,6 +27,7 @@ final class Load {
     public static void main(String[] unused) throws Exception {
         Map<String, Agent.Command> commands = new HashMap<>();
         commands.put("kafka_produce", KafkaLoad::produce);
+        commands.put("kafka_transactions", KafkaLoad::produceInTransactions);
         commands.put("kafka_consume", KafkaLoad::consume);
         commands.put("rocketmq_send", RocketmqLoad::send);
         commands.put("rocketmq_push", RocketmqLoad::push);
