@@ -145,12 +145,12 @@ class Transactions:
 
     def add_queues(self, transactional_id: str, producer: Producer, keys: Sequence[int], now_ms: int) -> Promise:
         """Let queues be part of the producer's transaction, and open it if need be."""
-        transaction, outcome = self._asked(transactional_id, Ask.ADD, producer)
+        transaction, _ = self._asked(transactional_id, Ask.ADD, producer)
         new = [key for key in keys if key not in transaction.keys]
-        if outcome is Outcome.GO_ON and not new:
+        if not new:
             return self._ledger.barrier()
         self._check_growth(transaction, len(new))
-        parts = range(0, len(new) or 1, _KEYS_IN_RECORD)
+        parts = range(0, len(new), _KEYS_IN_RECORD)
         records = [TransactionGrew(producer.id, now_ms, new[at : at + _KEYS_IN_RECORD]) for at in parts]
         return self._ledger.commit(records, now_ms).promise
 

@@ -149,14 +149,15 @@ def txn_offset_commit(broker: "Broker", connection: "KafkaConnection", request: 
     else:
         results, positions = sort_out(broker, asked)
         try:
-            promise = broker.transactions.add_positions(
-                body.transactional_id,
-                Producer(body.producer_id, body.producer_epoch),
-                body.group_id,
-                positions,
-                broker.clock.now_ms(),
-                adds_itself=request.version >= _ADDS_GROUPS_FROM,
-            )
+            if positions:  # Else nothing of it is right, and it opens no transaction.
+                promise = broker.transactions.add_positions(
+                    body.transactional_id,
+                    Producer(body.producer_id, body.producer_epoch),
+                    body.group_id,
+                    positions,
+                    broker.clock.now_ms(),
+                    adds_itself=request.version >= _ADDS_GROUPS_FROM,
+                )
         except ANSWERABLE as refusal:
             code = code_of(refusal)
             results = {place: code if result is ErrorCode.none else result for place, result in results.items()}

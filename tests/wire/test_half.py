@@ -27,6 +27,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message, Seen
 from tests.wire.clients.rocketmq_clients import RocketmqReader
 from tests.wire.clients.topics import create_topic, end_offsets
+from tests.wire.clients.transactional import LibrdkafkaClient
 
 CHECK_MAX = 3
 BROKER_SETTINGS = {"txn.immunity_ms": 300, "txn.check_interval_ms": 200, "txn.check_max": CHECK_MAX}
@@ -237,6 +238,25 @@ def test_kafka_producer_decides_its_half_messages_over_http(broker: Broker, agen
     assert decide(broker, topic, "order-3", "rollback") == 409
     assert decide(broker, topic, "nobody", "commit") == 404
     expect(broker, agents, topic, "order-3", "order 1")
+
+
+def test_operators_see_both_kinds_in_one_table(broker: Broker, agents: Agents, topic: str) -> None:
+    half = Producer(broker, agents.rocketmq("5.5"))
+    half.send(topic, "half: unknown, commit", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    open_one = LibrdkafkaClient(broker.kafka).producer(f"{topic}-kafka")
+    open_one.begin()
+    open_one.send(topic, 0, "open")
+    produce_half(broker, topic, "of Kafka")
+    table = [line for line in duolog(broker, "txn", "list").splitlines() if topic in line]
+    kinds = {" ".join(line.split()[:2]).replace(topic, "T"): line for line in table}
+    assert "Ongoing" in kinds.pop("kafka T-kafka")
+    assert "a verdict" in kinds.pop("kafka T/of")
+    ((kind, row),) = kinds.items()
+    assert kind.startswith("rocketmq T/")
+    assert half.group in row
+    assert "its producer's verdict, asked for in" in row
+    open_one.abort()
+    half.close()
 
 
 def test_kafka_producer_is_asked_back(agents: Agents, tmp_path: Path) -> None:

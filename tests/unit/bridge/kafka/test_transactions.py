@@ -14,14 +14,14 @@ from msgspec import structs
 from bridge.config import DAY_MS, TxnOptions
 from bridge.records import CommittedPosition
 from bridge.transactions import InvalidTransactionState
-from protocol.kafka import record_batch
+from protocol.kafka import marker, record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
 from store.errors import OffsetOutOfRange
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import SMALL_STORE, Client, Desk
 from tests.unit.bridge.test_transaction_histories import committed_for_kafka, picture
-from txn.coordinator import EPOCH_LAST, Producer, State
+from txn.coordinator import EPOCH_LAST, TABLE, Ask, Outcome, Producer, Standing, State, Transaction
 
 ID = "payments"
 TIMEOUT_MS = 60_000
@@ -130,6 +130,18 @@ def overdue(talk: Talk) -> None:
     talk.sequence = 0
 
 
+def resumed(talk: Talk) -> None:
+    """Initialize as a producer that goes on after an error: the one before may ask for that once more."""
+    empty(talk)
+    answer = talk.init(claimed=talk.producer)
+    talk.producer = Producer(answer.producer_id, answer.producer_epoch)
+
+
+def resumed_and_begun(talk: Talk) -> None:
+    resumed(talk)
+    assert talk.write(12) is NONE
+
+
 STATES: dict[str, Callable[[Talk], None]] = {
     "unknown": lambda talk: None,
     "Empty": empty,
@@ -139,6 +151,8 @@ STATES: dict[str, Callable[[Talk], None]] = {
     "commit 2": lambda talk: ended(talk, 5, commit=True),
     "abort 2": lambda talk: ended(talk, 5, commit=False),
     "overdue": overdue,
+    "resumed": resumed,
+    "resumed, Ongoing": resumed_and_begun,
 }
 
 # -- What is asked, by whom
@@ -170,6 +184,7 @@ ASKS: dict[str, Asked] = {
     "group": lambda talk, who: talk.add_group(4, who),
     "group 1": lambda talk, who: talk.add_group(1, who),
     "write 11": lambda talk, who: talk.write(11, who),
+    "elsewhere": lambda talk, who: talk.write(11, who, partition=2),  # Not added to the transaction.
     "write 12": lambda talk, who: talk.write(12, who),
     "offset 4": lambda talk, who: talk.commit_offset(4, who),
     "offset 5": lambda talk, who: talk.commit_offset(5, who),
@@ -183,41 +198,42 @@ ASKS: dict[str, Asked] = {
 # In the order of STATES: the error code, or the state that follows and by how much the epoch rises.
 # E, O, C, A are Kafka's Empty, Ongoing, CompleteCommit, CompleteAbort; "-" is not asked, for nobody is known there.
 _ROWS = """
-init      newest    E0  E1  E1  E1  E1  E1  E1  E1
-resume    newest    -   E1  E1  E1  E1  E1  E1  E1
-resume    before    -   90  90  90  90  E0  E0  90
-resume    older     -   90  90  90  90  90  90  90
-resume    stranger  -   90  90  90  90  90  90  90
-resume 3  older     -   47  47  47  47  47  47  47
-add       newest    49  O0  O0  O0  O0  O0  O0  O0
-add       before    -   90  90  90  90  90  90  90
-add       stranger  -   49  49  49  49  49  49  49
-add 1     before    -   47  47  47  47  47  47  47
-group     newest    49  O0  O0  O0  O0  O0  O0  O0
-group     before    -   90  90  90  90  90  90  90
-group 1   before    -   47  47  47  47  47  47  47
-write 11  newest    49  48  O0  48  48  48  48  48
-write 11  before    -   47  47  47  47  47  47  47
-write 12  newest    49  O0  O0  O0  O0  O0  O0  O0
-write 12  before    -   47  47  47  47  47  47  47
-write 12  stranger  -   49  49  49  49  49  49  49
-offset 4  newest    49  48  48  48  48  48  48  48
-offset 4  before    -   47  47  47  47  47  47  47
-offset 5  newest    49  O0  O0  O0  O0  O0  O0  O0
-offset 5  before    -   47  47  47  47  47  47  47
-commit 4  newest    49  48  C0  C0  48  C0  48  48
-commit 4  before    -   90  90  90  90  90  90  90
-commit 4  stranger  -   49  49  49  49  49  49  49
-commit 1  before    -   47  47  47  47  47  47  47
-abort 4   newest    49  48  A0  48  A0  48  A0  A0
-abort 4   before    -   90  90  90  90  90  90  90
-commit 5  newest    49  48  C1  48  48  48  48  48
-commit 5  before    -   90  90  C0  48  C0  48  48
-commit 5  older     -   90  90  90  90  90  90  90
-commit 5  stranger  -   49  49  49  49  49  49  49
-abort 5   newest    49  A1  A1  A1  A1  A1  A1  A1
-abort 5   before    -   90  90  48  A0  48  A0  A0
-abort 5   older     -   90  90  90  90  90  90  90
+init      newest    E0  E1  E1  E1  E1  E1  E1  E1  E1  E1
+resume    newest    -   E1  E1  E1  E1  E1  E1  E1  E1  E1
+resume    before    -   90  90  90  90  E0  E0  90  E0  90
+resume    older     -   90  90  90  90  90  90  90  90  90
+resume    stranger  -   90  90  90  90  90  90  90  90  90
+resume 3  older     -   47  47  47  47  47  47  47  47  47
+add       newest    49  O0  O0  O0  O0  O0  O0  O0  O0  O0
+add       before    -   90  90  90  90  90  90  90  90  90
+add       stranger  -   49  49  49  49  49  49  49  49  49
+add 1     before    -   47  47  47  47  47  47  47  47  47
+group     newest    49  O0  O0  O0  O0  O0  O0  O0  O0  O0
+group     before    -   90  90  90  90  90  90  90  90  90
+group 1   before    -   47  47  47  47  47  47  47  47  47
+write 11  newest    49  48  O0  48  48  48  48  48  48  O0
+write 11  before    -   47  47  47  47  47  47  47  47  47
+elsewhere newest    49  48  48  48  48  48  48  48  48  48
+write 12  newest    49  O0  O0  O0  O0  O0  O0  O0  O0  O0
+write 12  before    -   47  47  47  47  47  47  47  47  47
+write 12  stranger  -   49  49  49  49  49  49  49  49  49
+offset 4  newest    49  48  48  48  48  48  48  48  48  48
+offset 4  before    -   47  47  47  47  47  47  47  47  47
+offset 5  newest    49  O0  O0  O0  O0  O0  O0  O0  O0  O0
+offset 5  before    -   47  47  47  47  47  47  47  47  47
+commit 4  newest    49  48  C0  C0  48  C0  48  48  48  C0
+commit 4  before    -   90  90  90  90  90  90  90  90  90
+commit 4  stranger  -   49  49  49  49  49  49  49  49  49
+commit 1  before    -   47  47  47  47  47  47  47  47  47
+abort 4   newest    49  48  A0  48  A0  48  A0  A0  48  A0
+abort 4   before    -   90  90  90  90  90  90  90  90  90
+commit 5  newest    49  48  C1  48  48  48  48  48  48  C1
+commit 5  before    -   90  90  C0  48  C0  48  48  90  90
+commit 5  older     -   90  90  90  90  90  90  90  90  90
+commit 5  stranger  -   49  49  49  49  49  49  49  49  49
+abort 5   newest    49  A1  A1  A1  A1  A1  A1  A1  A1  A1
+abort 5   before    -   90  90  48  A0  48  A0  A0  90  90
+abort 5   older     -   90  90  90  90  90  90  90  90  90
 """
 WHO = {"newest": newest, "before": before, "older": older, "stranger": stranger}
 _LETTERS = {"E": State.EMPTY, "O": State.ONGOING, "C": State.COMMITTED, "A": State.ABORTED}
@@ -251,6 +267,25 @@ def test_row(asked: str, who: str, state: str, result: str) -> None:
         assert (talk.known.state, talk.known.producer.epoch - epoch) == (_LETTERS[result[0]], int(result[1]))
     talk.desk.settle()
     assert picture(ManualCore(talk.desk.options, talk.desk.disk.after_kill(), SMALL_STORE)) == picture(talk.desk)
+
+
+def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: set[tuple[Ask, Standing, State]] = set()
+    judge = Transaction.judge
+
+    def noted(transaction: Transaction[Any], ask: Ask, producer: Producer | None = None) -> Outcome:
+        standing = Standing.CURRENT if producer is None else transaction.standing(producer, ask)
+        reached.add((ask, standing, transaction.state))
+        return judge(transaction, ask, producer)
+
+    monkeypatch.setattr(Transaction, "judge", noted)
+    for asked, who, state, _ in (row.values for row in rows()):
+        talk = Talk()
+        STATES[state](talk)
+        ASKS[asked](talk, WHO[who](talk))
+        if talk.known is not None:
+            talk.desk.transactions.fence(talk.known, talk.desk.clock.now_ms())
+    assert reached >= TABLE.keys()
 
 
 # -- Readers
@@ -518,6 +553,75 @@ def test_limit_is_kept(limit: str, do: Callable[[Talk], ErrorCode]) -> None:
     talk.desk.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
     talk.desk.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
     assert do(talk) is ErrorCode.policy_violation
+
+
+# -- Requests that are wrong whatever the state is: each has its code, and leaves everything as it was
+
+
+def produced(talk: Talk, version: int, frame: bytes, transactional_id: str | None = ID) -> ErrorCode:
+    asked = [{"name": "orders", "partition_data": [{"index": 0, "records": bytes(frame)}]}]
+    answer = talk.client.ask(ApiKey.PRODUCE, version, transactional_id=transactional_id, acks=-1, topic_data=asked)
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+def committed_offset(talk: Talk, version: int, group: str = GROUP, partition: int = 0, metadata: str = "") -> ErrorCode:
+    place = {"partition_index": partition, "committed_offset": 17, "committed_metadata": metadata}
+    answer = talk.client.ask(
+        ApiKey.TXN_OFFSET_COMMIT, version, transactional_id=ID, group_id=group, producer_id=talk.producer.id,
+        producer_epoch=talk.producer.epoch, generation_id=-1, member_id="", group_instance_id=None,
+        topics=[{"name": "orders", "partitions": [place]}],
+    )  # fmt: skip
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def init_as(talk: Talk, name: str) -> ErrorCode:
+    return ErrorCode(
+        talk.client.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=name, transaction_timeout=1_000).error_code
+    )
+
+
+def frame(talk: Talk, sequence: int = 0, **fields: Any) -> bytes:
+    return batch([b"a"], producer=(*talk.producer, talk.sequence + sequence), **({"is_transactional": True} | fields))
+
+
+WRONG: dict[str, tuple[Callable[[Talk], Any], int]] = {
+    "init without a name": (lambda talk: init_as(talk, ""), 42),
+    "init with a long name": (lambda talk: init_as(talk, "x" * 1025), 42),
+    "init with a timeout of 0": (lambda talk: talk.init(timeout_ms=0).error_code, 50),
+    "init with a timeout too long": (lambda talk: talk.init(timeout_ms=900_001).error_code, 50),
+    "add a topic that is not there": (lambda talk: talk.add(3, talk.producer, topic="nowhere"), 3),
+    "add a partition that is not there": (lambda talk: talk.add(3, talk.producer, partition=9), 3),
+    "write without a transactional id": (lambda talk: produced(talk, 12, frame(talk), None), 53),
+    "write under an unknown one": (lambda talk: produced(talk, 12, frame(talk), "another"), 49),
+    "write outside of the transaction": (lambda talk: produced(talk, 12, frame(talk, is_transactional=False)), 48),
+    "write with a gap in the sequence": (lambda talk: produced(talk, 12, frame(talk, 5)), 45),
+    "write a marker": (lambda talk: produced(talk, 12, marker.build(0, -1, 1, *talk.producer, is_commit=True)), 87),
+    "a group without a name": (lambda talk: committed_offset(talk, 5, group=""), 24),
+    "a position of no partition": (lambda talk: committed_offset(talk, 5, partition=9), 3),
+    "a position of no partition, 4": (lambda talk: committed_offset(talk, 4, partition=9), 3),
+    "a position with long metadata": (lambda talk: committed_offset(talk, 5, metadata="x" * 4097), 12),
+    "a position of an unknown member": (lambda talk: talk.commit_offset(5, talk.producer, generation_id=4,
+                                                                        member_id="m"), 22),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [
+        (what, state)
+        for what in WRONG
+        for state in ("Ongoing", "commit 2", "abort 1")
+        if what != "write outside of the transaction" or state == "Ongoing"
+    ],
+)
+def test_wrong_request_has_its_code_and_changes_nothing(what: str, state: str) -> None:
+    talk = Talk()
+    STATES[state](talk)
+    ask, error = WRONG[what]
+    unchanged, end = picture(talk.desk), talk.desk.store.next_position
+    assert ErrorCode(ask(talk)) is ErrorCode(error)
+    assert picture(talk.desk) == unchanged
+    assert talk.desk.store.next_position == end, "nothing was appended"
 
 
 # -- Time
