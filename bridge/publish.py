@@ -176,7 +176,7 @@ class Publisher:
         stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
         frame = Frame(queue, forms.KAFKA, batch, count, timestamp_ms, 0, stamp)
-        if parted is None:
+        if parted is None or queue.key in self._lifetimes:
             (slot,), promise = self._log.append([frame], now_ms)
         else:
             (slot, *_), promise = self._delays.park([frame], now_ms, self._lifetimes.records(queue.key))

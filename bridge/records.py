@@ -353,6 +353,7 @@ class MessagesExpired(_Record, frozen=True, tag=65):
     group: str  # by its Kafka spelling
     key: int
     ranges: Sequence[tuple[int, int]]  # from, up to and without
+    is_restored: bool = False  # in snapshots: these are all
 
 
 # -- RocketMQ's POP consumers

@@ -12,7 +12,8 @@ come first: what a group does not want does not become its dead letter. Tools lo
 
 If there can be no dead letters (no permission to write, no room for another topic) what has not expired is given up to
 the first that has; from there the group is refused, and the refusal says why. Of the ranges that a group has behind it,
-those below its position are one; RANGES_MAX are kept of a queue, the gap between the lowest two closing first.
+those below its position are one; RANGES_MAX are kept of a queue, the gap between the lowest two closing first. Where
+all have RANGES_IN_ALL_MAX, a queue has one. What was given alive in a closed gap and is read again, expired, is passed.
 """
 
 import logging
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 DEAD_AT_ONCE: Final = 64  # copied by one pull, two milliseconds; it ends before the next one
 RANGES_MAX: Final = 1024  # of a queue: as many messages as Java's consumers have of one at a time
+RANGES_IN_ALL_MAX: Final = 200_000  # some 100 bytes each
 QUEUES_MAX: Final = 100_000  # of all groups; beyond, the one that was first heard of is forgotten
 
 Range = tuple[int, int]  # from, up to and without
@@ -51,9 +53,16 @@ logger = logging.getLogger("bridge")
 class Expired:
     """The expired messages that each group has behind it, by queue."""
 
-    def __init__(self, ledger: Ledger, positions: Positions, queues_max: int = QUEUES_MAX) -> None:
-        self._positions, self._queues_max = positions, queues_max
+    def __init__(
+        self,
+        ledger: Ledger,
+        positions: Positions,
+        queues_max: int = QUEUES_MAX,
+        ranges_in_all_max: int = RANGES_IN_ALL_MAX,
+    ) -> None:
+        self._positions, self._queues_max, self._ranges_in_all_max = positions, queues_max, ranges_in_all_max
         self._ranges: dict[tuple[str, int], list[Range]] = {}
+        self._count = 0  # Invariant: of the ranges of all.
         ledger.own(MessagesExpired, self._replay_expired)
         ledger.own(GroupDeleted, self._replay_group_deleted)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
@@ -72,26 +81,34 @@ class Expired:
 
     def _replay_expired(self, record: MessagesExpired, slot: Slot) -> None:
         name = record.group, record.key
-        position = self._positions.fetch(*name)
+        position = None if record.is_restored else self._positions.fetch(*name)
         behind = [(0, position.offset)] if position is not None and position.offset > 0 else []
         ranges = merged([*self._ranges.get(name, ()), *behind, *((start, end) for start, end in record.ranges)])
-        while len(ranges) > RANGES_MAX:
-            ranges[:2] = [(ranges[0][0], ranges[1][1])]
+        surplus = len(ranges) - RANGES_MAX
+        if surplus > 0:
+            ranges[: surplus + 1] = [(ranges[0][0], ranges[surplus][1])]
+        others = self._count - len(self._ranges.get(name, ()))
+        if others + len(ranges) > self._ranges_in_all_max:
+            ranges = [(ranges[0][0], ranges[-1][1])]
         self._ranges[name] = ranges
+        self._count = others + len(ranges)
         if len(self._ranges) > self._queues_max:
-            del self._ranges[next(iter(self._ranges))]
+            self._forget(next(iter(self._ranges)))
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         for name in [name for name in self._ranges if name[0] == record.group]:
-            del self._ranges[name]
+            self._forget(name)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         for name in [name for name in self._ranges if name[1] >> 16 == record.number]:
-            del self._ranges[name]
+            self._forget(name)
+
+    def _forget(self, name: tuple[str, int]) -> None:
+        self._count -= len(self._ranges.pop(name))
 
     def _snapshot(self) -> Iterable[Record]:
         for (group, key), ranges in self._ranges.items():
-            yield MessagesExpired(group, key, ranges)
+            yield MessagesExpired(group, key, ranges, is_restored=True)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -145,6 +162,8 @@ def without_expired(
 def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, found: Records) -> Sifted:
     """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
     now_ms, behind, name = broker.clock.now_ms(), broker.rocketmq_expired, group_of_rocketmq(group)
+    if queue.key not in broker.lifetimes and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > now_ms:
+        return Sifted(found)  # Only the topic says when, and the first was stored first.
     alive: list[Buffer] = []
     dead: list[Message] = []
     first_dead = next_offset = found.next_offset

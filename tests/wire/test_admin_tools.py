@@ -92,6 +92,10 @@ CASES = [
     # -- Topics
     ("updateTopic -t {topic}-2 -b {broker} -r 2 -w 2", "create topic to .* success"),
     ("updateTopic -t {topic}-2 -c DefaultCluster -r 3 -w 3", "readQueueNums=3"),
+    (
+        "updateTopic -t {topic}-2 -b {broker} -r 3 -w 3 -a +message.ttl.ms=-1,+message.expired=drop",
+        "message.expired=drop",
+    ),
     ("updateTopicPerm -t {topic}-2 -b {broker} -p 4", "update topic perm from 6 to 4"),
     ("updateTopicList -b {broker} -f {files}/topics.json", "success"),
     ("topicList", "{topic}-2\n"),

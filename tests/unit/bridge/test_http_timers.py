@@ -5,7 +5,11 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from bridge.http_timers import TimerApi
+from bridge.wishes import DelayRefused
+from protocol.kafka import record_batch
 from store.entry import Promise
 from tests.kit.core import ManualCore
 
@@ -45,3 +49,33 @@ def test_page_has_one_row_at_least() -> None:
     assert (len(page["timers"]), page["next"] is None) == (1, False)
     rest = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="0", after=page["next"]))).body))
     assert (len(rest["timers"]), rest["next"]) == (1, None)
+
+
+def test_timer_and_schedule_whose_messages_expire() -> None:
+    core = ManualCore()
+    topic = core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    headers = {"EXPIRE_AFTER_MS": "50"}
+    expires_ms = core.clock.now_ms() + 50
+    made = asyncio.run(
+        api._add(asked({"topic": "orders", "value": "v", "delay_ms": 60_000, "queue": 1, "headers": headers}))
+    )
+    core.settle()
+    assert [queue.key in core.lifetimes for queue in topic.queues] == [False, True]
+    id = json.loads(cast(bytes, made.body))["id"]
+    shown = json.loads(cast(bytes, asyncio.run(api._view(SimpleNamespace(match_info={"id": id}))).body))
+    assert shown["headers"]["EXPIRE_AT_MS"] == str(expires_ms)
+    wanted = {"topic": "orders", "name": "tick", "value": "v", "every_ms": 1000, "queue": 0, "headers": headers}
+    asyncio.run(api._register(asked(wanted)))
+    assert topic.queues[0].key in core.lifetimes
+    core.pass_ms(1000)
+    core.schedules.run(core.clock.now_ms(), core.clock.mono_ms())
+    core.settle()
+    (entry,) = core.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=1)
+    (record,) = record_batch.records(entry.frame, 1 << 20)
+    assert record.headers == [("EXPIRE_AFTER_MS", b"50")], "each run lives so long"
+    for bad in ("0", "soon"):
+        with pytest.raises(DelayRefused, match="EXPIRE_AFTER_MS"):
+            asyncio.run(
+                api._add(asked({"topic": "orders", "value": "v", "delay_ms": 1, "headers": {"EXPIRE_AFTER_MS": bad}}))
+            )

@@ -9,18 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.config import Options, TopicsOptions
+from bridge.config import GroupsOptions, Options, TopicsOptions
+from bridge.ledger import Ledger
 from bridge.lifetimes import own_expiry_of
+from bridge.positions import Positions
 from bridge.records import CommittedPosition, MessagesExpired
-from bridge.rocketmq.expired import DEAD_AT_ONCE, RANGES_MAX, merged
+from bridge.rocketmq.expired import DEAD_AT_ONCE, RANGES_MAX, Expired, merged
 from bridge.wishes import DelayRefused
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import Record
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.message import Message
+from store.entry import Slot
 from store.options import StoreOptions
 from tests.kit.disk import CrashDisk, EachCut
+from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
 from tests.unit.bridge.rocketmq.test_pop import INVISIBLE_MS, ack, bodies_of, got, nothing, pop
 
@@ -443,11 +447,31 @@ def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None
     office.positions.commit("billing", [CommittedPosition(key, 100)], office.clock.now_ms())
     office.ledger.commit([MessagesExpired("billing", key, [(99, 100)])], office.clock.now_ms())
     assert office.rocketmq_expired.ranges("billing", key)[0] == (0, 101)
+    office.positions.commit("billing", [CommittedPosition(key, 200)], office.clock.now_ms())
+    for payload in office.ledger.snapshot():  # As it is appended before segments go.
+        office.ledger.replay_state(payload, Slot(0, -1, 0))
+    assert office.rocketmq_expired.ranges("billing", key)[0] == (0, 101)
     office.settle()
     again = Office(office.disk.after_kill())
     assert again.rocketmq_expired.ranges("billing", key) == office.rocketmq_expired.ranges("billing", key)
     again.positions.delete_group("billing", 0)
     assert not again.rocketmq_expired.has("billing", key, 0)
+
+
+def test_ranges_of_all_and_queues_are_bounded() -> None:
+    ledger = Ledger()
+    positions = Positions(ledger, lambda number: True, GroupsOptions())
+    expired = Expired(ledger, positions, queues_max=2, ranges_in_all_max=4)
+    log = MemoryLog()
+    ledger.attach(log)
+    for key in (1, 2):
+        ledger.commit([MessagesExpired("billing", key, [(5, 6), (7, 8), (9, 10)])], 0)
+    assert [*expired.ranges("billing", 1)] == [(5, 6), (7, 8), (9, 10)]
+    assert [*expired.ranges("billing", 2)] == [(5, 10)]
+    ledger.commit([MessagesExpired("billing", 3, [(1, 2), (3, 4), (5, 6)])], 0)
+    assert [len(expired.ranges("billing", key)) for key in (1, 2, 3)] == [0, 1, 1]
+    ledger.commit([MessagesExpired("billing", 3, [(8, 9), (11, 12)])], 0)
+    assert [*expired.ranges("billing", 3)] == [(1, 6), (8, 9), (11, 12)]
 
 
 def test_headers_that_mean_nothing_are_passed_over() -> None:
