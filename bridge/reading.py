@@ -30,7 +30,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka import marker, record_batch
 from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Record
 from protocol.rocketmq.filters import Filter
-from protocol.rocketmq.message import NO_HOST, properties_of
+from protocol.rocketmq.message import NO_HOST, stored_properties_of
 from store.entry import Buffer, Stored
 from store.errors import StoreError
 from store.queue import Queue
@@ -42,7 +42,8 @@ from txn.isolation import Isolation, QueueIsolation
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
 FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
-FEWEST_ENTRIES: Final = 64  # taken at a time for a condition
+FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
+MOST_ENTRIES: Final = 256
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
@@ -235,6 +236,7 @@ class QueueReader:
             is_enough = len(buffers) >= max_count or room <= 0
             if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
                 return Records(buffers, offset)
+            entries = min(2 * entries, MOST_ENTRIES)
 
     def _records(
         self,
@@ -284,15 +286,15 @@ class QueueReader:
     ) -> Records:
         """Give those of the records that a filter wants; what it passed over is passed for good."""
         buffers: list[Buffer] = []
-        room, opened_until = max_bytes, offset + FILTERED_RECORDS_MAX
+        room, opened_until, is_wanted = max_bytes, offset + FILTERED_RECORDS_MAX, wanted.wants
         for entry in stored:
             if entry.form == forms.ROCKETMQ:
-                if wanted.wants(properties_of(entry.frame)):
+                if is_wanted(stored_properties_of(entry.frame)):
                     room -= len(entry.frame)
                     if buffers and room < 0:
                         break
                     buffers.append(entry.frame)
-                offset = entry.next_offset
+                offset = entry.base_offset + entry.count
             else:
                 offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
                 found = self._opened_records(queue, isolation, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
@@ -300,7 +302,7 @@ class QueueReader:
                     offset = entry.next_offset
                     break
                 records, offset = found
-                records = [record for record in records if wanted.wants(convert.properties_of(record))]
+                records = [record for record in records if is_wanted(convert.properties_of(record))]
                 if len(records) > max_count - len(buffers):
                     offset = records[max_count - len(buffers)].offset
                     del records[max_count - len(buffers) :]

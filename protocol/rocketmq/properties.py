@@ -8,7 +8,7 @@ so it is not taken apart to be kept: `get` finds one value in it, `join` adds so
 Source: `MessageDecoder.java#string2messageProperties`, `MessageConst.java`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -86,6 +86,33 @@ def get(raw: bytes, name: str) -> str | None:
     if not value:
         return parse(raw).get(name)  # A pair without value does not count, so an earlier one of this name does.
     return _as_text(value)
+
+
+def finder(name: str) -> Callable[[bytes], bytes | None]:
+    """Make of `get` what looks for one name in many messages; it gives the bytes of the value."""
+    first = name.encode() + b"\x01"
+    later = b"\x02" + first
+    first_size, later_size = len(first), len(later)
+
+    def find(raw: bytes) -> bytes | None:
+        at = raw.rfind(later)
+        if at >= 0:
+            start = at + later_size
+        elif raw.startswith(first):
+            start = first_size
+        else:
+            return None
+        end = raw.find(b"\x02", start)
+        value = raw[start:end] if end >= 0 else raw[start:]
+        return value or _valued(raw, first)
+
+    return find
+
+
+def _valued(raw: bytes, start: bytes) -> bytes | None:
+    """Give the last pair's value that is not empty, of those that begin so: one without value does not count."""
+    values = [pair[len(start) :] for pair in raw.split(b"\x02") if pair.startswith(start)]
+    return next(filter(None, reversed(values)), None)
 
 
 @lru_cache(64)

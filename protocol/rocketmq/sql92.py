@@ -23,14 +23,14 @@ Not as RocketMQ: what follows a whole condition is an error instead of being ign
 Source: `SelectorParser.jj`, `ComparisonExpression.java`, `LogicExpression.java`, `UnaryExpression.java`.
 """
 
+import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from protocol.errors import ProtocolError
 from protocol.rocketmq import properties
 from protocol.rocketmq.tags import EXPRESSION_CHARACTERS_MAX, IllegalExpression
 
@@ -40,9 +40,16 @@ if TYPE_CHECKING:
 DEPTH_MAX: Final = 50
 """Conditions within conditions. Each level is two calls deep when a message is looked at."""
 
+VERDICTS_MAX: Final = 1 << 14
+"""Remembered of all conditions together, some 300 bytes each; then all are forgotten, and found out again."""
+VERDICT_BYTES_MAX: Final = 128
+"""Of the values that one depends on, and VALUE_BYTES for each of them; beyond, it is not remembered."""
+VALUE_BYTES: Final = 8
+
 Condition = Callable[[bytes], bool]
 Value = str | int | float | bool | None
-Evaluate = Callable[[bytes], Value]
+Values = Mapping[str, bytes | None]  # of the properties that a condition names
+Evaluate = Callable[[Values], Value]
 
 
 def compile_condition(expression: str) -> Condition:
@@ -67,15 +74,35 @@ def compile_condition(expression: str) -> Condition:
         raise _illegal(at, f"unexpected {expression[at]!r}") from None
     except UnexpectedEOF:
         raise _illegal(len(expression), "the expression ends too early") from None
-    evaluate = _as_condition(whole).evaluate
+    part = _as_condition(whole)
+    return _remembering(part.evaluate, sorted(part.names))
+
+
+def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
+    """Evaluate once for the same values: most conditions are over properties that have few."""
+    number, finders = next(_numbers), [properties.finder(name) for name in names]
 
     def condition(raw: bytes) -> bool:
+        values = [find(raw) for find in finders]
+        verdict = _verdicts.get((number, *values))
+        return verdict if verdict is not None else judge(values)
+
+    def judge(values: list[bytes | None]) -> bool:
         try:
-            return evaluate(raw) is True
-        except (_Unreadable, ProtocolError):
-            return False
+            verdict = evaluate(dict(zip(names, values, strict=True))) is True
+        except (_Unreadable, UnicodeDecodeError):
+            verdict = False
+        if sum([VALUE_BYTES + len(value or b"") for value in values]) <= VERDICT_BYTES_MAX:
+            if len(_verdicts) >= VERDICTS_MAX:
+                _verdicts.clear()
+            _verdicts[number, *values] = verdict
+        return verdict
 
     return condition
+
+
+_numbers = itertools.count()
+_verdicts: dict[tuple[int | bytes | None, ...], bool] = {}  # by the number of a condition and the values it looks at
 
 
 class _Unreadable(Exception):
@@ -165,7 +192,7 @@ class _Part(NamedTuple):
     at: int  # its first character
     depth: int = 1
     constant: Value = None
-    name: str = ""
+    names: frozenset[str] = frozenset()  # of the properties that it looks at
 
 
 class _Compiler:
@@ -176,10 +203,11 @@ class _Compiler:
     def property(self, found: "list[Token]") -> _Part:
         name = str(found[0])
 
-        def evaluate(raw: bytes) -> Value:
-            return properties.get(raw, name)
+        def evaluate(values: Values) -> Value:
+            value = values.get(name)
+            return None if value is None else value.decode()
 
-        return _Part(_Kind.PROPERTY, evaluate, _at(found[0]), name=name)
+        return _Part(_Kind.PROPERTY, evaluate, _at(found[0]), names=frozenset((name,)))
 
     def whole(self, found: "list[Token]") -> _Part:
         number = int(found[0].rstrip("lL"))
@@ -209,8 +237,8 @@ class _Compiler:
         (part,) = found
         inner = part.evaluate
 
-        def evaluate(raw: bytes) -> Value:
-            value = inner(raw)
+        def evaluate(values: Values) -> Value:
+            value = inner(values)
             return -value if type(value) in (int, float) else None  # type: ignore[operator]
 
         return _around(_Kind.NEGATIVE, evaluate, part)
@@ -221,8 +249,8 @@ class _Compiler:
         part = _as_condition(found[0])
         inner = part.evaluate
 
-        def evaluate(raw: bytes) -> Value:
-            value = inner(raw)
+        def evaluate(values: Values) -> Value:
+            value = inner(values)
             return None if value is None else not value
 
         return _around(_Kind.CONDITION, evaluate, part)
@@ -247,11 +275,11 @@ class _Compiler:
 
     def is_null(self, found: Any) -> _Part:
         inner = found[0].evaluate
-        return _around(_Kind.CONDITION, lambda raw: inner(raw) is None, found[0])
+        return _around(_Kind.CONDITION, lambda values: inner(values) is None, found[0])
 
     def is_not_null(self, found: Any) -> _Part:
         inner = found[0].evaluate
-        return _around(_Kind.CONDITION, lambda raw: inner(raw) is not None, found[0])
+        return _around(_Kind.CONDITION, lambda values: inner(values) is not None, found[0])
 
     def ordered(self, found: Any) -> _Part:
         left, sign, right = found
@@ -296,14 +324,14 @@ def _unquoted(token: "Token") -> str:
 
 
 def _constant(token: "Token", value: Value) -> _Part:
-    return _Part(_Kind.CONSTANT, lambda raw: value, _at(token), constant=value)
+    return _Part(_Kind.CONSTANT, lambda values: value, _at(token), constant=value)
 
 
 def _around(kind: _Kind, evaluate: Evaluate, *inner: _Part) -> _Part:
     depth = max(part.depth for part in inner) + 1
     if depth > DEPTH_MAX:
         raise _illegal(inner[0].at, f"more than {DEPTH_MAX} conditions within each other")
-    return _Part(kind, evaluate, inner[0].at, depth)
+    return _Part(kind, evaluate, inner[0].at, depth, names=inner[0].names.union(*[part.names for part in inner]))
 
 
 def _as_condition(part: _Part) -> _Part:
@@ -313,7 +341,7 @@ def _as_condition(part: _Part) -> _Part:
     if part.kind is not _Kind.PROPERTY:
         raise _illegal(part.at, f"a {part.kind.value} is neither true nor false")
     inner = part.evaluate
-    return _around(_Kind.CONDITION, lambda raw: None if inner(raw) is None else False, part)
+    return _around(_Kind.CONDITION, lambda values: None if inner(values) is None else False, part)
 
 
 def _joined(parts: Iterable[_Part], *, decisive: bool) -> _Part:
@@ -321,10 +349,10 @@ def _joined(parts: Iterable[_Part], *, decisive: bool) -> _Part:
     conditions = [_as_condition(part) for part in parts]
     evaluates = [part.evaluate for part in conditions]
 
-    def evaluate(raw: bytes) -> Value:
+    def evaluate(values: Values) -> Value:
         result: Value = not decisive
         for each in evaluates:
-            value = each(raw)
+            value = each(values)
             if value is decisive:
                 return decisive
             if value is None:
@@ -337,8 +365,8 @@ def _joined(parts: Iterable[_Part], *, decisive: bool) -> _Part:
 def _equality(left: _Part, right: _Part) -> _Part:
     left_of, right_of = left.evaluate, right.evaluate
 
-    def evaluate(raw: bytes) -> Value:
-        a, b = left_of(raw), right_of(raw)
+    def evaluate(values: Values) -> Value:
+        a, b = left_of(values), right_of(values)
         if a is None:
             return None if b is not None else True
         if b is None:
@@ -363,8 +391,8 @@ def _order(left: _Part, sign: str, right: _Part) -> _Part:
             raise _illegal(part.at, f"only numbers and properties can be compared by {sign}")
     left_of, right_of, holds = left.evaluate, right.evaluate, _ORDERS[sign]
 
-    def evaluate(raw: bytes) -> Value:
-        a, b = left_of(raw), right_of(raw)
+    def evaluate(values: Values) -> Value:
+        a, b = left_of(values), right_of(values)
         if a is None or b is None:
             return None
         if type(a) is str and type(b) is str:
@@ -380,8 +408,8 @@ def _among(part: _Part, texts: "list[Token]", *, wanted: bool) -> _Part:
     among = frozenset(map(_unquoted, texts))
     inner = part.evaluate
 
-    def evaluate(raw: bytes) -> Value:
-        value = inner(raw)
+    def evaluate(values: Values) -> Value:
+        value = inner(values)
         return None if value is None else (value in among) is wanted
 
     return _around(_Kind.CONDITION, evaluate, part)
@@ -398,8 +426,8 @@ def _has_part(part: _Part, kind: "Token", token: "Token", *, wanted: bool) -> _P
     """Of a value that is null or no text, and of an empty part, both CONTAINS and NOT CONTAINS are false."""
     inner, looked_for, has = part.evaluate, _unquoted(token), _PARTS[kind.upper()]
 
-    def evaluate(raw: bytes) -> Value:
-        value = inner(raw)
+    def evaluate(values: Values) -> Value:
+        value = inner(values)
         return type(value) is str and looked_for != "" and has(value, looked_for) is wanted
 
     return _around(_Kind.CONDITION, evaluate, part)

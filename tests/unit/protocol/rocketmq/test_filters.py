@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.rocketmq import filters, properties, tags
+from protocol.rocketmq import filters, properties, sql92, tags
 from protocol.rocketmq.filters import COMPILED_CHARACTERS_MAX, UnknownFilter, filter_of
 from protocol.rocketmq.sql92 import DEPTH_MAX, compile_condition
 from protocol.rocketmq.tags import IllegalExpression
@@ -157,6 +157,31 @@ def test_anything_is_a_condition_or_an_illegal_expression(expression: str) -> No
     except IllegalExpression:
         return
     assert condition(MESSAGE) in (True, False)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["", "a\x011\x02", "a\x012\x02b\x01x\x02", "b\x01y\x02", "b\x01" + "y" * 200]), max_size=12
+    )
+)
+def test_what_is_remembered_is_what_would_be_found_again(sent: list[str]) -> None:
+    """Of the values alone: two conditions over the same properties, asked in turn, know nothing of each other."""
+    conditions = [compile_condition(each) for each in ("a = 1 OR b = 'x'", "b = 'y' OR a IS NULL")]
+    for raw in sent:
+        found = properties.parse(raw)
+        a, b = found.get("a"), found.get("b")
+        assert [each(raw.encode()) for each in conditions] == [a == "1" or b == "x", b == "y" or a is None]
+
+
+def test_verdicts_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql92, "VERDICTS_MAX", 3)
+    condition = compile_condition("a > 5")
+    assert [condition(f"a\x01{n}\x02".encode()) for n in [*range(10), *range(10)]] == 2 * [n > 5 for n in range(10)]
+    assert len(sql92._verdicts) <= 3
+
+
+def test_value_that_is_not_looked_at_may_be_anything() -> None:
+    assert compile_condition("a = 1 OR b = 'x'")(b"a\x011\x02b\x01\xff\x02")
 
 
 def test_properties_that_are_not_text_match_nothing() -> None:

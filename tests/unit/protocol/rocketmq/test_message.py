@@ -110,6 +110,7 @@ def test_round_trip(sent: Message) -> None:
     assert found.size == len(record)
     assert message.is_body_intact(found)
     assert without_derived(found) == sent
+    assert message.stored_properties_of(record) == message.properties_of(record) == sent.properties
     assert b"".join(message.Writer(sent.topic, sent.queue_id, sent.store_host).pieces(sent)) == record
 
 
@@ -203,6 +204,7 @@ def test_any_bytes_raise_nothing_else(record: bytes, data: st.DataObject) -> Non
         message.decode_all,
         message.body_of,
         message.properties_of,
+        message.stored_properties_of,
         message.size_of,
         message.queue_offset_of,
         message.physical_offset_of,

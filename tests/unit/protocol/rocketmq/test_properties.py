@@ -44,7 +44,9 @@ def test_what_would_be_read_otherwise_is_not_written(table: dict[str, str]) -> N
 
 @given(raws, names | st.sampled_from("abT"))
 def test_get_finds_what_parse_finds(raw: str, name: str) -> None:
-    assert properties.get(raw.encode(), name) == properties.parse(raw).get(name)
+    value = properties.parse(raw).get(name)
+    assert properties.get(raw.encode(), name) == value
+    assert properties.finder(name)(raw.encode()) == (None if value is None else value.encode())
 
 
 @given(raws | tables.map(properties.encode), st.dictionaries(names, st.none() | values, max_size=3))
