@@ -34,6 +34,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 KAFKA_SYNC = ["log.flush.interval.messages=1"]
 ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
+ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # As shipped it refuses SQL92.
 
 
 class Contender(Protocol):
@@ -164,7 +165,7 @@ class RocketMQ(_Peer):
 
     def __init__(self, folder: Path, flush: str) -> None:
         ports = {"ROCKETMQ_NAMESRV_PORT": str(NAMESRV_PORT), "ROCKETMQ_BROKER_PORT": str(ROCKETMQ_PORT)}
-        super().__init__(folder, ROCKETMQ_SYNC if flush == "sync" else [], ports)
+        super().__init__(folder, ROCKETMQ_FILTERS + (ROCKETMQ_SYNC if flush == "sync" else []), ports)
         self.namesrv = f"127.0.0.1:{NAMESRV_PORT}"
 
     # Idle it takes a seventh of a core, so it is stopped while another one is measured. Kafka takes a fiftieth, and its

@@ -218,10 +218,10 @@ def filled_by_kafka(size: int, codec: str = "none", *, times: int = 1) -> Callab
     return prepare
 
 
-def filled_by_rocketmq(size: int) -> Callable[[Ground], Filled]:
+def filled_by_rocketmq(size: int, *, part: int = 1, labelled: bool = False) -> Callable[[Ground], Filled]:
     def prepare(ground: Ground) -> Filled:
-        topic = ground.topic()
-        return Filled(topic, ground.loads.fill_by_rocketmq(ground.broker, topic, size, ground.scale.messages))
+        topic, count = ground.topic(), ground.scale.messages // part
+        return Filled(topic, ground.loads.fill_by_rocketmq(ground.broker, topic, size, count, labelled=labelled))
 
     return prepare
 
@@ -236,6 +236,26 @@ def consume_java(ground: Ground, filled: Filled) -> Ran:
 
 def consume_push(ground: Ground, filled: Filled) -> Ran:
     return ground.loads.run("rocketmq_push", ground.broker, filled.topic, count=filled.messages)
+
+
+def consuming(**arguments: Any) -> Callable[[Ground, Filled], Ran]:
+    """A push consumer of all messages, in one of the ways to consume."""
+
+    def load(ground: Ground, filled: Filled) -> Ran:
+        return ground.loads.run("rocketmq_push", ground.broker, filled.topic, count=filled.messages, **arguments)
+
+    return load
+
+
+def filtering(**condition: str) -> Callable[[Ground, Filled], Ran]:
+    """A push consumer that wants an eighth of the messages; what counts is how many the broker went through."""
+
+    def load(ground: Ground, filled: Filled) -> Ran:
+        wanted = (filled.messages - 1) // 8
+        ran = ground.loads.run("rocketmq_push", ground.broker, filled.topic, count=wanted, **condition)
+        return ran._replace(messages=filled.messages)
+
+    return load
 
 
 def spark_read(ground: Ground, filled: Filled) -> Ran:
@@ -439,6 +459,16 @@ ROWS: Sequence[Row] = (
                filled_by_rocketmq(128), consume_push, at_least(1), at_most(1)),
     throughput("rocketmq-push-1k", "RocketMQ push consumer, 1 KiB", R,
                filled_by_rocketmq(KIB), consume_push, at_least(1), at_most(1)),
+    throughput("rocketmq-orderly", "RocketMQ orderly consumer, 128 B", R,
+               filled_by_rocketmq(128), consuming(orderly=True), at_least(1), at_most(1)),
+    throughput("rocketmq-tag", "RocketMQ consumer of one tag of eight, 128 B", R,
+               filled_by_rocketmq(128, labelled=True), filtering(tag="t3"), at_least(1), at_most(1)),
+    throughput("rocketmq-sql", "RocketMQ consumer of an eighth by SQL92, 128 B", R,
+               filled_by_rocketmq(128, labelled=True), filtering(sql="a > 2 AND a < 4"), at_least(1), at_most(1)),
+    throughput("rocketmq-retried", "RocketMQ consumer that fails each message once, 128 B", R,
+               filled_by_rocketmq(128, part=20), consuming(failing=True), at_least(1), at_most(1)),
+    throughput("rocketmq-pop", "RocketMQ consumer by POP, 128 B", R,
+               filled_by_rocketmq(128, part=5), consuming(pop=True), at_least(1), at_most(1)),
     latency("rocketmq-latency", "one message in flight, RocketMQ to RocketMQ", R, sends=R, receives=R),
     beside_cold_reader("rocketmq-cold", "RocketMQ sends beside a reader of cold data", R),
     starting("rocketmq-start", "first RocketMQ send after start", R, 0, 1),

@@ -77,10 +77,13 @@ class Loads:
     def fill_by_kafka(self, broker: Contender, topic: str, size: int, count: int, codec: str = "none") -> int:
         return librdkafka.produce(broker.kafka, topic, size, count=count, codec=codec).messages
 
-    def fill_by_rocketmq(self, broker: Contender, topic: str, size: int, count: int) -> int:
-        """Returns how many messages are there: the first one, which finds the route, and those asked for."""
-        done = self.run("rocketmq_send", broker, topic, size=size, count=count, threads=FILL_THREADS, batch=FILL_BATCH)
-        return done.messages + 1
+    def fill_by_rocketmq(self, broker: Contender, topic: str, size: int, count: int, *, labelled: bool = False) -> int:
+        """Returns how many messages are there: the first one, which finds the route, and those asked for.
+
+        `labelled`: as many have each of the tags t0 to t7, and of the values 0 to 7 of their property `a`.
+        """
+        how = {"size": size, "count": count, "threads": FILL_THREADS, "batch": FILL_BATCH, "labelled": labelled}
+        return self.run("rocketmq_send", broker, topic, **how).messages + 1
 
     # -- Spark
 

@@ -6,8 +6,13 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -17,10 +22,14 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 
 /** RocketMQ's Java client with its settings as shipped, as fast as it goes. */
 final class RocketmqLoad {
     private static final AtomicLong COUNT = new AtomicLong();
+    private static final int LABELS = 8;
+    private static final long PUSH_WITHIN_S = 180;
 
     private RocketmqLoad() {}
 
@@ -62,6 +71,7 @@ final class RocketmqLoad {
         private final byte[] body;
         private final int batch;
         private final long limit;
+        private final boolean labelled;
 
         Batches(DefaultMQProducer producer, JsonObject args) {
             this.producer = producer;
@@ -69,6 +79,7 @@ final class RocketmqLoad {
             body = Load.body(args.get("size").getAsInt());
             batch = (int) Agent.number(args, "batch", 1);
             limit = Agent.number(args, "count", Long.MAX_VALUE);
+            labelled = Agent.flag(args, "labelled");
         }
 
         void sendUntil(long until) {
@@ -93,9 +104,18 @@ final class RocketmqLoad {
             }
             List<Message> messages = new ArrayList<>(batch);
             for (int i = 0; i < batch; i++) {
-                messages.add(new Message(topic, body));
+                messages.add(message(i % LABELS));
             }
             check(producer.send(messages));
+        }
+
+        private Message message(int label) {
+            Message message = new Message(topic, body);
+            if (labelled) {
+                message.setTags("t" + label);
+                message.putUserProperty("a", String.valueOf(label));
+            }
+            return message;
         }
     }
 
@@ -106,29 +126,94 @@ final class RocketmqLoad {
         }
     }
 
-    /** A fresh push consumer that reads `count` messages from the beginning; timed from the first one on. */
+    /**
+     * A fresh push consumer that reads `count` messages from the beginning; timed from the first one on. It may be
+     * "orderly", want those of one "tag" or "sql" only, "pop", or fail each message once ("failing").
+     */
     static Object push(JsonObject args) throws Exception {
-        long count = args.get("count").getAsLong();
-        AtomicLong got = new AtomicLong();
-        AtomicLong start = new AtomicLong();
-        CountDownLatch done = new CountDownLatch(1);
-        MessageListenerConcurrently listener = (messages, context) -> {
+        String topic = args.get("topic").getAsString();
+        Progress progress = new Progress(args);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(unique("consumer"));
+        consumer.setInstanceName(unique("instance"));
+        consumer.setNamesrvAddr(args.get("namesrv").getAsString());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (Agent.has(args, "sql")) {
+            consumer.subscribe(topic, MessageSelector.bySql(args.get("sql").getAsString()));
+        } else {
+            consumer.subscribe(topic, Agent.text(args, "tag", "*"));
+        }
+        if (Agent.flag(args, "orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> progress.orderly(messages));
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) progress::concurrently);
+        }
+        if (Agent.flag(args, "pop")) {
+            havePopped(args, topic, consumer.getConsumerGroup());
+            consumer.setClientRebalance(false);
+        }
+        consumer.start();
+        try {
+            if (!progress.done.await(PUSH_WITHIN_S, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("got " + progress.got + " of " + progress.count + " messages");
+            }
+            return Load.ran(progress.got.get(), System.nanoTime() - progress.start.get());
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** How far a push consumer is. */
+    private static final class Progress {
+        final CountDownLatch done = new CountDownLatch(1);
+        final AtomicLong got = new AtomicLong();
+        final AtomicLong start = new AtomicLong();
+        final long count;
+        private final boolean failing;
+
+        Progress(JsonObject args) {
+            count = args.get("count").getAsLong();
+            failing = Agent.flag(args, "failing");
+        }
+
+        ConsumeConcurrentlyStatus concurrently(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
+            if (failing && messages.get(0).getReconsumeTimes() == 0) {
+                begin();
+                context.setDelayLevelWhenNextConsume(1);
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            take(messages);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        }
+
+        ConsumeOrderlyStatus orderly(List<MessageExt> messages) {
+            take(messages);
+            return ConsumeOrderlyStatus.SUCCESS;
+        }
+
+        private void begin() {
             if (start.get() == 0) {
                 start.compareAndSet(0, System.nanoTime());
             }
+        }
+
+        private void take(List<MessageExt> messages) {
+            begin();
             if (got.addAndGet(messages.size()) >= count) {
                 done.countDown();
             }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        };
-        DefaultMQPushConsumer consumer = consumer(args, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, listener);
+        }
+    }
+
+    /** Have the brokers of a topic give a group its messages by POP: what `mqadmin setConsumeMode` does. */
+    private static void havePopped(JsonObject args, String topic, String group) throws Exception {
+        DefaultMQProducer producer = producer(args);
         try {
-            if (!done.await(120, TimeUnit.SECONDS)) {
-                throw new IllegalStateException("got " + got + " of " + count + " messages within 120 s");
+            MQClientAPIImpl api = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+            for (BrokerData each : api.getTopicRouteInfoFromNameServer(topic, 5_000).getBrokerDatas()) {
+                api.setMessageRequestMode(each.selectBrokerAddr(), topic, group, MessageRequestMode.POP, 0, 5_000);
             }
-            return Load.ran(got.get(), System.nanoTime() - start.get());
         } finally {
-            consumer.shutdown();
+            producer.shutdown();
         }
     }
 
