@@ -6,7 +6,7 @@
 
 A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming CLIENT_LOCK_MS after the last
 success that they heard of. So when a client's connection is gone, its locks need not live longer than that: whether it
-died or only the network failed, it no longer consumes then. Locks are not kept over a restart: then every consumer
+died or only the network failed, it no longer consumes then; and if it said goodbye, it has stopped already. Locks are not kept over a restart: then every consumer
 locks anew before it consumes. The names in a queue are not looked at. Source: RebalanceLockManager.java,
 ProcessQueue.java.
 """
@@ -50,6 +50,10 @@ class Locks:
     def is_any_held(self, group: str, mono_ms: int) -> bool:
         """Say whether the group consumes in order now: then its failed messages go to its dead letters."""
         return any(until > mono_ms for _, until in self._tables.get(group, {}).values())
+
+    def unlock_all(self, group: str, client_id: str) -> None:
+        """Free what a client holds that has stopped consuming, and says so."""
+        self.unlock(group, client_id, list(self._tables.get(group, {})))
 
     def left(self, group: str, client_id: str, mono_ms: int) -> None:
         """Let a client's locks end as soon as it must have stopped consuming; it has no connection any more."""

@@ -103,6 +103,10 @@ def _make_expected(broker: "Broker", name: str, now_ms: int) -> None:
 
 def unregister_client(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = UnregisterRequest.parse(command.ext)
+    client_id = dict(broker.rocketmq_members.consuming(connection)).get(request.consumer_group or "")
+    if client_id is not None:
+        # Java's client unlocks all before, but until it is out of the list its rebalancing may lock once more.
+        broker.rocketmq_locks.unlock_all(request.consumer_group or "", client_id)
     changed = broker.rocketmq_members.unregister(
         connection, consumer_group=request.consumer_group or "", producer_group=request.producer_group or ""
     )

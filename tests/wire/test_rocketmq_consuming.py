@@ -13,6 +13,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -250,24 +252,49 @@ def test_request_gets_its_reply(broker: Broker, rocket: Agent, topic: str, callb
 def test_nothing_is_lost_while_members_come_and_go(
     broker: Broker, agents: Agents, topic: str, version: str, for_s: float
 ) -> None:
-    """One joins and one leaves every second, while messages are sent. Some come twice, as at home; none is missed."""
-    rocket, group = agents.rocketmq(version), fresh("group")
-    members: list[PushMember] = []
-    load = fresh("load")
+    """Of two groups, one in order, one joins and one leaves every second, while messages are sent.
+
+    Some come twice, as at home. None is missed, and in order none comes before all that stand in front of it.
+    """
+    rocket, load = agents.rocketmq(version), fresh("load")
+    groups = [fresh("group"), fresh("in-order")]
+    members: dict[str, list[PushMember]] = {group: [] for group in groups}
     rocket.call("load_start", name=load, namesrv=broker.namesrv, topic=topic, threads=1, pause_ms=5)
     until = time.monotonic() + for_s
-    while time.monotonic() < until:
-        members.append(PushMember(rocket, broker.namesrv, group, [topic], persist_ms=500))
-        if len(members) > 3:
-            members[-4].close()
-        time.sleep(1)
-    sent = {text for text, _queue, _offset in rocket.call("load_stop", name=load)["acknowledged"]}
-    assert len(sent) > 20 * for_s
-    for member in members[:-1]:
-        member.close()
-    with members[-1]:
-        eventually("all messages", lambda: sent - seen_by(members), lambda missing: not missing, 60)
-        eventually("nothing left", lambda: described(broker, group)["lag"], lambda lag: lag == 0, WITHIN_S)
+    with ThreadPoolExecutor(8) as threads:  # For it takes a client a while to come, and to go.
+        while time.monotonic() < until:
+            next_s = time.monotonic() + 1
+            list(threads.map(partial(turn_over, rocket, broker, topic, members), groups))
+            time.sleep(max(0.0, next_s - time.monotonic()))
+        sent = {text for text, _queue, _offset in rocket.call("load_stop", name=load)["acknowledged"]}
+        assert len(sent) > 20 * for_s
+        list(threads.map(PushMember.close, [member for group in groups for member in members[group][:-1]]))
+    for group in groups:
+        seen = partial(seen_by, members[group])
+        eventually("all messages", lambda seen=seen: sent - seen(), lambda missing: not missing, 60)
+        eventually("nothing left", lambda group=group: described(broker, group)["lag"], (0).__eq__, WITHIN_S)
+        members[group][-1].close()
+    assert_in_order(members[groups[1]])
+
+
+def turn_over(rocket: Agent, broker: Broker, topic: str, members: dict[str, list[PushMember]], group: str) -> None:
+    """Have one member more, and of the four one less."""
+    mine = members[group]
+    mine.append(
+        PushMember(rocket, broker.namesrv, group, [topic], persist_ms=500, orderly=group.startswith("in-order"))
+    )
+    if len(mine) > 3:
+        mine[-4].close()
+
+
+def assert_in_order(members: Sequence[PushMember]) -> None:
+    """All live in one process, so by one clock."""
+    arrivals = [each for member in members for each in member.arrivals]
+    for queue in {each.seen.queue for each in arrivals}:
+        end = 0
+        for at_ms, offset in sorted((each.at_ms, each.seen.offset) for each in arrivals if each.seen.queue == queue):
+            assert offset <= end, f"queue {queue}: offset {offset} came at {at_ms}, before offset {end}"
+            end = max(end, offset + 1)
 
 
 def seen_by(members: Sequence[PushMember]) -> set[str]:

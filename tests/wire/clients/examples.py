@@ -13,7 +13,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from tests.wire.clients.jvm import JAVA, JVM_OPTIONS, TARGET, Agent, alone, compiled, jars
+from tests.wire.clients.agent import Agent
+from tests.wire.clients.jvm import JAVA, JVM_OPTIONS, TARGET, alone, compiled, jars
 
 PACKAGE = "org.apache.rocketmq.example"
 PACKAGES = (

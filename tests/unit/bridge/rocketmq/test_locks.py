@@ -8,7 +8,7 @@ from protocol.rocketmq.fastjson import MessageQueue
 
 QUEUES = [MessageQueue("orders", "duolog", queue_id) for queue_id in range(3)]
 STEPS = st.tuples(
-    st.sampled_from(["lock", "unlock", "left", "advance"]),
+    st.sampled_from(["lock", "unlock", "unlock_all", "left", "advance"]),
     st.sampled_from(["g", "h"]),
     st.sampled_from(["1", "2"]),
     st.sets(st.sampled_from(QUEUES)),
@@ -39,6 +39,9 @@ def test_queue_belongs_to_who_locked_it_last_and_lately(
                 for place, held in model.items()
                 if place[0] != group or place[1] not in queues or held[0] != client_id
             }
+        elif what == "unlock_all":
+            locks.unlock_all(group, client_id)
+            model = {place: held for place, held in model.items() if (place[0], held[0]) != (group, client_id)}
         elif what == "left":
             locks.left(group, client_id, mono_ms)
             for place, (owner, until) in model.items():

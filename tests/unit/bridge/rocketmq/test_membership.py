@@ -160,6 +160,16 @@ def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
     assert lock(client, "2", 0, 1) == [1]
 
 
+def test_locks_of_who_says_goodbye_are_free_at_once(office: Office) -> None:
+    first, second = office.connect(), office.connect()
+    first.beat("billing", client_id="1")
+    second.beat("billing", client_id="2")
+    assert lock(second, "2", 0, 1) == [0, 1]
+    assert lock(first, "1", 0, 1) == []
+    unregister(second)
+    assert lock(first, "1", 0, 1) == [0, 1]
+
+
 def test_group_that_is_active_in_kafka_locks_nothing(office: Office) -> None:
     office.kafka_groups_with_members.add("billing")
     assert lock(office.connect(), "1", 0) == []
