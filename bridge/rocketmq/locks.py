@@ -6,9 +6,9 @@
 
 A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming CLIENT_LOCK_MS after the last
 success that they heard of. So when a client's connection is gone, its locks need not live longer than that: whether it
-died or only the network failed, it no longer consumes then; and if it said goodbye, it has stopped already. Locks are not kept over a restart: then every consumer
-locks anew before it consumes. The names in a queue are not looked at. Source: RebalanceLockManager.java,
-ProcessQueue.java.
+died or only the network failed, it no longer consumes then; one that says goodbye has stopped already. Locks are not
+kept over a restart: then every consumer locks anew before it consumes. The names in a queue are not looked at.
+Source: RebalanceLockManager.java, ProcessQueue.java.
 """
 
 from collections.abc import Iterable
