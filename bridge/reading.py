@@ -43,7 +43,7 @@ CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's 
 FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
 FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
-MOST_ENTRIES: Final = 256
+MOST_ENTRIES: Final = 512
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
@@ -236,7 +236,9 @@ class QueueReader:
             is_enough = len(buffers) >= max_count or room <= 0
             if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
                 return Records(buffers, offset)
-            entries = min(2 * entries, MOST_ENTRIES)
+            # As many more as will do, if they are like those before; each one that is fetched costs.
+            per_wanted = (offset - start) / max(len(buffers), 1)
+            entries = min(max(int((max_count - len(buffers)) * per_wanted) + 1, max_count), MOST_ENTRIES)
 
     def _records(
         self,

@@ -98,7 +98,16 @@ def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
             _verdicts[number, *values] = verdict
         return verdict
 
-    return condition
+    if len(finders) != 1:
+        return condition
+    (find_only,) = finders
+
+    def condition_of_one(raw: bytes) -> bool:
+        value = find_only(raw)
+        verdict = _verdicts.get((number, value))
+        return verdict if verdict is not None else judge([value])
+
+    return condition_of_one
 
 
 _numbers = itertools.count()
