@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 REFUSED = 1
 BAD_OPTION = 2
-JOBS = ("archive", "reconcile", "replay", "lateness", "schedule")  # of the pipeline, whose own list needs PySpark
+JOBS = (
+    "archive",
+    "reconcile",
+    "replay",
+    "lateness",
+    "transactions",
+    "schedule",
+)  # of the pipeline, whose own list needs PySpark
 PIPE_WIDTH = 1000
 
 app = typer.Typer(

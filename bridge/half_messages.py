@@ -9,13 +9,18 @@
 An op message has tag `d` and the half messages' offsets as its text, `17,18,`, as at home; which verdicts they were is
 in the entry's header, a byte for each. So the state follows from frames; only looks have records of their own. What is
 open is never trimmed: `first_kept` is what retention asks.
+For who reads the topics an op message says more in its property TRAN_TOLD, which it has not at home; for each offset
+
+    C 2 1795231843000 orders orders/1/17,      verdict (C, R, G: given up), how often its producer was to be asked, when
+                                               it was stored, its topic, and topic/queue/offset of what the verdict
+                                               appended (`-`: nothing; a delayed one: where it is parked)
 
 Reading a half message does not wait until it is durable: what is appended because of it lies behind it in the log.
 """
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge import forms
 from bridge.config import TxnOptions
@@ -26,6 +31,7 @@ from bridge.records import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen,
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from protocol.kafka.record_batch import Record as KafkaRecord
+from protocol.names import kafka_name
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message, Writer
@@ -39,19 +45,30 @@ from txn.half_ids import HalfIds
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
 IDS_IN_RECORD: Final = 1000
 GATHERED_MAX: Final = 128  # Verdicts of one unit; an op message of RocketMQ's has 4096 characters at most.
-GATHERED_BYTES_MAX: Final = 1 << 20  # Of their messages.
+GATHERED_BYTES_MAX: Final = 1 << 20  # Of their messages,
+TOLD_BYTES_MAX: Final = 24_000  # and of what is told of them: one property holds it.
+_TOLD_BYTES: Final = 64  # Of one, names aside.
 
 _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
 _IMMUNITY_BYTES: Final = _IMMUNITY.encode()
 # What only a half message has begins with this, and ends its properties: so it is taken off by one cut.
 _PREPARED: Final = f"{properties.TRAN_MSG}\x01true\x02{properties.REAL_TOPIC}\x01"
 _PREPARED_BYTES: Final = _PREPARED.encode()
-_OP_PROPERTIES: Final = f"TAGS\x01{OP_TAG}\x02".encode()
+_LETTERS: Final = {Verdict.COMMITTED: "C", Verdict.ROLLED_BACK: "R", Verdict.GIVEN_UP: "G"}
 _OP_CODE: Final = tags.hash_code(OP_TAG)
 
 
 class TooManyHalves(Exception):
     """`txn.half_max` half messages are open."""
+
+
+class Decision(NamedTuple):
+    """A verdict, and what it is about."""
+
+    verdict: Verdict
+    topic: str  # where the half message was to go, in either spelling
+    stored_ms: int  # when it was stored
+    frames: Sequence[Frame] = ()  # what becomes of it: none, or its message first
 
 
 class Halves:
@@ -69,9 +86,8 @@ class Halves:
         self._open_max = options.half_max
         self._half_key = self._op_key = -1
         self._store: Store | None = None
-        self._gathered: dict[int, Verdict] = {}  # Not appended yet: of requests that came by one read of a socket,
-        self._gathered_frames: list[Frame] = []  # and what becomes of their messages.
-        self._gathered_bytes = 0
+        self._gathered: dict[int, Decision] = {}  # Not appended yet: of requests that came by one read of a socket.
+        self._gathered_bytes = self._told_bytes = 0
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
         self._immunity_max_ms = options.half_ms
@@ -87,7 +103,7 @@ class Halves:
     def attach(self, store: Store, topics: Topics, store_host: bytes) -> None:
         """Name the log, once it is recovered."""
         self.store_host = store_host
-        self._store = store
+        self._store, self._topics = store, topics
         self.half_queue, self._op_queue, self._given_up_queue = (
             _first_queue(topics, name) for name in (HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
         )
@@ -153,13 +169,11 @@ class Halves:
         self.state.prepared(slot.base_offset, wish.check_url, slot.stored_ms, immunity_ms)
         self.ids.prepared(slot.base_offset, topic, wish.id)
 
-    def end(
-        self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()
-    ) -> Promise:
+    def end(self, offset: int, decision: Decision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
         """Append a verdict that `judge` has approved, and what becomes of the message, as one unit."""
         if self._gathered:
             self.settle(now_ms)
-        return self._end({offset: verdict}, frames, now_ms, records)
+        return self._end({offset: decision}, now_ms, records)
 
     def judge(self, offset: int, verdict: Verdict, now_ms: int) -> bool:
         """Do as `state.judge`, with what is gathered taken into account."""
@@ -167,16 +181,17 @@ class Halves:
             self.settle(now_ms)
         return self.state.judge(offset, verdict)
 
-    def gather(self, offset: int, verdict: Verdict, frames: Sequence[Frame], now_ms: int) -> None:
+    def gather(self, offset: int, decision: Decision, now_ms: int) -> None:
         """Take what `end` would, to be appended by `settle` together with others: one unit, and one op message.
 
         Nobody but `judge` knows of it before: whoever gathers settles before he returns to the loop.
         """
-        self._gathered[offset] = verdict
-        for frame in frames:
-            self._gathered_frames.append(frame)
+        self._gathered[offset] = decision
+        for frame in decision.frames:
             self._gathered_bytes += frame.size
-        if len(self._gathered) >= GATHERED_MAX or self._gathered_bytes >= GATHERED_BYTES_MAX:
+        self._told_bytes += _TOLD_BYTES + 2 * len(decision.topic)
+        is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._told_bytes >= TOLD_BYTES_MAX
+        if is_full or len(self._gathered) >= GATHERED_MAX:
             self.settle(now_ms)
 
     @property
@@ -185,20 +200,39 @@ class Halves:
 
     def settle(self, now_ms: int) -> None:
         """Append what was gathered. Raises StoreError: then it is as if nobody had said anything."""
-        verdicts, frames = self._gathered, self._gathered_frames
-        self._gathered, self._gathered_frames, self._gathered_bytes = {}, [], 0
-        self._end(verdicts, frames, now_ms, ())
+        decisions = self._gathered
+        self._gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
+        self._end(decisions, now_ms, ())
 
-    def _end(
-        self, verdicts: dict[int, Verdict], frames: Sequence[Frame], now_ms: int, records: Sequence[Record]
-    ) -> Promise:
-        text = b"".join([b"%d," % offset for offset in verdicts])
-        op = Message("", text, _OP_PROPERTIES, born_ms=now_ms, born_host=self.store_host)
-        op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, bytes(verdicts.values()))
+    def _end(self, decisions: dict[int, Decision], now_ms: int, records: Sequence[Record]) -> Promise:
+        text = b"".join([b"%d," % offset for offset in decisions])
+        told = f"TAGS\x01{OP_TAG}\x02TRAN_TOLD\x01{self._told(decisions)}\x02".encode()
+        op = Message("", text, told, born_ms=now_ms, born_host=self.store_host)
+        verdicts = bytes([decision.verdict for decision in decisions.values()])
+        op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, verdicts)
+        frames = [frame for decision in decisions.values() for frame in decision.frames]
         promise = self._ledger.commit(records, now_ms, [*frames, op_frame]).promise
-        for offset, verdict in verdicts.items():
-            self._decided(offset, verdict)
+        for offset, decision in decisions.items():
+            self._decided(offset, decision.verdict)
         return promise
+
+    def _told(self, decisions: dict[int, Decision]) -> str:
+        """Say what an op message tells of each, with the places that the frames are about to get."""
+        told = ""
+        ahead: dict[int, int] = {}  # of the queue's end: frames of the same unit
+        for offset, (verdict, topic, stored_ms, frames) in decisions.items():
+            half = self.state.find(offset)
+            checks = 0 if half is None else half.checks
+            checks -= verdict is Verdict.GIVEN_UP and checks > 0  # The look that gives up asks nobody.
+            place = "-"
+            for frame in frames:
+                queue = frame.queue
+                at = ahead.get(queue.key, 0)
+                ahead[queue.key] = at + 1
+                if place == "-" and (found := self._topics.by_number(queue.topic)) is not None:
+                    place = f"{found.kafka_name}/{queue.queue_id}/{queue.end_offset + at}"
+            told += f"{_LETTERS[verdict]} {checks} {stored_ms} {kafka_name(topic)} {place},"
+        return told
 
     def _decided(self, offset: int, verdict: Verdict) -> None:
         self.state.decided(offset, verdict)

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from bridge.awaited import awaited
+from bridge.half_messages import Decision
 from bridge.half_records import final_record, read_half
 from bridge.reading import Later
 from bridge.records import Record
@@ -46,8 +47,8 @@ def decide(broker: "Broker", half: Stored, verdict: Verdict) -> Promise | None:
         return broker.store.promise()  # The same verdict once more.
     frames: list[Frame] = []
     records: list[Record] = []
+    _, name, queue_id, record = read_half(half.frame)
     if verdict is Verdict.COMMITTED:
-        _, name, queue_id, record = read_half(half.frame)
         topic = broker.topics.get(name)
         if topic is None:
             return None
@@ -55,7 +56,7 @@ def decide(broker: "Broker", half: Stored, verdict: Verdict) -> Promise | None:
         frames = broker.publisher.kafka_frames(
             topic, queue_id % topic.queue_count, final, now_ms, records, sent_ms=half.stored_ms
         )
-    return broker.halves.end(half.base_offset, verdict, frames, now_ms, records)
+    return broker.halves.end(half.base_offset, Decision(verdict, name, half.stored_ms, frames), now_ms, records)
 
 
 async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:

@@ -44,6 +44,7 @@ def _half_row(broker: "Broker", half: Half, now_ms: int) -> Json:
     return {
         "kind": "rocketmq" if given is None else "kafka",
         "id": "/".join(given) if given is not None else _id_of_rocketmq(broker, half.offset),
+        "half_offset": half.offset,
         "state": "half",
         "age_ms": now_ms - half.stored_ms,
         "producer": half.asker,

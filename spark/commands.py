@@ -172,6 +172,23 @@ def lateness(
     return 0
 
 
+@app.command(epilog="Example: duolog pipeline run transactions ./halves")
+def transactions(
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table")],
+    kafka: Kafka = KAFKA,
+    http: Http = HTTP,
+    master: Master = MASTER,
+    as_json: AsJson = False,
+) -> int:
+    """Say what became of half messages: outcome, time to decide, checks needed, and what hangs."""
+    from spark.transactions import TransactionsOptions
+    from spark.transactions import transactions as run
+
+    with _running("transactions", master, as_json) as (session, told):
+        _show(run(session, TransactionsOptions(path, kafka, http), told), as_json)
+    return 0
+
+
 @app.command(epilog="Example: duolog pipeline run schedule reminders.parquet --state ./reminders.state")
 def schedule(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="topic, key, body, deliver_at: Parquet, CSV or JSON")],

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from bridge import forms, half_verdicts
 from bridge.answers import Answer
 from bridge.callbacks import Callbacks
-from bridge.half_messages import half_properties, sent_properties, wishes_of
+from bridge.half_messages import Decision, half_properties, sent_properties, wishes_of
 from bridge.half_records import read_half
 from bridge.publish import MessageTooLarge
 from bridge.reading import Later
@@ -157,9 +157,10 @@ def _end(
         queue_id %= topic.queue_count  # A topic that was made again may have fewer queues.
         frames = broker.publisher.committed_half(topic, queue_id, half, outline, raw, now_ms, records)
     if gathers and not records and not (frames and frames[0].extra):
-        halves.gather(stored.base_offset, verdict, frames, now_ms)
+        halves.gather(stored.base_offset, Decision(verdict, name, stored.stored_ms, frames), now_ms)
         return NO_ANSWER
-    return _done(command, halves.end(stored.base_offset, verdict, frames, now_ms, records))
+    decision = Decision(verdict, name, stored.stored_ms, frames)
+    return _done(command, halves.end(stored.base_offset, decision, now_ms, records))
 
 
 def _done(command: RemotingCommand, promise: Promise) -> Answer:
@@ -314,12 +315,16 @@ class Checks:
         """Put it where operators look for those that nobody decided; raises StoreError."""
         broker = self._broker
         if stored.form == forms.KAFKA:
+            topic = read_half(stored.frame).topic
             frame = broker.halves.given_up_kafka_frame(stored, broker.publisher.half_stamp())
         else:
             kept = message.decode(stored.frame)
+            topic = properties.get(kept.properties, properties.REAL_TOPIC) or ""
             kept.properties = properties.join(kept.properties, _checked(half.checks))
             frame = broker.halves.given_up_frame(kept)
-        broker.halves.end(half.offset, Verdict.GIVEN_UP, [frame], broker.clock.now_ms())
+        broker.halves.end(
+            half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), broker.clock.now_ms()
+        )
         self.given_up += 1
         self._last_given_up = half
 

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.callbacks import Callbacks
 from bridge.config import Options, TxnOptions
-from bridge.half_messages import half_properties, sent_properties
+from bridge.half_messages import Decision, half_properties, sent_properties
 from bridge.rocketmq.transactions import Checks
 from protocol.rocketmq import message
 from protocol.rocketmq.message import Message
@@ -88,7 +88,7 @@ class History:
             verdict = decided[number] = self.rng.choice((Verdict.COMMITTED, Verdict.ROLLED_BACK))
             assert core.halves.judge(number, verdict, now_ms)
             frames = self.final(number, now_ms) if verdict is Verdict.COMMITTED else []
-            core.halves.gather(number, verdict, frames, now_ms)
+            core.halves.gather(number, Decision(verdict, "orders", 0, frames), now_ms)
         if decided:
             core.halves.settle(now_ms)
             core.store.when(core.ledger.barrier(), lambda error: self.answered.update(decided))

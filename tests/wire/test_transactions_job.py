@@ -1,0 +1,91 @@
+"""The job `transactions` says of half messages of both families what their producers made of them.
+
+Real clients write one of each kind; then the job reads the half topic, the op topic and what was committed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.spark import Spark
+from tests.wire.clients.topics import create_topic, end_offsets
+from tests.wire.test_half import CHECK_MAX, GIVEN_UP, Producer, decide, produce_half
+from tests.wire.test_messages import delete_until
+from tests.wire.test_pipeline import pipeline_result
+
+if TYPE_CHECKING:
+    from spark.progress import Summary
+
+BROKER_SETTINGS = {"txn.immunity_ms": 300, "txn.check_interval_ms": 200, "txn.check_max": CHECK_MAX}
+pytestmark = pytest.mark.usefixtures("both_families")
+
+WITHIN_S = 60.0
+TOPIC = "shop.orders"  # RocketMQ spells it shop|orders.
+
+
+def run(broker: Broker, spark: Spark, path: Path) -> tuple[Summary, dict[str, dict[str, Any]]]:
+    """The figures, and the rows by the id of the half message."""
+    from spark.transactions import TransactionsOptions, transactions
+
+    told = transactions(spark.session, TransactionsOptions(str(path), broker.kafka, broker.http))
+    return told, {row.id: row.asDict() for row in spark.session.read.parquet(str(path / "table")).collect()}
+
+
+def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark: Spark, tmp_path: Path) -> None:
+    nothing, _ = run(broker, spark, tmp_path)
+    assert (nothing["half messages"], nothing["open the longest"]) == (0, "none")
+    create_topic(broker.kafka, TOPIC, 1)
+    producer = Producer(broker, agents.rocketmq("5.5"))
+    said = ("gone: commit", "back: rollback", "asked: unknown, commit", "vain: unknown, unknown")
+    ids = {each.partition(":")[0]: producer.send("shop|orders", each)[0]["transaction_id"] for each in said}
+    (kept,) = producer.send("shop|orders", "kept: unknown, unknown", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    ids["kept"] = kept["transaction_id"]
+    produce_half(broker, TOPIC, "k-commit", "k-back", "k-open")
+    produce_half(broker, TOPIC, "k-later", TIMER_DELAY_SEC="600")
+    assert [decide(broker, TOPIC, *each) for each in (("k-commit", "commit"), ("k-back", "rollback"))] == [200, 200]
+    assert decide(broker, TOPIC, "k-later", "commit") == 200
+    eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] == 1, WITHIN_S)
+    eventually("commits", lambda: end_offsets(broker.kafka, TOPIC), lambda ends: ends == {0: 3}, WITHIN_S)
+    delete_until(broker.kafka, TOPIC, 1)
+
+    told, rows = run(broker, spark, tmp_path)
+    told_by_id = {name: rows[ids.get(name, name)] for name in (*ids, "k-commit", "k-back", "k-open", "k-later")}
+    assert len(rows) == len(told_by_id) == 9
+    assert {name: (row["family"], row["outcome"], row["final"]) for name, row in told_by_id.items()} == {
+        "gone": ("rocketmq", "committed", "gone"),
+        "back": ("rocketmq", "rolled back", None),
+        "asked": ("rocketmq", "committed", "there"),
+        "vain": ("rocketmq", "given up", None),
+        "kept": ("rocketmq", "open", None),
+        "k-commit": ("kafka", "committed", "there"),
+        "k-back": ("kafka", "rolled back", None),
+        "k-open": ("kafka", "open", None),
+        "k-later": ("kafka", "committed", "delayed"),
+    }
+    assert {row["topic"] for row in rows.values()} == {TOPIC}
+    assert {row["place"] for row in rows.values() if row["final"] in ("there", "gone")} == {
+        f"{TOPIC}/0/{offset}" for offset in range(3)
+    }
+    assert (told_by_id["vain"]["checks"], told_by_id["gone"]["checks"]) == (CHECK_MAX, 0)
+    assert told_by_id["asked"]["checks"] >= 1
+    assert told_by_id["vain"]["decide_ms"] >= 300 + (CHECK_MAX - 1) * 200
+    assert all(
+        (row["decide_ms"] is None) == (row["outcome"] == "open") == (row["age_ms"] is not None) for row in rows.values()
+    )
+    assert {each: told[each] for each in ("half messages", "committed", "rolled back", "given up", "open")} == {
+        "half messages": 9, "committed": 4, "rolled back": 2, "given up": 1, "open": 2,
+    }  # fmt: skip
+    assert (told["checked"], told["committed, the message missing"], told["committed, the message gone"]) == (2, 0, 1)
+    assert told["open the longest"].startswith(f"{TOPIC}/{ids['kept']} for ")
+    assert f"; {TOPIC}/k-open for " in told["open the longest"]
+    producer.close()
+
+    arguments = ["transactions", str(tmp_path / "again"), "--kafka", broker.kafka, "--http", broker.http, "--json"]
+    by_command = pipeline_result(*arguments)
+    assert by_command["half messages"] == 9
