@@ -41,7 +41,15 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import BatchBuilder, Header, Record, stamp_log_append_time, varint
+from protocol.kafka.record_batch import (
+    TIMESTAMP_MS_MAX,
+    BatchBuilder,
+    Header,
+    Record,
+    encoded_headers,
+    stamp_log_append_time,
+    varint,
+)
 from protocol.rocketmq import properties as names
 from protocol.rocketmq.compression import inflate_body
 from protocol.rocketmq.flags import COMPRESSED, STORE_HOST_V6
@@ -147,6 +155,24 @@ def kafka_batch(
     return Batched(batch, builder.count, met_fault)
 
 
+def kafka_record(frame: memoryview, offset: int, *, inflate_bytes_max: int, log_append_time: bool = False) -> Record:
+    """Give one record as a Kafka client reads it out of `kafka_batch`; this takes half the time of both."""
+    sys_flag, born_ms, stored_ms, body, raw = _open_record(frame)
+    key, is_null, headers = _read_properties(raw)
+    value: bytes | None = None
+    if sys_flag & COMPRESSED:
+        try:
+            value = bytes(inflate_body(body, sys_flag, inflate_bytes_max))
+        except ProtocolError:
+            headers.append((ROCKETMQ_SYS_FLAG, str(sys_flag).encode()))
+    if value is None:
+        value = body.tobytes()
+    timestamp_ms = stored_ms if log_append_time else born_ms
+    if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        timestamp_ms = min(max(timestamp_ms, -1), TIMESTAMP_MS_MAX)
+    return Record(offset, timestamp_ms, key, None if is_null and not value else value, headers)
+
+
 # What conversion needs of the part before the body, by sysFlag bits 4 and 5: flags, born, stored, size of the body.
 _FIXED: Final = [
     struct.Struct(f">4xI28xiq{born}xq{store}x12xi") for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))
@@ -179,16 +205,11 @@ def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
     """Give (key, whether the value is null, encoded headers) of one message's properties."""
     if not raw:
         return None, False, _NO_HEADERS
-    try:
-        pairs = dict([pair.split(b"\x01", 1) for pair in raw.split(b"\x02") if pair])
-    except ValueError:  # A pair without 0x01 is as if it were not there.
-        pairs = dict([pair.split(b"\x01", 1) for pair in raw.split(b"\x02") if b"\x01" in pair])
-    key = pairs.pop(b"KEYS", None) or None
-    is_null = False
     if raw.find(b"__KAFKA_") >= 0:  # `in` takes twice as long.
-        is_null = pairs.pop(b"__KAFKA_NULL", None) == b"true"
-        key = _unescaped_key(pairs.pop(b"__KAFKA_KEY", None), key)
-        return key, is_null, _unescaped_headers(pairs)
+        key, is_null, headers = _read_properties(raw)
+        return key, is_null, encoded_headers(headers)
+    pairs = _pairs(raw)
+    key = pairs.pop(b"KEYS", None) or None
     parts = [b""]
     known = _header_names.get
     for name, value in pairs.items():
@@ -203,20 +224,65 @@ def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
     return key, False, b"".join(parts)
 
 
+def _read_properties(raw: bytes) -> tuple[bytes | None, bool, list[Header]]:
+    """Give the same with headers that are not encoded."""
+    if not raw:
+        return None, False, []
+    pairs = _pairs(raw)
+    key = pairs.pop(b"KEYS", None) or None
+    if raw.find(b"__KAFKA_") >= 0:
+        is_null = pairs.pop(b"__KAFKA_NULL", None) == b"true"
+        key = _unescaped_key(pairs.pop(b"__KAFKA_KEY", None), key)
+        return key, is_null, _unescaped_headers(pairs)
+    known = _header_texts.get
+    headers: list[Header] = []
+    for name, value in pairs.items():
+        text = known(name)
+        if text is None:
+            text = _header_text(name)
+        if text and value:
+            headers.append((text, value))
+    return key, False, headers
+
+
+_MARKS: Final = b"\x01\x02"
+_NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS)
+_ALTERNATING: Final = _MARKS * (PROPERTIES_BYTES_MAX // 2 + 1)
+
+
+def _pairs(raw: bytes) -> dict[bytes, bytes]:
+    """Give a message's properties; a pair without 0x01 is as if it were not there."""
+    marks = raw.translate(None, _NO_MARKS)
+    if len(marks) & 1 == 0 and raw[-1] == 2 and _ALTERNATING.startswith(marks):
+        flat = raw.replace(b"\x02", b"\x01").split(b"\x01")
+        return dict(zip(flat[:-1:2], flat[1::2], strict=True))
+    return dict([pair.split(b"\x01", 1) for pair in raw.split(b"\x02") if b"\x01" in pair])
+
+
 _header_names: dict[bytes, bytes] = {}
+_header_texts: dict[bytes, str] = {}
 
 
 def _header_name(name: bytes) -> bytes:
     """Give a property's name as the key of a Kafka header, with its size; nothing, if no header shows it."""
-    text = name.decode("utf-8", "replace")
-    encoded = text.encode()
-    is_hidden = not text or text in STEERING or text.startswith(_TRANSIENT)
-    header = b"" if is_hidden else varint(len(encoded)) + encoded
+    encoded = _header_text(name).encode()
+    header = varint(len(encoded)) + encoded if encoded else b""
     if len(name) <= _NAME_CACHED_CHARACTERS_MAX:
         if len(_header_names) >= _NAMES_CACHED_MAX:
             _header_names.clear()
         _header_names[name] = header
     return header
+
+
+def _header_text(name: bytes) -> str:
+    """Give a property's name as that of a header; nothing, if no header shows it."""
+    text = name.decode("utf-8", "replace")
+    shown = "" if text in STEERING or text.startswith(_TRANSIENT) else text
+    if len(name) <= _NAME_CACHED_CHARACTERS_MAX:
+        if len(_header_texts) >= _NAMES_CACHED_MAX:
+            _header_texts.clear()
+        _header_texts[name] = shown
+    return shown
 
 
 def _unescaped_key(escaped: bytes | None, key: bytes | None) -> bytes | None:
@@ -230,23 +296,18 @@ def _unescaped_key(escaped: bytes | None, key: bytes | None) -> bytes | None:
         return key  # Not written here: some client's own property.
 
 
-def _unescaped_headers(pairs: dict[bytes, bytes]) -> bytes:
-    """Encode properties as headers, where some may be escaped ones."""
-    parts = [b""]
+def _unescaped_headers(pairs: dict[bytes, bytes]) -> list[Header]:
+    """Give properties as headers, where some may be escaped ones."""
+    headers: list[Header] = []
     for name, value in pairs.items():
         if not value:
             continue
         original = unescaped_header(name, value)
         if original is not None:
-            text, content = original
-            encoded = text.encode()
-            parts.append(varint(len(encoded)) + encoded)
-            parts.append(b"\x01" if content is None else varint(len(content)))
-            parts.append(content or b"")
-        elif header := _header_name(name):
-            parts += (header, varint(len(value)), value)
-    parts[0] = varint(len(parts) // 3)
-    return b"".join(parts)
+            headers.append(original)
+        elif text := _header_text(name):
+            headers.append((text, value))
+    return headers
 
 
 def unescaped_header(name: bytes, value: bytes) -> Header | None:

@@ -28,13 +28,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from dataclasses import dataclass
+from itertools import accumulate, chain, compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from protocol.convert import kafka_batch
+from protocol.convert import kafka_record
 from protocol.errors import ProtocolError
 from protocol.kafka.record_batch import FIRST, Record, open_batch, read_header, read_records
 from protocol.names import kafka_name
@@ -55,7 +55,6 @@ SCHEMA: Final = """
 TIMES: Final = ", stored timestamp, due timestamp"
 ROWS_MAX: Final = 8192  # of one Arrow batch
 ROW_BYTES_MAX: Final = 16 << 20  # of keys and values of one Arrow batch, unless one row is larger
-RUN_MAX: Final = 512  # RocketMQ messages that are converted at a time
 SPLIT_BYTES: Final = 64 << 20
 LEASE_MS: Final = 600_000
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
@@ -204,32 +203,37 @@ class LogScan(DataSourceReader):
         plan = self._plan
         lease = _Lease(plan)
         rows = _Rows(plan.with_times)
+        range_of = plan.queues.get
         with LogReader(plan.directory) as reader:
             lease.renew()
             for unit in reader.units(partition.path, partition.first, partition.start, partition.end):
                 for entry in unit.entries():
-                    range_ = plan.queues.get(entry.key)
-                    if range_ is not None:
-                        self._take(entry, range_, unit.header.stored_ms, rows)
+                    range_ = range_of(entry.key)
+                    if range_ is None:
+                        continue
+                    if entry.form == plan.rocketmq_form:
+                        self._take_message(entry, range_, rows)
+                    elif entry.form == plan.kafka_form:
+                        self._take_batch(entry, range_, unit.header.stored_ms, rows)
                 if rows.is_full:
-                    self._convert_all(rows)
                     yield rows.batch()
                     lease.renew_sometimes()
-            self._convert_all(rows)
-            if rows.count:
+            if rows.records:
                 yield rows.batch()
 
-    def _take(self, entry: Entry, range_: QueueRange, stored_ms: int, rows: _Rows) -> None:
-        if entry.form == self._plan.kafka_form:
-            self._convert(rows, entry.key)
-            self._take_batch(entry, range_, stored_ms, rows)
-        elif entry.form == self._plan.rocketmq_form and range_.start <= entry.base_offset < range_.end:
-            run = rows.runs.setdefault(entry.key, _Run())
-            if run.frames and (entry.base_offset != run.next_offset or len(run.frames) == RUN_MAX):
-                self._convert(rows, entry.key)
-                run = rows.runs.setdefault(entry.key, _Run())
-            run.add(entry)
-            rows.bytes += len(entry.frame)
+    def _take_message(self, entry: Entry, range_: QueueRange, rows: _Rows) -> None:
+        """Add a RocketMQ message, as the broker converts it for Kafka's clients."""
+        frame, offset, is_log_append_time = entry.frame, entry.base_offset, range_.is_log_append_time
+        if not range_.start <= offset < range_.end:
+            return
+        try:
+            record = kafka_record(
+                frame, offset, inflate_bytes_max=self._plan.inflate_bytes_max, log_append_time=is_log_append_time
+            )
+        except ProtocolError as error:
+            raise _unreadable("message", range_, entry, error) from None
+        times = (_times_of_message(frame),) if self._plan.with_times else ()
+        rows.add(range_, (record,), _LOG_APPEND_TIME if is_log_append_time else _CREATE_TIME, len(frame), times)
 
     def _take_batch(self, entry: Entry, range_: QueueRange, stored_ms: int, rows: _Rows) -> None:
         """Add the records of a Kafka batch, unless it is a marker or was aborted."""
@@ -242,54 +246,18 @@ class LogScan(DataSourceReader):
             opened = open_batch(entry.frame, self._plan.inflate_bytes_max)
             records, _ = read_records(opened, FIRST, header.record_count)
         except ProtocolError as error:
-            place = f"{range_.topic}/{range_.queue} at offset {entry.base_offset}"
-            raise ValueError(f"duolog-log: the batch of {place} cannot be read: {error}") from None
+            raise _unreadable("batch", range_, entry, error) from None
         times = [Times(stored_ms, _due_ms(record)) for record in records] if self._plan.with_times else ()
-        rows.add(range_, records, _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME, times)
-
-    # -- RocketMQ's messages, as the broker converts them for Kafka's clients
-
-    def _convert_all(self, rows: _Rows) -> None:
-        for key in list(rows.runs):
-            self._convert(rows, key)
-
-    def _convert(self, rows: _Rows, key: int) -> None:
-        run = rows.runs.pop(key, None)
-        if run is None:
-            return
-        range_ = self._plan.queues[key]
-        frames, offset = run.frames, run.base_offset
-        while frames:
-            made = kafka_batch(
-                frames,
-                offset,
-                0,
-                bytes_max=ROW_BYTES_MAX,
-                inflate_bytes_max=self._plan.inflate_bytes_max,
-                log_append_time=range_.is_log_append_time,
-            )
-            opened = open_batch(made.batch, len(made.batch))
-            records, _ = read_records(opened, FIRST, made.record_count)
-            times = list(map(_times_of_message, frames[: made.record_count])) if self._plan.with_times else ()
-            rows.add(range_, records, _LOG_APPEND_TIME if range_.is_log_append_time else _CREATE_TIME, times)
-            frames, offset = frames[made.record_count :], offset + made.record_count
+        if records[0].offset < range_.start or records[-1].offset >= range_.end:
+            inside = [range_.start <= record.offset < range_.end for record in records]
+            records, times = list(compress(records, inside)), list(compress(times, inside))
+        type_ = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
+        rows.add(range_, records, type_, len(opened.body), times)
 
 
-@dataclass(slots=True)
-class _Run:
-    """RocketMQ messages of one queue with consecutive offsets."""
-
-    base_offset: int = 0
-    frames: list[memoryview] = field(default_factory=list)
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + len(self.frames)
-
-    def add(self, entry: Entry) -> None:
-        if not self.frames:
-            self.base_offset = entry.base_offset
-        self.frames.append(entry.frame)
+def _unreadable(what: str, range_: QueueRange, entry: Entry, error: ProtocolError) -> ValueError:
+    place = f"{range_.topic}/{range_.queue} at offset {entry.base_offset}"
+    return ValueError(f"duolog-log: the {what} of {place} cannot be read: {error}")
 
 
 class Times(NamedTuple):
@@ -310,44 +278,50 @@ def _times_of_message(frame: memoryview) -> Times:
 
 
 class _Rows:
-    """The columns of the next Arrow batch."""
+    """The rows of the next Arrow batch."""
 
     def __init__(self, with_times: bool) -> None:
-        self.runs: dict[int, _Run] = {}
-        self.bytes = 0
-        self.count = 0
+        self.records: list[Record] = []
+        self._bytes = 0
         self._with_times = with_times
-        self._parts: list[tuple[QueueRange, int, Sequence[Record]]] = []
+        self._runs: list[
+            tuple[QueueRange, int]
+        ] = []  # whose, and the timestamp's type, of records that follow each other
+        self._starts: list[int] = []  # of the runs
+        self._last: QueueRange | None = None  # that of the last run
         self._times: list[Times] = []
 
     @property
     def is_full(self) -> bool:
-        return self.count >= ROWS_MAX or self.bytes >= ROW_BYTES_MAX
+        return len(self.records) >= ROWS_MAX or self._bytes >= ROW_BYTES_MAX
 
     def add(
-        self, range_: QueueRange, records: Sequence[Record], timestamp_type: int, times: Sequence[Times] = ()
+        self, range_: QueueRange, records: Sequence[Record], timestamp_type: int, size: int, times: Sequence[Times]
     ) -> None:
-        """Add records of one queue, but for those outside the range."""
-        if records and (records[0].offset < range_.start or records[-1].offset >= range_.end):
-            inside = [range_.start <= record.offset < range_.end for record in records]
-            records, times = list(compress(records, inside)), list(compress(times, inside))
-        if records:
-            self._parts.append((range_, timestamp_type, records))
-            self._times += times
-            self.count += len(records)
-            self.bytes += sum(len(record.value or b"") + len(record.key or b"") for record in records)
+        """Add records of one queue, of so many bytes together."""
+        if range_ is not self._last or timestamp_type != self._runs[-1][1]:
+            self._last = range_
+            self._runs.append((range_, timestamp_type))
+            self._starts.append(len(self.records))
+        self.records += records
+        self._times += times
+        self._bytes += size
 
     def batch(self) -> pa.RecordBatch:
         """Give the rows as Arrow has them, and begin anew."""
         import pyarrow as pa
 
-        records = [record for _, _, part in self._parts for record in part]
-        offsets, timestamps_ms, keys, values, headers = zip(*records, strict=True)
-        topics, queues, types = [], [], []
-        for range_, timestamp_type, part in self._parts:
-            topics += [range_.topic] * len(part)
-            queues += [range_.queue] * len(part)
-            types += [timestamp_type] * len(part)
+        offsets, timestamps_ms, keys, values, headers = zip(*self.records, strict=True)
+        topics: list[str] = []
+        queues: list[int] = []
+        types: list[int] = []
+        for (range_, timestamp_type), start, end in zip(
+            self._runs, self._starts, (*self._starts[1:], len(self.records)), strict=True
+        ):
+            count = end - start
+            topics += (range_.topic,) * count
+            queues += (range_.queue,) * count
+            types += (timestamp_type,) * count
         columns = {
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
@@ -363,30 +337,27 @@ class _Rows:
                 "stored": _timestamps([times.stored_ms for times in self._times]),
                 "due": _timestamps([times.due_ms for times in self._times]),
             }
-        self._parts, self._times, self.count, self.bytes = [], [], 0, 0
+        self.records, self._runs, self._starts, self._times, self._bytes, self._last = [], [], [], [], 0, None
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _timestamps(at_ms: Sequence[int | None]) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array([None if ms is None else ms * 1000 for ms in at_ms], pa.timestamp("us", "UTC"))
+    return pa.array(at_ms, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def _header_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
     """Give lists of headers; null for a record without, as Spark's Kafka source has it."""
     import pyarrow as pa
 
-    ends, names, values, at = [0], [], [], 0
-    for each in headers:
-        for name, value in each:
-            names.append(name)
-            values.append(value)
-        at += len(each)
-        ends.append(at)
+    sizes = list(map(len, headers))
+    pairs = list(chain.from_iterable(headers))
+    names, values = zip(*pairs, strict=True) if pairs else ((), ())
+    ends = list(accumulate(sizes, initial=0))
     fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=fields)
-    mask = pa.array([not each for each in headers], pa.bool_())
+    mask = pa.array([not size for size in sizes], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, mask=mask)
 
 

@@ -31,7 +31,12 @@ def to_kafka(*records: memoryview, **options: object) -> list[Record]:
     header = record_batch.read_header(batch)
     assert (header.record_count, header.crc) == (count, crc32c(bytes(batch[21:])))
     assert (header.base_offset, header.leader_epoch, header.producer_id) == (100, 7, -1)
-    return list(record_batch.records(batch, 1 << 20))
+    found = list(record_batch.records(batch, 1 << 20))
+    # One by one they are the same, without a batch.
+    options = {"log_append_time": bool(options.get("log_append_time")), "inflate_bytes_max": 1 << 20}
+    alone = [convert.kafka_record(each, 100 + at, **options) for at, each in enumerate(records)]
+    assert [each._replace(headers=list(each.headers)) for each in found] == alone
+    return found
 
 
 def to_rocketmq(*records: Record, host: bytes = message.NO_HOST, topic: bytes = b"orders") -> list[Message]:
@@ -222,7 +227,8 @@ def test_arbitrary_frames_raise_only_protocol_error(noise: bytes, at: int, size:
         try:
             convert.kafka_batch([memoryview(bytes(frame))], 0, 0, **LIMITS)
         except ProtocolError:
-            pass
+            with pytest.raises(ProtocolError):
+                convert.kafka_record(memoryview(bytes(frame)), 0, inflate_bytes_max=1 << 20)
 
 
 @given(any_record, st.integers(0, 200), st.binary(max_size=4))
