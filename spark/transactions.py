@@ -16,7 +16,6 @@ as far back as retention does. The broker's HTTP port says how far topics go, an
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,14 +77,13 @@ def transactions(session: SparkSession, options: TransactionsOptions, told: Told
 
 def _table(session: SparkSession, options: TransactionsOptions) -> DataFrame:
     api = BrokerApi(options.http)
-    now_ms = round(time.time() * 1000)
     # In this order: a verdict on what is seen of the half topic, and is not open any more, is seen too.
     half_end, open_ones = _end_of(api, HALF), _open_ones(session, api)
     halves = _halves(_system_topic(session, options, HALF, half_end))
     ops = _verdicts(_system_topic(session, options, OP, _end_of(api, OP))).persist()
     known = halves.join(ops, "half_offset", "left").join(F.broadcast(open_ones), "half_offset", "left")
     is_open = F.col("verdict").isNull()
-    age_ms = F.coalesce("known_age_ms", F.lit(now_ms) - F.col("born_ms"))
+    age_ms = F.coalesce("known_age_ms", F.unix_millis(F.current_timestamp()) - F.col("born_ms"))
     rows = known.select(
         "half_offset",
         "family",
