@@ -183,7 +183,7 @@ class Broker(Core):
 
     def _pause(self) -> None:
         """Let the loop go on, in a thread that works for long; ends its work when the broker ends."""
-        if self._is_ending.wait(FAR_PAUSE_S):
+        if self._is_ending.wait(0 if self.delays.far.is_behind else FAR_PAUSE_S):
             raise InterruptedError("the broker stops")
 
     def _store_host(self) -> bytes:

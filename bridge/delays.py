@@ -241,7 +241,7 @@ class Delays:
         if timer_id is None or not self.far.has_any or (timer is not None and not timer.home):
             then(None)
         else:
-            self.far.bring(self._timers.place_of(timer_id), then)
+            self.far.bring(timer_id, then)
 
     def named_at_hand(self, topic: Topic, name: bytes, then: Callable[[StoreError | None], None]) -> None:
         """Do the same for all timers of a topic that have this sender's key."""

@@ -122,6 +122,7 @@ class FarTimers:
         self._near_ms = options.near_ms
         self._ahead_ms = max(1, options.near_ms // 2)
         self._look_ms = max(1, min(LOOK_MS, self._ahead_ms // 8))
+        self.is_behind = False  # More comes than goes to buckets: workers should not pause.
         self._timers = Timers()
         self._fates: dict[TimerId, _Dead] = {}  # that no manifest counts yet; the oldest first
         self._counts: dict[int, int] = {}  # pending, by topic
@@ -135,6 +136,7 @@ class FarTimers:
         self._packs: list[bytes] = []  # of the spill that is under way
         self._spill_from_ms: int | None = None  # none of its rows is due before; None: no spill is under way
         self._spill: Spill | None = None  # once a worker has it
+        self._spills = 0  # that are over
         self._is_returning = False  # what was leaving is put back, a slice at a time
         self._spilled_mono_ms = 0
         self._load_to_ms: int | None = None  # of the load that is under way
@@ -160,6 +162,7 @@ class FarTimers:
     def open(self, store: FarStore) -> None:
         """Open what the log names. Blocks; raises Corruption."""
         self._store = store
+        self._timers.clear_away()
         self._spill_rows = min(SPILL_ROWS, max(1, store.options.segment_bytes // 64))
         self._buckets.open()
         view = self._buckets.view()
@@ -275,19 +278,19 @@ class FarTimers:
 
     # -- What verbs ask for
 
-    def bring(self, place: TimerId, then: Callable[[StoreError | None], None]) -> None:
-        """Load the timer at this place, if one is pending there, for as long as `then` takes."""
+    def bring(self, timer_id: TimerId, then: Callable[[StoreError | None], None]) -> None:
+        """Load the timer that has this id, if it is pending in a bucket, for as long as `then` takes."""
 
-        def look(view: View) -> list[Asked]:
+        def look(view: View, place: TimerId) -> list[Asked]:
             found = (next(bucket.places([place]), None) for bucket in view.buckets)
             pairs = [(bucket, here) for bucket, here in zip(view.buckets, found, strict=True) if here is not None]
             return [_asked(bucket, here) for bucket, here in pairs if bucket.fate(here.ordinal) is Fate.PENDING]
 
-        self._look_for(look, then)
+        self._look_for(lambda: partial(look, place=self._timers.place_of(timer_id)), then)
 
     def bring_named(self, topic: int, hashed: int, then: Callable[[StoreError | None], None]) -> None:
         """Do the same for all that have a sender's key with this hash."""
-        self._look_for(lambda view: list(_named(view, topic, hashed)), then)
+        self._look_for(lambda: lambda view: list(_named(view, topic, hashed)), then)
 
     def named_now(self, topic: int, hashed: int) -> list[TimerId]:
         """Return the places of all that have this key. Reads a few pages, mostly cached ones, in the loop."""
@@ -299,19 +302,22 @@ class FarTimers:
         finally:
             view.close()
 
-    def _look_for(self, look: Callable[[View], list[Asked]], then: Callable[[StoreError | None], None]) -> None:
-        view = self._buckets.view()
+    def _look_for(
+        self, begin: Callable[[], Callable[[View], list[Asked]]], then: Callable[[StoreError | None], None]
+    ) -> None:
+        """Have a worker look; again if what is asked for may have gone to another bucket meanwhile."""
+        view, spills = self._buckets.view(), self._spills
 
         def take(found: list[Asked] | Failure) -> None:
             view.close()
             if isinstance(found, Exception):
                 then(_as_store_error(found))
-            elif any(not self._buckets.has(asked.bucket) for asked in found):
-                self._look_for(look, then)  # Merged meanwhile.
+            elif spills != self._spills or any(not self._buckets.has(asked.bucket) for asked in found):
+                self._look_for(begin, then)
             else:
                 self._with_loaded([asked.timer for asked in found if self._is_pending(asked)], then)
 
-        self._submit(partial(look, view), take)
+        self._submit(partial(begin(), view), take)
 
     def _is_pending(self, asked: Asked) -> bool:
         return asked.timer.id not in self._fates and asked.bucket.fate(asked.here.ordinal) is Fate.PENDING
@@ -494,11 +500,12 @@ class FarTimers:
 
     def _begin_spill(self) -> None:
         """Take what is due late, if that makes a bucket, or waits for long."""
-        if self._spill_from_ms is not None or self._is_returning:
-            return
         from_ms = 1 + max(self._now_ms + self._near_ms, self._loaded_to_ms, self._load_to_ms or 0, self._cursor[0])
         waiting = self._timers.beyond(from_ms)
+        self.is_behind = waiting > 2 * self._spill_rows
         is_late = self._mono_ms - self._spilled_mono_ms >= min(SPILL_MS, self._near_ms)
+        if self._spill_from_ms is not None or self._is_returning:
+            return
         if waiting >= self._spill_rows or (waiting and is_late):
             self._spill_from_ms, self._spilled_mono_ms = from_ms, self._mono_ms
             self._take_out()
@@ -650,11 +657,11 @@ class FarTimers:
 
     def _replay_changed(self, record: FarTimersChanged, slot: Slot) -> None:
         self._buckets.switch(tuple(BucketEntry(*entry) for entry in record.manifest))
-        if self._spill is not None and record.left is self._spill.places:
+        if record.left and self._spill is not None and record.left is self._spill.places:
             self._let_go()
         else:
             stay = {(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)}  # moved back, perhaps
-            self._timers.remove_many(record.left, stay)
+            self._timers.have_left([place for place in _PLACE.iter_unpack(record.left) if place not in stay])
             for place in _PLACE.iter_unpack(record.left) if self._fates else ():
                 self._fates.pop(place, None)  # of an earlier stay in a bucket
         for due_ms, address, fate in _DEAD.iter_unpack(record.dead):
@@ -668,6 +675,7 @@ class FarTimers:
             del self._fates[place]
 
     def _let_go(self) -> None:
+        self._spills += 1
         for topic, count in self._timers.let_go().items():
             if self._topics.by_number(topic) is not None:
                 self._counts[topic] = self._counts.get(topic, 0) + count

@@ -47,9 +47,6 @@ LEVEL_BITS: Final = 4
 LEVEL_MASK: Final = (1 << LEVEL_BITS) - 1
 
 
-_FEW: Final = 256  # places that are found one by one
-
-
 class Turn(NamedTuple):
     """What a topic may deliver now, in order."""
 
@@ -112,6 +109,7 @@ class Timers:
         self._places: dict[TimerId, TimerId] = {}  # of the same, by id; also of those that are in buckets
         self._leaving: list[_Leaving] = []
         self._leaving_bytes = 0  # of their messages
+        self._have_left: set[TimerId] = set()  # places of rows that are in buckets, during recovery
         self._lost: dict[TimerId, None] = {}  # places of those that were removed while they were leaving
         self._count = 0
 
@@ -153,14 +151,16 @@ class Timers:
         found = self._at(place)
         return None if found is None else self._take_out(*found)
 
-    def remove_many(self, places: bytes, stay: Container[TimerId]) -> None:
-        """Take out what is at these places, 16 bytes each, but for those that stay; for recovery."""
-        if len(places) < ID.size * _FEW:
-            for place in ID.iter_unpack(places):
-                if place not in stay:
-                    self.remove_at(place)
+    def have_left(self, places: Iterable[TimerId]) -> None:
+        """Let what is at these places be found no more, and taken out by `clear_away`; for recovery."""
+        self._have_left.update(places)
+
+    def clear_away(self) -> None:
+        """Take out all that has left."""
+        wanted = {ID.pack(*place) for place in self._have_left}
+        self._have_left.clear()
+        if not wanted:
             return
-        wanted = {ID.pack(*place) for place in ID.iter_unpack(places) if place not in stay}
         topics: Counter[int] = Counter()
         pins: Counter[int] = Counter()
         for pack in self._packs():
@@ -348,6 +348,8 @@ class Timers:
 
     def _at(self, place: TimerId) -> tuple[AddressPack | DuePack, int] | None:
         """Find the pack and the row of what is at this place."""
+        if place in self._have_left:
+            return None
         due_ms, address = place
         found = self._look(due_ms, address, self._hand_ms)
         if found is None and self._moving is not None:

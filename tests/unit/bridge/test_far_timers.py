@@ -83,13 +83,18 @@ class Bench:
                 self.turn()
 
     def bodies(self, name: str) -> list[bytes]:
-        topic = self.core.topic(name, 1)
-        queue = topic.queues[0]
-        found = now(self.core.reader.kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
-        return [record.value for frame in found for record in record_batch.records(frame, 1 << 24)]
+        return bodies(self.core, name)
 
     def restarted(self) -> "Bench":
         return Bench(self.core.disk.after_kill(), self.now_ms())
+
+
+def bodies(core: ManualCore, name: str) -> list[bytes]:
+    """What lies in the only queue of a topic."""
+    topic = core.topic(name, 1)
+    queue = topic.queues[0]
+    found = now(core.reader.kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
+    return [record.value for frame in found for record in record_batch.records(frame, 1 << 24)]
 
 
 class History:
