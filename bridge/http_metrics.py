@@ -8,6 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from bridge import http_views
+from bridge.rocketmq.flow import Kind
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -54,6 +55,10 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     )
     yield _gauge("delayed_pending", "Delayed messages that wait.", len(broker.delays))
     yield _gauge("half_messages_open", "Half messages that wait for a verdict.", len(broker.halves.state))
+    in_work = GaugeMetricFamily("duolog_rocketmq_in_work", "RocketMQ requests that wait, by kind.", labels=("kind",))
+    for kind, count in zip(Kind, broker.rocketmq_flow.in_work, strict=True):
+        in_work.add_metric((kind.name.lower(),), count)
+    yield in_work
     yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
     yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
     yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)

@@ -16,7 +16,7 @@ from store.errors import StoreError
 from store.store import Store
 from store.workers import Failure, Post, Workers
 
-SEARCHES_WAITING_MAX = 64  # by key; further ones are refused
+SEARCHES_WAITING_MAX = 256  # by key; further ones are refused
 SEARCH_PAUSE_S = 0.001  # after a millisecond of work: it gets half of what the loop leaves
 BACKGROUND_WAITING_MAX = 64  # checkpoints, removals and look-ups for retention; more are left out until the next round
 

@@ -198,6 +198,16 @@ def redirected(
     return topic, properties.set_many(raw, {properties.DELAY: None})
 
 
+def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> bytes:
+    """Let the group's policy say what the client's own ladder says in the properties: it counts one attempt more."""
+    if properties.get(raw, properties.DELAY) is None:
+        return raw
+    delay_ms = delay_ms_of(config.group_retry_policy, attempts - 1)
+    if delay_ms is None:
+        return raw
+    return properties.set_many(raw, {properties.DELAY: None, properties.TIMER_DELAY_MS: str(delay_ms)})
+
+
 # -- Groups and their topics
 
 

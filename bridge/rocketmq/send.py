@@ -108,8 +108,9 @@ def _retry(
     dead = retry.redirected(broker, command, request, raw)
     if dead is not None:
         return dead[0], 0, dead[1]
-    topic = retry.retries_of(broker, retry.group_config(broker, request.topic.removeprefix(RETRY_PREFIX)))
-    return topic, _queue_id(broker, topic, request), raw
+    config = retry.group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
+    topic = retry.retries_of(broker, config)
+    return topic, _queue_id(broker, topic, request), retry.by_policy(config, request.reconsume_times, raw)
 
 
 def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:

@@ -254,6 +254,21 @@ def test_own_send_without_attempts_left_is_a_dead_letter(office: Office, client:
     assert (len(stored(office, DEAD)), len(stored(office, RETRY))) == (1, 1)
 
 
+@pytest.mark.parametrize(("told", "delay_ms"), [("DELAY\x014\x02", 3_000), ("", 0)])
+def test_own_send_waits_as_the_policy_of_its_group_says(
+    office: Office, client: Client, told: str, delay_ms: int
+) -> None:
+    policy = GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS)
+    config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    assert client.send(RETRY, b"bad", properties=f"{told}K\x01v\x02", reconsumeTimes=2, maxReconsumeTimes=16).code == 0
+    pass_delay(office, max(delay_ms - 1, 0))
+    assert bool(stored(office, RETRY)) is not bool(told)
+    pass_delay(office, 1)
+    (again,) = stored(office, RETRY)
+    assert (bytes(again.body), properties.get(again.properties, "K")) == (b"bad", "v")
+
+
 def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(office: Office, client: Client) -> None:
     request = LockRequest(consumer_group="billing", client_id="c", mq_set=[MessageQueue("orders", "duolog", 0)])
     client.ask(RequestCode.LOCK_BATCH_MQ, request)

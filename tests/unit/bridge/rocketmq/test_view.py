@@ -1,5 +1,7 @@
 """Messages by their ids, whichever protocol wrote them."""
 
+import pytest
+
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import Record
 from protocol.rocketmq import message
@@ -40,3 +42,18 @@ def test_what_may_not_be_read_is_not_found(office: Office, client: Client) -> No
         )
     assert bodies(client.ask(VIEW, offset=sent[1])) == [b"1"]
     assert client.connection.unanswered == 1  # the send
+
+
+@pytest.mark.parametrize(
+    ("wish", "waits_in"),
+    [("DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX"), ("TIMER_DELAY_MS\x015\x02", "rmq_sys_wheel_timer")],
+)
+def test_what_is_still_delayed_is_found(office: Office, client: Client, wish: str, waits_in: str) -> None:
+    """By its id; and by its keys in the topic where it waits, as at home."""
+    office.topic()
+    sent = client.send(body=b"later", properties=f"KEYS\x01k\x02UNIQ_KEY\x01U\x02{wish}")
+    position = int(sent.ext["msgId"][16:], 16)
+    assert bodies(client.ask(VIEW, offset=position)) == [b"later"]
+    for key in ("k", "U"):
+        where = {"topic": waits_in, "key": key, "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+        assert bodies(client.ask(RequestCode.QUERY_MESSAGE, **where)) == [b"later"]
