@@ -130,11 +130,15 @@ def _start(each: Range) -> int:
 
 
 class Sifted(NamedTuple):
-    """What is left of what was read, and the unit by which the group has the rest behind it; mostly there is none."""
+    """What is left of what was read, and the unit by which the group has the rest behind it; mostly there is none.
+
+    `reports`: whoever hears of it hears of an earlier such unit, which the log must keep before.
+    """
 
     found: Records
     records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
+    reports: bool = False
 
 
 def may_expire(broker: "Broker", group: str, topic: Topic, queue: Queue) -> bool:
@@ -147,13 +151,13 @@ def may_expire(broker: "Broker", group: str, topic: Topic, queue: Queue) -> bool
 def without_expired(
     broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, found: Records
 ) -> tuple[Records, Promise | None]:
-    """Leave out what has expired, and what its answer must wait for if that became dead letters.
+    """Leave out what has expired; and say what the answer must wait for, if that became dead letters now or before.
 
     Raises ANSWERABLE if the first message has expired and cannot become one.
     """
     sifted = sift(broker, group, topic, queue, offset, found)
     if not sifted.records:
-        return sifted.found, None
+        return sifted.found, broker.ledger.barrier() if sifted.reports else None
     promise = broker.ledger.commit(sifted.records, broker.clock.now_ms(), sifted.frames).promise
     broker.metrics.dead_letters += len(sifted.frames)
     return sifted.found, promise
@@ -167,6 +171,7 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
     alive: list[Buffer] = []
     dead: list[Message] = []
     first_dead = next_offset = found.next_offset
+    reports = False
     for buffer in found.buffers:
         raw = properties_of(buffer)
         expires_ms = lifetimes.expiry_of(raw, store_ms_of(buffer), topic.settings)
@@ -174,7 +179,10 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
             alive.append(buffer)
             continue
         at = queue_offset_of(buffer)
-        if drops_expired(broker, topic, raw) or behind.has(name, queue.key, at):
+        if drops_expired(broker, topic, raw):
+            continue
+        if behind.has(name, queue.key, at):
+            reports = True
             continue
         if len(dead) == DEAD_AT_ONCE:
             next_offset = at
@@ -185,7 +193,7 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
     if len(alive) == len(found.buffers):
         return Sifted(found)
     if not dead:
-        return Sifted(Records(alive, next_offset))
+        return Sifted(Records(alive, next_offset), reports=reports)
     records: list[Record] = []
     try:
         frames = _frames(broker, group, dead, now_ms, records)
@@ -194,7 +202,7 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
         alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
         if first_dead == queue_offset_of(found.buffers[0]):
             raise
-        return Sifted(Records(alive, first_dead))
+        return Sifted(Records(alive, first_dead), reports=reports)
     records.append(MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive))))
     return Sifted(Records(alive, next_offset), records, frames)
 

@@ -144,6 +144,19 @@ class _Taken(NamedTuple):
     before: Checkpoint | None  # What was popped before in order, and came due.
 
 
+class _Unit:
+    """What a pop decides, to be appended at once."""
+
+    __slots__ = ("frames", "is_awaited", "positions", "records", "refusals")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.frames: list[Frame] = []  # Dead letters of what has expired.
+        self.positions: list[CommittedPosition] = []
+        self.refusals: list[Exception] = []  # Of queues that cannot be popped.
+        self.is_awaited = False  # The answer waits for it: it tells of dead letters.
+
+
 class _Look(Enum):
     NOTHING = 0
     ON_ITS_WAY = 1  # A reader thread fetches it.
@@ -277,13 +290,13 @@ class Pop:
         """Decide, as one unit: what is popped, and where the group goes on."""
         broker, request, now_ms = self._broker, self._request, self._broker.clock.now_ms()
         due_ms = now_ms + request.invisible_time
-        records: list[Record] = []
-        frames: list[Frame] = []
-        positions, self._passed = self._passed, []
-        refusals: list[Exception] = []
-        taken_of = [each for read in taken_of for each in self._alive(read, records, frames, positions, refusals)]
-        if refusals and not (taken_of or records or positions):
-            raise refusals[0]
+        unit = _Unit()
+        records, positions = unit.records, unit.positions
+        positions += self._passed
+        self._passed = []
+        taken_of = [each for read in taken_of for each in self._alive(read, unit)]
+        if unit.refusals and not (taken_of or records or positions):
+            raise unit.refusals[0]
         for each in taken_of:
             name = Name(self._group, each.source.queue.key, each.offsets[0], now_ms)
             before = each.before
@@ -299,20 +312,13 @@ class Pop:
             broker.rocketmq_resets.clear(request.consumer_group, each.source.queue.key)
         if positions:
             records += broker.positions.records(self._group, positions, now_ms)
-        promise = broker.ledger.commit(records, now_ms, frames).promise
-        broker.metrics.dead_letters += len(frames)
+        promise = broker.ledger.commit(records, now_ms, unit.frames).promise
+        broker.metrics.dead_letters += len(unit.frames)
         if not taken_of:
             return self._nothing(ResponseCode.POLLING_TIMEOUT, promise)  # The client pops again at once.
-        return self._found(taken_of, now_ms, promise if frames else None)
+        return self._found(taken_of, now_ms, promise if unit.is_awaited else None)
 
-    def _alive(
-        self,
-        read: _Taken,
-        records: list[Record],
-        frames: list[Frame],
-        positions: list[CommittedPosition],
-        refusals: list[Exception],
-    ) -> list[_Taken]:
+    def _alive(self, read: _Taken, unit: "_Unit") -> list[_Taken]:
         """Leave out what has expired, perhaps all, and add to the unit what becomes of it.
 
         A queue whose next message cannot become the dead letter that it must become gives nothing.
@@ -323,15 +329,16 @@ class Pop:
         try:
             sifted = sift(broker, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset))
         except ANSWERABLE as error:
-            refusals.append(error)
+            unit.refusals.append(error)
             return []
-        records += sifted.records
-        frames += sifted.frames
+        unit.records += sifted.records
+        unit.frames += sifted.frames
+        unit.is_awaited |= bool(sifted.frames) or sifted.reports
         if sifted.found.buffers:
             return [self._of(read.source, sifted.found, read.before)]
-        positions.append(CommittedPosition(queue.key, sifted.found.next_offset))
+        unit.positions.append(CommittedPosition(queue.key, sifted.found.next_offset))
         if read.before is not None:
-            records.append(settled(read.before.name, sorted(read.before.pending)))
+            unit.records.append(settled(read.before.name, sorted(read.before.pending)))
         return []
 
     def _found(self, taken_of: list[_Taken], now_ms: int, promise: Promise | None) -> Answer:
