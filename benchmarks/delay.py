@@ -1,13 +1,21 @@
 """`python -m benchmarks.delay`: how late delayed messages are, beside Apache RocketMQ in the same run.
 
     python -m benchmarks.delay --quick
-    python -m benchmarks.delay --only burst-100k --json delay.json
-    python -m benchmarks.delay --pending 1000000 --only pending
+    python -m benchmarks.delay --only burst-100k --only level --json delay.json
+    python -m benchmarks.delay --only pending-1m --alone
+    python -m benchmarks.delay --show delay.json --plot benchmarks/lateness.svg
 
 Each row is one load of RocketMQ's Java client against each contender in turn: Duolog async, Duolog sync, Apache
-RocketMQ async. Late is what a message was after its due time, by the broker's store time and by its receipt, in
-milliseconds; early is how many came before it. "Within" is the last one after the last due time. `--pending` fills
-Duolog through Kafka batches first; then the row shows memory, and how long a restart takes.
+RocketMQ async. Late is what a message was after its due time, by the broker's store time and by its receipt; early is
+how many came before it, by either. "Within" is the last one after the last due time. CPU is the broker's, for parking,
+delivering and giving a message to its consumer.
+
+The row with ordinary sends has a sender of its own at a steady rate, from half a second before the burst is due until
+all of it was received. The rows with pending messages are Duolog's alone: they fill it through Kafka batches with
+messages that are due tomorrow, then show the same load beside them, what the broker takes while nothing is due, its
+memory, and how long it takes to answer after a kill.
+
+The whole of it takes three quarters of an hour; `--quick` three minutes. What was measured is written as it comes.
 """
 
 from __future__ import annotations
@@ -17,128 +25,192 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Producer
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.contenders import Contender, Duolog, RocketMQ, anonymous_mb, create_topic, settle
+from benchmarks import lateness
+from benchmarks.contenders import Contender, Duolog, RocketMQ, anonymous_mb, cpu_s, create_topic, settle
+from benchmarks.lateness import Measured, Row
 from benchmarks.loads import Loads
 
-PIPED_WIDTH = 150
+PIPED_WIDTH = 190
 DAY_MS = 86_400_000
 BODY_BYTES = 200
-PERCENTILES = ("p50", "p99", "p999", "max")
-BURST_LEAD_MS_A_THOUSAND = 400  # Sends before the first is due, also by the slowest of the three.
+LEAD_MS = 5_000
+LEAD_MS_A_THOUSAND = 250  # Sends before the first is due, also by the slowest of the three.
+IDLE_S = 5.0
+BESIDE_PER_S = 500  # Ordinary sends: a broker that is used, not one that is full.
 
 
-class Row(NamedTuple):
-    name: str
-    title: str
-    goal: str
-    arguments: dict[str, int]
-    topics: int = 1
-    is_quick: bool = False
+# -- Rows
 
 
-def burst(
-    name: str, title: str, goal: str, count: int, spread_ms: int, topics: int = 1, *, is_quick: bool = False
-) -> Row:
-    lead_ms = 5_000 + count * BURST_LEAD_MS_A_THOUSAND // 1_000
-    return Row(name, title, goal, {"count": count, "spread_ms": spread_ms, "lead_ms": lead_ms}, topics, is_quick)
+def burst(name: str, title: str, count: int, spread_ms: int, *, topics: int = 1, **options: Any) -> Row:
+    lead_ms = LEAD_MS + count * LEAD_MS_A_THOUSAND // 1_000
+    arguments = {"count": count, "spread_ms": spread_ms, "lead_ms": lead_ms, **options.pop("arguments", {})}
+    return Row(name, title, arguments, topics=topics, **options)
 
 
-def rate(name: str, per_s: int, seconds: int, goal: str, *, is_quick: bool = False) -> Row:
-    arguments = {"count": per_s * seconds, "rate": per_s, "delay_from_ms": 2_000, "delay_to_ms": 20_000}
-    return Row(name, f"{per_s:,}/s for {seconds} s, delays of 2 to 20 s", goal, arguments, 1, is_quick)
+def rate(name: str, per_s: int, seconds: int, delays_s: tuple[int, int], **options: Any) -> Row:
+    first_s, last_s = delays_s
+    title = f"{per_s:,}/s for {seconds} s, delays of {first_s} to {last_s} s"
+    arguments = {
+        "count": per_s * seconds, "rate": per_s, "delay_from_ms": first_s * 1000, "delay_to_ms": last_s * 1000
+    }  # fmt: skip
+    return Row(name, options.pop("title", title), arguments, **options)
 
 
-P99_5 = "p50 < 2, p99 < 5"
+def pending(name: str, count: int, *, seconds: int = 20, is_quick: bool = False) -> Row:
+    goals = (("received.p99", 10), ("memory_mb", 400), ("restart_s", 10)) if count else (("received.p99", 10),)
+    title = f"{count:,} pending, 1,000/s due"
+    return rate(name, 1_000, seconds, (2, 4), title=title, goals=goals, pending=count, is_quick=is_quick)
+
+
+AT_RATE = (("received.p50", 2), ("received.p99", 5))
+BESIDE: dict[str, Any] = {"arguments": {"beside_rate": BESIDE_PER_S}, "goals": (("beside.p99", 20),)}
 ROWS = (
-    rate("rate-1k", 1_000, 30, P99_5),
-    rate("rate-5k", 5_000, 30, P99_5),
-    rate("rate-quick", 1_000, 5, P99_5, is_quick=True),
-    burst("burst-20k-second", "20,000 in one second", "within 100", 20_000, 1_000),
-    burst("burst-20k-moment", "20,000 at one moment", "within 400", 20_000, 0, is_quick=True),
-    burst("burst-100k-second", "100,000 in one second", "within 600", 100_000, 1_000),
-    burst("burst-100k-second-20", "100,000 in one second, 20 topics", "within 600", 100_000, 1_000, 20),
-    burst("burst-100k-moment", "100,000 at one moment", "within 1500", 100_000, 0),
-    burst("burst-100k-moment-20", "100,000 at one moment, 20 topics", "within 1500", 100_000, 0, 20),
-    burst("burst-500k-moment", "500,000 at one moment", "stored 4000, received 6000", 500_000, 0),
-    Row("level-3", "delay level 3, 100,000", "p99 < 50", {"count": 100_000, "level": 3, "level_ms": 10_000}),
-)
-PENDING_ROW = rate("pending", 1_000, 20, "p99 < 10; < 400 MB; restart < 10 s")
-
-
-class Measured(NamedTuple):
-    row: str
-    contender: str
-    found: dict[str, Any]
+    rate("rate-1k", 1_000, 30, (2, 20), goals=AT_RATE),
+    rate("rate-5k", 5_000, 30, (2, 20), goals=AT_RATE),
+    rate("rate-quick", 1_000, 5, (2, 6), goals=AT_RATE, is_quick=True),
+    burst("burst-20k-second", "20,000 in one second", 20_000, 1_000, goals=(("received_within_ms", 100),)),
+    burst(
+        "burst-20k-moment", "20,000 at one moment", 20_000, 0, goals=(("received_within_ms", 400),), is_quick=True
+    ),
+    burst("burst-100k-second", "100,000 in one second", 100_000, 1_000, goals=(("received_within_ms", 600),)),
+    burst(
+        "burst-100k-second-20", "100,000 in one second, 20 topics", 100_000, 1_000, topics=20,
+        goals=(("received_within_ms", 600),),
+    ),
+    burst("burst-100k-moment", "100,000 at one moment", 100_000, 0, goals=(("received_within_ms", 1_500),)),
+    burst(
+        "burst-100k-moment-20", "100,000 at one moment, 20 topics", 100_000, 0, topics=20,
+        goals=(("received_within_ms", 1_500),),
+    ),
+    burst(
+        "burst-500k-moment", "500,000 at one moment", 500_000, 0,
+        goals=(("stored_within_ms", 4_000), ("received_within_ms", 6_000)),
+    ),
+    burst("beside", f"100,000 at one moment, beside {BESIDE_PER_S} ordinary sends/s", 100_000, 0, **BESIDE),
+    burst(
+        "beside-quick", f"20,000 at one moment, beside {BESIDE_PER_S} ordinary sends/s", 20_000, 0, is_quick=True,
+        **BESIDE,
+    ),
+    Row(
+        "level-3", "delay level 3, 100,000", {"count": 100_000, "level": 3, "level_ms": 10_000},
+        goals=(("received.p99", 50),),
+    ),
+    pending("pending-0", 0),
+    pending("pending-1m", 1_000_000),
+    pending("pending-10m", 10_000_000),
+    pending("pending-quick-0", 0, seconds=5, is_quick=True),
+    pending("pending-quick-100k", 100_000, seconds=5, is_quick=True),
+)  # fmt: skip
+WARM_UP = burst("warm", "", 2_000, 0)
+CONTENDERS: tuple[tuple[str, type[Duolog] | type[RocketMQ], str], ...] = (
+    ("duolog", Duolog, "async"), ("duolog sync", Duolog, "sync"), ("rocketmq", RocketMQ, "async"),
+)  # fmt: skip
 
 
 def main() -> int:
     asked = _arguments()
-    rows = [row for row in ROWS if not asked.only or any(row.name.startswith(name) for name in asked.only)]
-    rows = [row for row in rows if row.is_quick or not asked.quick]
-    if not asked.quick and not asked.only:
-        rows = [row for row in rows if row.name != "rate-quick"]
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
-    measured = []
+    if asked.show:
+        measured = [Measured(**each) for each in json.loads(asked.show.read_text())]
+    else:
+        measured = _measured(asked)
+    console.print(lateness.table(ROWS, measured))
+    if asked.plot:
+        lateness.plot(ROWS, measured, asked.plot)
+    return 0 if all(each.found for each in measured) else 1
+
+
+def _measured(asked: argparse.Namespace) -> list[Measured]:
+    """Run the rows that are asked for; what came is written after each of them."""
+    rows = _rows(asked.only) if asked.only else [row for row in ROWS if row.is_quick == asked.quick]
+    measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="duolog-delay-", ignore_cleanup_errors=True) as name:
         loads = Loads(Path(name))
         try:
-            for each in run(rows, asked.pending, Path(name), loads):
+            for each in run(rows, asked.rounds, Path(name), loads, is_alone=asked.alone):
                 measured.append(each)
-                print(f"... {each.row} {each.contender}: {json.dumps(each.found)}", file=sys.stderr, flush=True)
+                print(f"... {each.row} {each.contender}: {each.shown}", file=sys.stderr, flush=True)
+                if asked.json:
+                    asked.json.write_text(json.dumps([each._asdict() for each in measured], indent=1))
         finally:
             loads.close()
-    console.print(table([*rows, PENDING_ROW], measured))
-    if asked.json:
-        asked.json.write_text(json.dumps([each._asdict() for each in measured], indent=1))
-    return 0
+    return measured
+
+
+def _rows(names: list[str]) -> list[Row]:
+    """Give the rows of these names; a name that none has stands for all that begin so."""
+    exact = {row.name for row in ROWS}
+    return [
+        row for row in ROWS if any(row.name == name if name in exact else row.name.startswith(name) for name in names)
+    ]
 
 
 # -- Running
 
 
-def run(rows: list[Row], pending: list[int], folder: Path, loads: Loads) -> Iterator[Measured]:
-    """Run each row against each contender, which is alone meanwhile."""
-    contenders: list[tuple[str, type[Duolog] | type[RocketMQ], str]] = [
-        ("duolog", Duolog, "async"), ("duolog sync", Duolog, "sync"), ("rocketmq", RocketMQ, "async"),
-    ]  # fmt: skip
-    for name, make, flush in contenders if rows else ():
+def run(rows: list[Row], rounds: int, folder: Path, loads: Loads, *, is_alone: bool) -> Iterator[Measured]:
+    """Run each row against each contender, which is alone meanwhile; the rows with pending messages against ours."""
+    beside = [row for row in rows if row.pending is None]
+    for name, make, flush in CONTENDERS if beside else ():
+        if is_alone and make is not Duolog:
+            continue
         broker = make(folder, flush)
         broker.start()
         try:
-            load(broker, loads, Row("warm", "", "", {"count": 2_000, "lead_ms": 4_000}))
-            for row in rows:
-                yield Measured(row.name, name, load(broker, loads, row))
+            load(broker, loads, WARM_UP)
+            for row in beside:
+                yield _tried(row, name, rounds, partial(load, broker, loads, row))
         finally:
             broker.end()
-    for count in pending:
-        yield Measured(PENDING_ROW.name, f"duolog, {count:,} pending", beside_pending(folder, loads, count))
+    for row in rows:
+        if row.pending is not None:
+            yield _tried(row, "duolog", rounds, partial(beside_pending, folder, loads, row))
+
+
+def _tried(row: Row, contender: str, rounds: int, once: Callable[[], dict[str, Any]]) -> Measured:
+    """Run the rounds of a row, and take the medians; a row that fails must not take the others' figures with it."""
+    try:
+        return Measured(row.name, contender, lateness.medians([once() for _ in range(rounds)]))
+    except (AssertionError, RuntimeError, OSError) as error:
+        return Measured(row.name, contender, {}, f"{type(error).__name__}: {error}"[:300])
 
 
 def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
     settle(broker)
-    names = [create_topic(broker, f"{row.name}-{time.monotonic_ns()}-{number}") for number in range(row.topics)]
+    run_number = time.monotonic_ns()
+    names = [create_topic(broker, f"{row.name}-{run_number}-{number}") for number in range(row.topics)]
+    beside = create_topic(broker, f"{row.name}-{run_number}-beside")
+    before_s = cpu_s(broker)
     found: dict[str, Any] = loads.call(
-        "rocketmq_delays", broker, names[0], topics=names, size=BODY_BYTES, **row.arguments
+        "rocketmq_delays", broker, names[0], topics=names, beside=beside, size=BODY_BYTES, **row.arguments
     )
+    found["cpu_us"] = round((cpu_s(broker) - before_s) / row.arguments["count"] * 1e6, 1)
     return found
 
 
-def beside_pending(folder: Path, loads: Loads, count: int) -> dict[str, Any]:
-    """The load at 1,000 a second beside so many that are due tomorrow; then memory and restart."""
-    broker = Duolog(folder, "async")
+def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
+    """The load beside so many that are due tomorrow; then memory and restart."""
+    assert row.pending is not None
+    broker = Duolog(folder, "async", {"delay.pending_max": max(4_000_000, 2 * row.pending)})
     broker.start()
     try:
-        fill(broker.kafka, create_topic(broker, "pending"), count)
+        load(broker, loads, WARM_UP)
+        fill(broker.kafka, create_topic(broker, "pending"), row.pending)
         settle(broker)
-        found = load(broker, loads, PENDING_ROW)
+        before_s = cpu_s(broker)
+        time.sleep(IDLE_S)
+        idle_ms_a_s = (cpu_s(broker) - before_s) / IDLE_S * 1000
+        found = load(broker, loads, row)
+        found["idle_ms_a_s"] = round(idle_ms_a_s, 1)
         found["memory_mb"] = round(anonymous_mb(broker))
         broker.kill()
         start = time.monotonic()
@@ -150,6 +222,7 @@ def beside_pending(folder: Path, loads: Loads, count: int) -> dict[str, Any]:
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
+    """Send so many that are due within the day after tomorrow."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -160,7 +233,9 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
     )
     body, due_ms = bytes(BODY_BYTES), int(time.time() * 1000) + DAY_MS
     for number in range(count):
-        headers = [("TIMER_DELIVER_MS", str(due_ms + number % DAY_MS).encode())]
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("TIMER_DELIVER_MS", str(due_ms + number * 7919 % DAY_MS).encode())
+        ]
         while True:
             try:
                 producer.produce(topic, body, headers=headers)
@@ -172,42 +247,16 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
         raise RuntimeError(f"{left} of {count} messages were not taken")
 
 
-# -- Showing
-
-
-def table(rows: list[Row], measured: list[Measured]) -> Table:
-    shown = Table(title="Lateness in ms: p50 / p99 / p99.9 / max", title_justify="left")
-    for heading in ("load", "contender", "by store time", "by receipt", "within", "early", "to reach"):
-        shown.add_column(heading, justify="left" if heading in ("load", "contender", "to reach") else "right")
-    for row in rows:
-        for number, each in enumerate(each for each in measured if each.row == row.name):
-            found = each.found
-            within = f"{found['stored_within_ms']}, {found['received_within_ms']}"
-            within += "" if found["sent_in_time"] else " *"
-            missing = row.arguments["count"] - found["messages"]
-            early = f"{found['early']}, {missing} missing" if missing else str(found["early"])
-            goal = "" if number else row.goal
-            if "memory_mb" in found:
-                goal = f"{found['memory_mb']} MB, restart {found['restart_s']} s; {row.goal}"
-            late = _four(found["stored"]), _four(found["received"])
-            shown.add_row("" if number else row.title, each.contender, *late, within, early, goal)
-        shown.add_section()
-    shown.caption = (
-        "within: the last one stored, received, after the last due time. *: some were sent when others were due"
-    )
-    return shown
-
-
-def _four(late: dict[str, int]) -> str:
-    return " / ".join(str(late.get(name, "-")) for name in PERCENTILES)
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delay", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a row, or how several begin")
-    parser.add_argument("--quick", action="store_true", help="two short rows")
-    parser.add_argument("--pending", action="append", type=int, default=[], metavar="N", help="fill so many first")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there")
+    names = ", ".join(row.name for row in ROWS)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=f"how rows begin, of {names}")
+    parser.add_argument("--quick", action="store_true", help="a few short rows")
+    parser.add_argument("--alone", action="store_true", help="without Apache RocketMQ")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of each row; the medians count")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there, as they come")
+    parser.add_argument("--show", type=Path, metavar="PATH", help="show what --json wrote, and run nothing")
+    parser.add_argument("--plot", type=Path, metavar="PATH", help="draw the lateness curves into this SVG file")
     return parser.parse_args()
 
 

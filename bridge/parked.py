@@ -18,7 +18,8 @@ else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses
 TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS. ScheduleMessageService.java#messageTimeUp, TimerMessageStore.java#convert.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -39,6 +40,7 @@ BORN_TIMESTAMP: Final = "__BORN_TIMESTAMP"
 
 ADDED_BYTES_MAX: Final = 64  # to the properties, by TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS
 
+_DESTINATIONS_CACHED: Final = 1024
 _EXTRA: Final = Struct(">BQQ")
 _HASH: Final = Struct(">Q")
 _HELD_EXTRA: Final = Struct(">BQQQ")
@@ -133,8 +135,7 @@ def delivered_messages(
     frames: Iterable[Buffer], topic: str, queue_id: int, store_host: bytes, now_ms: int
 ) -> Delivered:
     """Give parked records as those of their queue."""
-    write = rocketmq_message.Readdresser(topic, queue_id, store_host).write
-    real = f"{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02".encode()
+    write, real = _destination(topic, queue_id, store_host)
     times: dict[int, bytes] = {}  # what those of a chosen time get, by store time: neighbours were parked together
     delivered = Delivered([], [], [])
     records, births_ms, properties = delivered
@@ -154,6 +155,13 @@ def delivered_messages(
         births_ms.append(born_ms)
         properties.append(raw)
     return delivered
+
+
+@lru_cache(_DESTINATIONS_CACHED)
+def _destination(topic: str, queue_id: int, store_host: bytes) -> tuple[Callable[[bytes, int, bytes], bytes], bytes]:
+    """Give what writes records for this queue, and what the properties of those that wait for it end with."""
+    real = f"{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02"
+    return rocketmq_message.Readdresser(topic, queue_id, store_host).write, real.encode()
 
 
 def _times(parked_ms: int, now_ms: int) -> bytes:

@@ -3,6 +3,7 @@ import com.google.gson.JsonObject;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
@@ -10,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.IntStream;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -24,13 +26,15 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 final class DelayLoad {
     private static final long MARGIN_S = 60;
+    private static final int CURVE_STEPS = 200;
 
     private DelayLoad() {}
 
     /**
      * Sends `count` messages to `topics` in turn with `threads`: all due within `spread_ms` from `lead_ms` after now, or
      * by delay `level` (due so many `level_ms` after each send), or at `rate` a second with random delays between
-     * `delay_from_ms` and `delay_to_ms`.
+     * `delay_from_ms` and `delay_to_ms`. With a `beside_rate` ordinary messages go to the topic `beside` at that rate
+     * while they are delivered.
      */
     static Object run(JsonObject args) throws Exception {
         Plan plan = new Plan(args);
@@ -48,9 +52,13 @@ final class DelayLoad {
             plan.begin();
             send(producer, topics, plan);
             long sentMs = System.currentTimeMillis();
+            Ordinary ordinary = new Ordinary(producer, args, plan, receipts.done);
+            ordinary.start();
             long waitMs = plan.lastDueMs() - sentMs + MARGIN_S * 1000;
             receipts.done.await(waitMs, TimeUnit.MILLISECONDS);
-            return receipts.summary(plan, sentMs);
+            Map<String, Object> summary = receipts.summary(plan, sentMs);
+            summary.putAll(ordinary.summary());
+            return summary;
         } finally {
             consumer.shutdown();
             producer.shutdown();
@@ -79,6 +87,62 @@ final class DelayLoad {
         }
         if (failure.get() != null) {
             throw failure.get();
+        }
+    }
+
+    /** Sends at a steady rate from half a second before the first is due until all were received. */
+    private static final class Ordinary extends Thread {
+        private static final long LEAD_MS = 500;
+        private final DefaultMQProducer producer;
+        private final String topic;
+        private final long rate;
+        private final long startMs;
+        private final CountDownLatch done;
+        private final List<Long> tookNanos = new ArrayList<>();
+        private Exception failure;
+
+        Ordinary(DefaultMQProducer producer, JsonObject args, Plan plan, CountDownLatch done) {
+            this.producer = producer;
+            this.topic = args.get("beside").getAsString();
+            this.rate = Agent.number(args, "beside_rate", 0);
+            this.startMs = plan.firstDueMs() - LEAD_MS;
+            this.done = done;
+        }
+
+        @Override
+        public void run() {
+            try {
+                if (rate == 0) {
+                    return;
+                }
+                for (int i = 0; i < rate; i++) {
+                    producer.send(new Message(topic, new byte[128])); // Finds the route, warms up.
+                }
+                Thread.sleep(Math.max(0, startMs - System.currentTimeMillis()));
+                long start = System.nanoTime();
+                for (long i = 0; done.getCount() > 0; i++) {
+                    long due = start + i * 1_000_000_000L / rate;
+                    for (long now = System.nanoTime(); now < due; now = System.nanoTime()) {
+                        Thread.sleep(0, (int) Math.min(999_999, due - now));
+                    }
+                    producer.send(new Message(topic, new byte[128]));
+                    tookNanos.add(System.nanoTime() - due); // From when it should have been sent: waiting counts.
+                }
+            } catch (Exception error) {
+                failure = error;
+            }
+        }
+
+        Map<String, Object> summary() throws Exception {
+            join(MARGIN_S * 1000);
+            if (failure != null) {
+                throw failure;
+            }
+            double[] tookMs = tookNanos.stream().mapToDouble(nanos -> nanos / 100_000 / 10.0).sorted().toArray();
+            int last = tookMs.length - 1;
+            return last < 0
+                    ? Map.of()
+                    : Map.of("beside", Map.of("sends", tookMs.length, "p50", tookMs[last / 2], "p99", tookMs[(int) (last * 0.99)], "max", tookMs[last]));
         }
     }
 
@@ -188,16 +252,27 @@ final class DelayLoad {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         }
 
-        Object summary(Plan plan, long sentMs) {
+        Map<String, Object> summary(Plan plan, long sentMs) {
             int count = Math.min(got.get(), stored.length);
-            return Map.of(
-                    "messages", got.get(),
-                    "early", Arrays.stream(received, 0, count).filter(ms -> ms < 0).count(),
-                    "stored", percentiles(Arrays.copyOf(stored, count)),
-                    "received", percentiles(Arrays.copyOf(received, count)),
-                    "stored_within_ms", lastStoredMs - plan.lastDueMs(),
-                    "received_within_ms", lastReceivedMs - plan.lastDueMs(),
-                    "sent_in_time", plan.rate > 0 || plan.level > 0 || sentMs < plan.firstDueMs());
+            Map<String, Object> summary = new HashMap<>();
+            summary.put("messages", got.get());
+            summary.put("early", IntStream.range(0, count).filter(n -> stored[n] < 0 || received[n] < 0).count());
+            summary.put("stored", percentiles(Arrays.copyOf(stored, count)));
+            summary.put("received", percentiles(Arrays.copyOf(received, count)));
+            summary.put("curve", curve(Arrays.copyOf(received, count)));
+            summary.put("stored_within_ms", lastStoredMs - plan.lastDueMs());
+            summary.put("received_within_ms", lastReceivedMs - plan.lastDueMs());
+            summary.put("sent_in_time", plan.rate > 0 || plan.level > 0 || sentMs < plan.firstDueMs());
+            return summary;
+        }
+
+        /** By when each of CURVE_STEPS equal shares of the messages had come. */
+        private static long[] curve(long[] late) {
+            Arrays.sort(late);
+            int last = late.length - 1;
+            return last < 0
+                    ? new long[0]
+                    : IntStream.rangeClosed(0, CURVE_STEPS).mapToLong(n -> late[(int) ((long) last * n / CURVE_STEPS)]).toArray();
         }
 
         private static Object percentiles(long[] late) {
