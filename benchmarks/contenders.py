@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -75,9 +74,9 @@ class Duolog:
 
     name = "duolog"
 
-    def __init__(self, folder: Path, flush: str, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, folder: Path, flush: str) -> None:
         self.data = folder / "duolog"
-        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS, **(settings or {})})
+        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS})
         self.kafka = self.namesrv = self.http = ""
 
     def start(self) -> None:

@@ -200,7 +200,7 @@ def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
 def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
     """The load beside so many that are due tomorrow; then memory and restart."""
     assert row.pending is not None
-    broker = Duolog(folder, "async", {"delay.pending_max": max(4_000_000, 2 * row.pending)})
+    broker = Duolog(folder, "async")
     broker.start()
     try:
         load(broker, loads, WARM_UP)
