@@ -205,7 +205,10 @@ def reset(broker: Broker, topic: str, group: str, timestamp: int) -> None:
     assert reply.code == 0, reply.remark
 
 
-def test_live_group_is_reset_by_time(broker: Broker, rocket55: Agent, topic: str) -> None:
+@pytest.mark.parametrize("by_tool", [False, True], ids=["request", "mqadmin"])
+def test_live_group_is_reset_by_time(
+    broker: Broker, agents: Agents, rocket55: Agent, topic: str, by_tool: bool
+) -> None:
     with PushMember(rocket55, broker.namesrv, fresh("group"), [topic], persist_ms=200) as member:
         push(rocket55, broker, topic, ["a", "b"])
         member.await_texts(2, WITHIN_S)
@@ -213,7 +216,11 @@ def test_live_group_is_reset_by_time(broker: Broker, rocket55: Agent, topic: str
         middle_ms = int(time.time() * 1000)
         push(rocket55, broker, topic, ["c", "d"])
         member.await_texts(4, WITHIN_S)
-        reset(broker, topic, member.group, middle_ms)
+        if by_tool:
+            words = ["resetOffsetByTime", "-g", member.group, "-t", topic, "-s", str(middle_ms), "-n", broker.namesrv]
+            assert "duolog" in agents.admin().call("run", words=words)
+        else:
+            reset(broker, topic, member.group, middle_ms)
         again = member.await_texts(6, WITHIN_S)[4:]
         assert sorted(again) == ["c", "d"]
 
