@@ -41,7 +41,7 @@ from store.files import Files
 
 BLOCK_BYTES: Final = 64 << 10
 BLOCK_TIMERS_MAX: Final = 1024
-TABLE_WRITE_BYTES: Final = 64 << 10
+WRITE_BYTES: Final = 512 << 10  # at once: each write gives up the interpreter, and waits for it while the loop is busy
 BUCKET_TIMERS_MAX: Final = (1 << 32) - 1  # ordinals are 32 bits
 NAME_BYTES_MAX: Final = (1 << 16) - 1
 FOREVER_MS: Final = (1 << 64) - 1
@@ -121,10 +121,7 @@ def bucket_path(number: int) -> str:
 
 
 class Writer:
-    """Writes one bucket, timer by timer in order. May block at each block's end, and for long in `finish`.
-
-    In a thread it gives up the interpreter with every block, that is about once in a millisecond.
-    """
+    """Writes one bucket, timer by timer in order. May block at a block's end, and for long in `finish`."""
 
     def __init__(
         self,
@@ -141,6 +138,8 @@ class Writer:
         self._files, self._block_timers_max = files, block_timers_max
         self._path = bucket_path(number)
         self._file = files.open(self._path, create=True)
+        self._unwritten: list[bytes] = []  # of what `size` counts
+        self._written = 0
         self._rows: list[bytes] = []
         self._payload: list[bytes] = []
         self._payload_size = 0
@@ -186,6 +185,7 @@ class Writer:
         footer = _FOOTER.pack(_MAGIC, _VERSION, self.number, self.count, *self.first, *self.last, *places)
         check = crc32c(footer)
         self._write([footer, check.to_bytes(4, "big")])
+        self._write_out()
         self._files.sync(self._file)
         self._files.close(self._file)
         self._files.sync_directory(TIMERS_DIRECTORY)
@@ -227,7 +227,7 @@ class Writer:
         for chunk in chunks:
             rest += chunk
             count += len(chunk) // row_size
-            if len(rest) >= TABLE_WRITE_BYTES:
+            if len(rest) >= WRITE_BYTES:
                 whole = len(rest) // page_rows * page_rows
                 self._write(list(pages_of(rest[:whole], row_size)))
                 del rest[:whole]
@@ -235,8 +235,14 @@ class Writer:
         return at, count
 
     def _write(self, buffers: Sequence[bytes]) -> None:
-        self._files.write(self._file, buffers, self.size)
+        self._unwritten += buffers
         self.size += sum(map(len, buffers))
+        if self.size - self._written >= WRITE_BYTES:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        self._files.write(self._file, self._unwritten, self._written)
+        self._unwritten, self._written = [], self.size
 
 
 # -- Reading

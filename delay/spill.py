@@ -13,7 +13,7 @@ from delay.bucket import BucketEntry, FarTimer, Writer
 from delay.rows import ROW, ROW_SIZE
 from store.entry import Place, Stored
 
-READ_AT_ONCE: Final = 256  # so that a thread gives up the interpreter about once in a millisecond
+READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
 
 _ID: Final = Struct(">QQ")
 

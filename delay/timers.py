@@ -184,7 +184,7 @@ class Timers:
         pack = self._ready.get(topic)
         elsewhere: list[TimerId] = []
         taken = 0
-        if pack is not None and not pack.gone:
+        if pack is not None and not pack.gone and not self._have_left:
             taken, homes = pack.drop_first(ids)
             self._count_off_many(topic, ids[:taken], homes, elsewhere)
         for timer_id in ID.iter_unpack(memoryview(ids)[taken:]):

@@ -41,11 +41,17 @@ class ManualCore(Core):
     rocketmq_address = ("127.0.0.1", 10911)
 
     def __init__(
-        self, options: Options | None = None, disk: CrashDisk | None = None, store: StoreOptions | None = None
+        self,
+        options: Options | None = None,
+        disk: CrashDisk | None = None,
+        store: StoreOptions | None = None,
+        now_ms: int | None = None,
     ) -> None:
         super().__init__(options or Options())
         self.disk = disk or CrashDisk()
         self.clock, self.loop = ManualClock(), ManualLoop()
+        if now_ms is not None:
+            self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
         self.started_mono_ms = self.clock.mono_ms()
         self.listening = {
             "kafka": ("127.0.0.1", 9092), "rocketmq": self.rocketmq_address, "namesrv": ("127.0.0.1", 9876)

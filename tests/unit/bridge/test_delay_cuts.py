@@ -174,8 +174,7 @@ class History:
     # -- What should be there
 
     def check(self, disk: CrashDisk) -> None:
-        core = ManualCore(FEW, disk, SMALL)
-        core.clock.set_now_ms(self.now_ms())
+        core = ManualCore(FEW, disk, SMALL, self.now_ms())
         topic = core.topics.get("orders")
         assert topic is not None
         found = self.archived | delivered(core)

@@ -49,8 +49,7 @@ class Bench:
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         disk = disk or CrashDisk()
-        self.core = ManualCore(Options(**SECTIONS), disk, SMALL)
-        self.core.clock.set_now_ms(now_ms)
+        self.core = ManualCore(Options(**SECTIONS), disk, SMALL, now_ms)
         self.api = TimerApi(cast(Any, self.core), kept, read)
         self.far = self.core.delays.far
 

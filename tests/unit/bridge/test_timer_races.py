@@ -77,8 +77,7 @@ class Race:
         self.open(CrashDisk(), NOW)
 
     def open(self, disk: CrashDisk, now_ms: int) -> None:
-        self.core = ManualCore(OPTIONS, disk, SMALL)
-        self.core.clock.set_now_ms(now_ms)
+        self.core = ManualCore(OPTIONS, disk, SMALL, now_ms)
         self.late = Late(self.rng)
         self.core.delays.far.executor = self.late
         self.topic = self.core.topic("orders", 1)
