@@ -324,6 +324,9 @@ class HttpOptions(_Section, frozen=True):
 
     port: Annotated[int, _setting("port; 0: any free one", **_PORT)] = 9644
     body_bytes_max: Annotated[int, _setting("largest request body", ge=1 * KIB)] = MIB
+    readers_file: Annotated[
+        str, _setting("TOML file of tokens and the topics that each may read from the log's files; empty: anyone all")
+    ] = ""
 
 
 class HooksOptions(_Section, frozen=True):

@@ -25,6 +25,7 @@ from aiohttp import web
 
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views, topic_configs
 from bridge.awaited import awaited
+from bridge.http_readers import Readers
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
@@ -72,10 +73,11 @@ class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HttpPort:
-    """Serves one broker; `connection` makes the protocol of each accepted socket."""
+    """Serves one broker; `connection` makes the protocol of each accepted socket. Making it may raise ConfigError."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._readers = Readers.load(broker.options.http.readers_file)
         self._patience_ms = broker.options.limits.first_request_ms
         self._unheard: dict[web.RequestHandler, int] = {}  # Connections without a whole head yet, and when they end.
         # Bodies stay as they come: a few KiB could inflate to a gigabyte before `client_max_size` is asked.
@@ -213,7 +215,8 @@ class HttpPort:
     async def _lease(self, request: web.Request) -> web.Response:
         wanted = _parsed(await self._read(request), http_leases.NewLease)
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_leases.take(self._broker, wanted), status=201)
+        caller = request.headers.get("Authorization", "")
+        return _json(http_leases.take(self._broker, wanted, self._readers, caller), status=201)
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
         return _json(http_leases.renew(self._broker, request.match_info["lease"]))

@@ -1,6 +1,7 @@
 """/api/leases: what who reads the log's files beside the broker must know, and its hold on them (`bridge/leases.py`).
 
     POST   /api/leases         {"topics": [...], "lease_ms"?}  ->  201 {"lease", "directory", "segments", "queues", ...}
+                               401, 403 for a caller who may not read them (`bridge/http_readers.py`)
     POST   /api/leases/{id}    renew: it begins anew           ->  200, or 410 if it has ended
     DELETE /api/leases/{id}    end it                          ->  200, or 410
 
@@ -15,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from bridge import forms
+from bridge.http_readers import MayNotRead, Readers, UnknownReader
 from bridge.leases import LEASE_MS, LEASE_MS_MAX, TooManyLeases, named, plan
 
 if TYPE_CHECKING:
@@ -28,12 +30,18 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
     lease_ms: int = LEASE_MS
 
 
-def take(broker: "Broker", wanted: NewLease) -> dict[str, Any]:
+def take(broker: "Broker", wanted: NewLease, readers: Readers, caller: str) -> dict[str, Any]:
     """Plan a scan of some topics and hold what it reads; raises HTTPException."""
     if not 0 < wanted.lease_ms <= LEASE_MS_MAX:
         raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to {LEASE_MS_MAX}, got {wanted.lease_ms}")
     try:
+        readers.check(caller, [])
         topics = named(broker.topics, wanted.topics)
+        readers.check(caller, topics)
+    except UnknownReader as error:
+        raise web.HTTPUnauthorized(text=str(error)) from error
+    except MayNotRead as error:
+        raise web.HTTPForbidden(text=str(error)) from error
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     store = broker.store

@@ -15,13 +15,14 @@ class ApiError(Exception):
 
 
 class BrokerApi:
-    """Calls to one broker, `HOST:PORT`."""
+    """Calls to one broker, `HOST:PORT`; with a token, if it asks for one."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str = "") -> None:
         host, _, port = address.rpartition(":")
         if not port.isdecimal():
             raise ApiError(f"expected HOST:PORT of the broker's HTTP port, got {address!r}")
         self.address = address
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._host, self._port = host.strip("[]"), int(port)
 
     def get(self, *path: str, **query: object) -> Any:
@@ -33,7 +34,7 @@ class BrokerApi:
     def _call(self, method: str, target: str, body: str | None = None) -> Any:
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target, body)
+            connection.request(method, target, body, self._headers)
             response = connection.getresponse()
             content = response.read()
         except (OSError, HTTPException) as error:

@@ -156,6 +156,7 @@ def lateness(
     path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table and the plot")],
     topics: Annotated[str, typer.Option(metavar="NAME,...", help="the topics")],
     directory: Annotated[str | None, typer.Option(metavar="DIR", help="the broker's data, if seen elsewhere")] = None,
+    token: Annotated[str | None, typer.Option(envvar="DUOLOG_TOKEN", help="of http.readers_file, if it is set")] = None,
     http: Http = HTTP,
     master: Master = MASTER,
     as_json: AsJson = False,
@@ -166,7 +167,10 @@ def lateness(
 
     with _running("lateness", master, as_json) as (session, told):
         session.dataSource.register(DuologLog)
-        asked = {"topics": topics, "http": http, "withTimes": "true"} | ({"directory": directory} if directory else {})
+        given = {"directory": directory, "token": token}
+        asked = {"topics": topics, "http": http, "withTimes": "true"} | {
+            key: each for key, each in given.items() if each
+        }
         Path(path).mkdir(parents=True, exist_ok=True)
         _show(run(session.read.format("duolog-log").options(**asked).load(), path, told), as_json)
     return 0

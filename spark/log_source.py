@@ -9,6 +9,8 @@
 
     option            default
     http              127.0.0.1:9644             the broker's HTTP port; tasks renew the lease there
+    token                                        for a broker that has `http.readers_file`: a topic is planned for whom
+                                                 it may be read by
     topics                                       names, separated by commas; "subscribe" means the same
     startingOffsets   earliest                   or {"topic": {"queue": offset}}; -2 the first, -1 the last, as in Kafka
     endingOffsets     latest                     the same
@@ -126,7 +128,7 @@ def plan(options: Mapping[str, str]) -> Plan:
     http = options.get("http", "127.0.0.1:9644")
     names = [kafka_name(topic.strip()) for topic in topics.split(",")]
     wanted = {"topics": names, "lease_ms": int(options.get("leaseMs", LEASE_MS))}
-    found = BrokerApi(http).post("/api/leases", body=wanted)
+    found = BrokerApi(http, options.get("token", "")).post("/api/leases", body=wanted)
     starting, ending = _offsets(options, "startingOffsets"), _offsets(options, "endingOffsets")
     queues = {each["key"]: _queue_range(each, starting, ending) for each in found["queues"]}
     split_bytes = int(options.get("splitBytes", SPLIT_BYTES))

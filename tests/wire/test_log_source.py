@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -171,6 +172,21 @@ def release(broker: Broker, lease: int) -> int:
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def test_only_what_the_caller_may_read_is_planned(spark: Spark, tmp_path: Path) -> None:
+    readers = tmp_path / "readers.toml"
+    readers.write_text('"s3cret" = ["mine*"]\n')
+    with Broker(tmp_path / "data", {"http.readers_file": str(readers)}) as guarded:
+        for topic in ("mine.a", "other"):
+            create_topic(guarded.kafka, topic, QUEUES)
+            write(guarded, topic, 10)
+        assert direct(guarded, spark, "mine.a", token="s3cret").count() == 11
+        with pytest.raises(Exception, match="topic other is not for this token"):
+            direct(guarded, spark, "mine.a,other", token="s3cret").collect()
+        for nobody in ({}, {"token": "guessed"}):
+            with pytest.raises(Exception, match=r"a token of http\.readers_file"):
+                direct(guarded, spark, "mine.a", **nobody).collect()
 
 
 def test_what_cannot_be_read_is_said(broker: Broker, spark: Spark) -> None:

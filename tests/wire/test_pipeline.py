@@ -219,11 +219,41 @@ def test_archive_is_exactly_once_though_it_is_killed(
     assert Counter(texts_of(archived(spark, path))) == Counter(texts)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("format_", "profile"), [("delta", "delta-4.0"), ("iceberg", "iceberg-1.10")])
+def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
+    broker: Broker, topic: str, tmp_path: Path, rng: random.Random, format_: str, profile: str
+) -> None:
+    """Late messages among them; the small files of its many batches are merged; `reconcile` is the judge."""
+    path = tmp_path / "lake"
+    texts = [f"{number:04}" for number in range(240)]
+    write(broker, topic, texts[:200])
+    write(broker, topic, texts[200:], at_ms=LONG_AGO_MS)
+    chosen = (str(path), "--format", format_)
+    arguments = ["archive", *chosen, "--topics", topic, "--batch-offsets", "6", "--kafka", broker.kafka]
+    for _ in range(2):
+        with pipeline(*arguments, profiles=(PROFILE, profile)) as process:
+            commits = len(list(path.glob("_duolog/checkpoint/commits/[0-9]*"))) + 3 + rng.randrange(8)
+            eventually(
+                "commits",
+                lambda: (len(list(path.glob("_duolog/checkpoint/commits/[0-9]*"))), process.poll()),
+                lambda seen, commits=commits: seen[0] >= commits or seen[1] is not None,  # type: ignore[misc]
+                2 * COMMAND_WITHIN_S,
+            )
+            assert process.poll() is None, "the archive was done before it could be killed"
+    done = pipeline_result(*arguments, "--json", profiles=(PROFILE, profile))
+    assert 0 < done["rows"] < len(texts)
+    assert done["files merged"] > 0
+    compared = ("reconcile", *chosen, "--http", broker.http, "--json")
+    assert pipeline_result(*compared, profiles=(PROFILE, profile))["records equal"] == len(texts)
+
+
 @contextmanager
-def pipeline(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def pipeline(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> Iterator[subprocess.Popen[str]]:
     """Run `duolog pipeline run ...` as a process group of its own; whatever of it is left at the end is killed."""
     command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
-    environment = os.environ | {"DUOLOG_SPARK_JARS": str(jars(PROFILE))}
+    environment = os.environ | {"DUOLOG_SPARK_JARS": ":".join(str(jars(profile)) for profile in profiles)}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -237,9 +267,9 @@ def pipeline(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def pipeline_result(*arguments: str) -> Any:
-    with pipeline(*arguments) as process:
-        out, errors = process.communicate(timeout=COMMAND_WITHIN_S)
+def pipeline_result(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> Any:
+    with pipeline(*arguments, profiles=profiles) as process:
+        out, errors = process.communicate(timeout=2 * COMMAND_WITHIN_S)
         assert process.returncode == 0, errors[-4000:]
         return json.loads(out.splitlines()[-1])
 
