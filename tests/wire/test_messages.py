@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from tests.wire.clients.kafka_clients import KafkaJava
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import Spark
-from tests.wire.clients.topics import create_topic
+from tests.wire.clients.topics import create_topic, end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -105,6 +106,47 @@ def test_what_is_no_text_is_a_row_all_the_same(rows: Mapping[bytes | None, Row])
     ]
     empty = rows[b""]
     assert (empty.key, empty["keys"], empty.tags, empty.properties) == (None, None, None, {})
+
+
+def test_rows_of_delayed_and_transactional_messages(broker: Broker, agents: Agents, spark: Spark) -> None:
+    """Delayed ones come once, with their due time; of transactions what is committed, unless more is asked for."""
+    from spark.messages import messages
+
+    topic = new_topic(broker, queues=1)
+    for name, ends in (("kept", "commit"), ("lost", "abort")):
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": f"{topic}-{name}"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(topic, name.encode(), headers=[("n", b"1")])
+        producer.flush(20)
+        producer.commit_transaction(20) if ends == "commit" else producer.abort_transaction(20)
+    KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3").write(
+        topic, [Message(b"late", 0, headers=(("TIMER_DELAY_MS", b"200"),))], way="single", codec="none"
+    )
+    later = Message(b"late too", tags="t").as_rocketmq_json() | {"setDelayTimeMs": 200}
+    agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=topic, messages=[later])
+    # Two records, two markers, two that were delayed.
+    eventually("deliveries", lambda: end_offsets(broker.kafka, topic), lambda ends: ends == {0: 6}, WITHIN_S)
+
+    def read(**options: Any) -> dict[str, Row]:
+        frame = messages(spark.session, topic, bootstrap=broker.kafka, **options)
+        rows = frame.selectExpr("*", "cast(body as string) as text").collect()
+        assert len({row.text for row in rows}) == len(rows)
+        return {row.text: row for row in rows}
+
+    rows = read()
+    assert {text: (row.producer, row.deliver_time is not None) for text, row in rows.items()} == {
+        "kept": ("kafka", False),
+        "late": ("kafka", True),
+        "late too": ("rocketmq", False),  # RocketMQ's keep their born time for a timestamp.
+    }
+    late = rows["late"]
+    assert late.deliver_time == late.timestamp >= late.born_time + timedelta(milliseconds=200)
+    assert rows["late too"].tags == "t"
+    assert read(committed_only=False).keys() == rows.keys() | {"lost"}
+    stream = Collected(broker, spark, topic, topics=topic)
+    stream.run()
+    assert stream.texts == ["kept", "late", "late too"]
 
 
 # -- What is read
