@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka
@@ -74,18 +75,22 @@ class JavaWriter:
         self.verdicts: dict[str, str] = {}
         self._client = JavaClient(broker.kafka, agents.kafka("4.3"), "4.3")
         self._rng = rng
+        self._opened: list[JavaProducer] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=JAVA)
         self._thread.start()
 
     def _run(self) -> None:
-        producer, run, number = self._client.producer(JAVA), 0, 0
+        number, is_sound = 0, False
         while not self._stopping.is_set():
-            name, number = f"{JAVA}.{run}.{number}", number + 1
+            if not is_sound:
+                self._opened.append(self._client.producer(JAVA))
+            name, number = f"{JAVA}.{len(self._opened)}.{number}", number + 1
             try:
-                self._transact(producer, name)
+                self._transact(self._opened[-1], name)
+                is_sound = True
             except AgentError:
-                producer, run = self._client.producer(JAVA), run + 1
+                is_sound = False
 
     def _transact(self, producer: JavaProducer, name: str) -> None:
         self.verdicts[name] = "open"
@@ -104,6 +109,9 @@ class JavaWriter:
     def stop(self) -> None:
         self._stopping.set()
         self._thread.join()
+        for each in self._opened:
+            with suppress(AgentError):
+                each.close()
 
 
 class Reader:
