@@ -184,7 +184,10 @@ def commit_librdkafka(records: int) -> Callable[[Ground, Any], Ran]:
 
 
 def commit(bootstrap: str, topic: str, records: int, seconds: float) -> Ran:
-    """Commit transactions of so many records, one after the other; gives how many transactions."""
+    """Commit transactions of so many records, one after the other; gives how many transactions.
+
+    Of each a millisecond is librdkafka's own: so long it gathers partitions before it tells the coordinator of them.
+    """
     settings: dict[str, str | int] = {
         "bootstrap.servers": bootstrap,
         "transactional.id": topic,
