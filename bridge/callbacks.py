@@ -5,10 +5,13 @@
 
 Only URLs that begin as `txn.check_urls` says are asked, redirects are not followed, and an answer has
 `txn.check_timeout_ms`. Whatever else comes back, or nothing, is as good as `unknown`: the next look asks again.
+
+Each host has places of its own, so that a slow one holds up nobody but itself; there are as many as the settings name.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,8 +21,9 @@ import msgspec
 from bridge.half_verdicts import VERDICTS, Said
 from txn.half import Verdict
 
-ASKED_MAX: Final = 32  # At a time; others wait for their next look.
+ASKED_MAX: Final = 32  # Of one host, at a time; others of its half messages wait, and no look of theirs is counted.
 ANSWER_BYTES_MAX: Final = 1024
+QUIET_S: Final = 1.0  # Between two lines of the log.
 
 log = logging.getLogger("bridge")
 
@@ -31,13 +35,17 @@ class Callbacks:
         self._timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         self._session: aiohttp.ClientSession | None = None  # Made when first needed.
         self._asking: set[asyncio.Task[None]] = set()
+        self._asked: Counter[str] = Counter()  # by host
+        self.failed = 0  # since the start
+        self._told_s = -QUIET_S
 
-    @property
-    def has_room(self) -> bool:
-        return len(self._asking) < ASKED_MAX
+    def room(self, url: str) -> int:
+        """Say how many more may be asked at the host of this URL."""
+        return ASKED_MAX - self._asked[host_of(url)]
 
     def ask(self, url: str, question: dict[str, Any], done: Callable[[Verdict], None]) -> None:
         """Ask, and call `done` with a verdict if there is one."""
+        self._asked[host_of(url)] += 1
         task = asyncio.get_running_loop().create_task(self._ask(url, question, done))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -52,16 +60,45 @@ class Callbacks:
         try:
             verdict = await self._answer(url, question)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.warning("no verdict url=%s reason=%r", url, str(error) or type(error).__name__)
+            self._fail(url, str(error) or type(error).__name__)
             return
+        finally:
+            self._release(host_of(url))
         if verdict is not None:
             done(verdict)
 
+    def _release(self, host: str) -> None:
+        self._asked[host] -= 1
+        if not self._asked[host]:
+            del self._asked[host]
+
+    def _fail(self, url: str, reason: str) -> None:
+        self.failed += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s >= QUIET_S:
+            self._told_s = now_s
+            log.warning("no verdict url=%s reason=%r in_all=%d", url, reason, self.failed)
+
     async def _answer(self, url: str, question: dict[str, Any]) -> Verdict | None:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout)
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout,
+                connector=aiohttp.TCPConnector(limit=0),  # `room` limits it, for each host.
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,  # A kilobyte may inflate to a megabyte.
+                headers={"Accept-Encoding": "identity"},
+            )
+        body = b""
         async with self._session.post(url, json=question, allow_redirects=False) as response:
-            body = await response.content.read(ANSWER_BYTES_MAX)
             if response.status != 200:
                 raise ValueError(f"status {response.status}")
+            while more := await response.content.read(ANSWER_BYTES_MAX + 1 - len(body)):
+                body += more
+        if len(body) > ANSWER_BYTES_MAX:
+            raise ValueError(f"answer of more than {ANSWER_BYTES_MAX} bytes")
         return VERDICTS.get(msgspec.json.decode(body, type=Said).verdict)  # DecodeError is a ValueError.
+
+
+def host_of(url: str) -> str:
+    """Give scheme, host and port of a URL."""
+    return "/".join(url.split("/", 3)[:3])

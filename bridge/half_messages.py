@@ -244,9 +244,10 @@ class Halves:
     def given_up_kafka_frame(self, half: Stored, stamp: Stamp) -> Frame:
         return Frame(self._given_up_queue, forms.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
 
-    def looked(self, halves: Iterable[Half], now_ms: int) -> None:
-        """Take note that these are looked at now."""
-        self._ledger.commit([HalvesLooked([half.offset for half in halves], now_ms)], now_ms)
+    def looked(self, halves: Iterable[Half], put_off: Iterable[Half], now_ms: int) -> None:
+        """Take note that these are looked at now, and that those are not, but an interval later."""
+        offsets, later = [half.offset for half in halves], [half.offset for half in put_off]
+        self._ledger.commit([HalvesLooked(offsets, now_ms, later)], now_ms)
 
     # -- Replay
 
@@ -270,6 +271,7 @@ class Halves:
 
     def _replay_looked(self, record: HalvesLooked, slot: Slot) -> None:
         self.state.looked(record.offsets, record.at_ms)
+        self.state.looked(record.put_off, record.at_ms, counts=False)
 
     def _replay_open(self, record: HalvesOpen, slot: Slot) -> None:
         self.state.restore(

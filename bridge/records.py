@@ -196,6 +196,7 @@ class HalvesLooked(_Record, frozen=True, tag=50):
 
     offsets: Sequence[int]
     at_ms: int
+    put_off: Sequence[int] = ()  # Due as well, but the host to ask has no place left: no look of theirs is counted.
 
 
 class HalvesOpen(_Record, frozen=True, tag=51):

@@ -200,8 +200,8 @@ class HalfMessages:
         if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
             self._tidy(page)  # The last page is left alone until it is full: it is where most are decided.
 
-    def looked(self, offsets: Iterable[int], now_ms: int) -> None:
-        """Count a look at these, and put the next one an interval later."""
+    def looked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
+        """Count a look at these, and put the next one an interval later; or put it there only."""
         for offset in offsets:
             found = self._find(offset)
             if found is None:
@@ -210,7 +210,8 @@ class HalfMessages:
             last_ms = page.stored_ms[at] + self._open_ms_max
             next_ms = now_ms + self._interval_ms
             page.dues_ms[at] = min(next_ms, last_ms) if last_ms > now_ms else next_ms
-            page.checks[at] = min(CHECKS_MAX, page.checks[at] + 1)
+            if counts:
+                page.checks[at] = min(CHECKS_MAX, page.checks[at] + 1)
             if page.dues_ms[at] < page.heap_ms:
                 self._push(page, page.dues_ms[at])
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge import forms, half_verdicts
 from bridge.answers import Answer
-from bridge.callbacks import Callbacks
+from bridge.callbacks import Callbacks, host_of
 from bridge.half_messages import Decision, half_properties, sent_properties, wishes_of
 from bridge.half_records import read_half
 from bridge.publish import MessageTooLarge
@@ -209,17 +209,22 @@ class Checks:
         if not due:
             return
         to_read: list[tuple[Half, bool]] = []
-        has_producer = cache(self._can_ask)
-        for count, half in enumerate(due):
+        put_off: list[Half] = []
+        looked: list[Half] = []
+        has_producer, room = cache(self._can_ask), _Room(self._callbacks)
+        for half in due:
             is_last = halves.state.is_last_look(half, now_ms)
+            if not is_last and "://" in half.asker and not room.take(half.asker):
+                put_off.append(half)
+                continue
+            looked.append(half)
             if is_last or has_producer(half.asker):
                 to_read.append((half, is_last))
                 if len(to_read) == CHECKS_AT_ONCE:
-                    due = due[: count + 1]
                     break
         self._not_before_ms = now_ms + PAUSE_MS
-        halves.looked(due, now_ms)
-        self.unheard += len(due) - len(to_read)
+        halves.looked(looked, put_off, now_ms)
+        self.unheard += len(looked) - len(to_read)
         for half, is_last in to_read:
             self._read(half, self._give_up if is_last else self._ask)
         if self._last_given_up is not None:
@@ -292,7 +297,7 @@ class Checks:
     def _call_back(self, half: Half, stored: Stored) -> None:
         """Ask a Kafka producer over HTTP; what is not allowed any more is not asked."""
         wish, topic, queue_id, _ = read_half(stored.frame)
-        if not self._callbacks.has_room or not self._broker.halves.may_ask(wish.check_url):
+        if not self._callbacks.room(wish.check_url) or not self._broker.halves.may_ask(wish.check_url):
             self.unheard += 1
             return
         self.asked += 1
@@ -327,6 +332,22 @@ class Checks:
         )
         self.given_up += 1
         self._last_given_up = half
+
+
+class _Room:
+    """How many callbacks may still be made in this turn, by host."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self._left: dict[str, int] = {}
+
+    def take(self, url: str) -> bool:
+        host = host_of(url)
+        left = self._left.get(host)
+        if left is None:
+            left = self._callbacks.room(url)
+        self._left[host] = left - 1
+        return left > 0
 
 
 def _checked(count: int) -> bytes:

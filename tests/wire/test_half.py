@@ -8,10 +8,12 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from bridge.callbacks import ASKED_MAX
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import Agent
@@ -173,18 +176,47 @@ def test_killed_between_half_and_commit(broker: Broker, agents: Agents, topic: s
 
 
 class Answering(ThreadingHTTPServer):
-    """A producer's callback: says what each id is to become, and remembers who was asked about."""
+    """A producer's callback: says what each id is to become, and remembers who was asked about.
+
+    A way to go wrong is named by the path behind /checks/.
+    """
 
     daemon_threads = True
+    request_queue_size = 128
 
-    def __init__(self, verdicts: dict[str, str]) -> None:
+    def __init__(self, verdicts: dict[str, str] | None = None, elsewhere: str = "") -> None:
         super().__init__(("127.0.0.1", 0), AnswerHandler)
-        self.verdicts, self.asked = verdicts, list[str]()
+        self.verdicts, self.elsewhere, self.asked = verdicts or {}, elsewhere, list[str]()
+        self.ending = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/checks/"
+
+    def end(self) -> None:
+        self.ending.set()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The broker hung up; that is what some of them are for."""
+
+
+COMMIT = b'{"verdict": "commit"}'
+ANSWERS = {  # status, body
+    "error": (500, COMMIT),
+    "no-content": (204, b""),
+    "garbage": (200, b"\x1f\x8b commit"),
+    "number": (200, b'{"verdict": 8}'),
+    "maybe": (200, b'{"verdict": "maybe"}'),
+    "more": (200, b'{"verdict": "commit", "why": "so"}'),
+    "list": (200, b"[" * 1000),
+    "huge": (200, COMMIT + b" " * (64 << 20)),
+    "redirect": (302, COMMIT),
+    "short": (200, b'{"verdict": "com'),
+}
+PATIENCE_S = 5.0  # Far more than the broker has.
 
 
 class AnswerHandler(BaseHTTPRequestHandler):
@@ -193,24 +225,34 @@ class AnswerHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(question["id"])
-        body = json.dumps({"verdict": self.server.verdicts[question["id"]]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        way = self.path.removeprefix("/checks/")
+        if way == "silent":
+            return
+        if way == "slow":
+            self.server.ending.wait(PATIENCE_S)
+        verdict = self.server.verdicts.get(question["id"], "commit")
+        status, body = ANSWERS.get(way, (200, json.dumps({"verdict": verdict}).encode()))
+        self.send_response(status)
+        self.send_header("Location", self.server.elsewhere)
+        self.send_header("Content-Length", str(len(body) + 10 * (way == "short")))
         self.end_headers()
-        self.wfile.write(body)
+        for at in range(0, len(body), 1 if way == "drip" else 1 << 20):
+            self.wfile.write(body[at : at + (1 if way == "drip" else 1 << 20)])
+            if way == "drip" and self.server.ending.wait(PATIENCE_S / len(body)):
+                return
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-def produce_half(broker: Broker, topic: str, *ids: str, **headers: str) -> None:
+def produce_half(broker: Broker, topic: str, *ids: str, refused: str | None = None, **headers: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0})
     errors: list[Any] = []
     for id in ids:
         sent = [("TRAN_MSG_ID", id), *headers.items()]
         producer.produce(topic, id.encode(), headers=sent, on_delivery=lambda error, _: errors.append(error))
     producer.flush(WITHIN_S)
-    assert errors == [None] * len(ids)
+    assert [None if error is None else error.name() for error in errors] == [refused] * len(ids)
 
 
 def decide(broker: Broker, topic: str, id: str, verdict: str) -> int:
@@ -267,4 +309,53 @@ def test_kafka_producer_is_asked_back(agents: Agents, tmp_path: Path) -> None:
         eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] == 1, WITHIN_S)
         expect(broker, agents, "asked", "yes")
     assert sorted(answering.asked) == ["no", *["perhaps"] * CHECK_MAX, "yes"]
-    answering.shutdown()
+    answering.end()
+
+
+def test_callback_that_fails_decides_nothing_and_holds_up_nobody(agents: Agents, tmp_path: Path) -> None:
+    forbidden, answering, slow = Answering(), Answering(), Answering()
+    answering.elsewhere = forbidden.url
+    nobody = closed_url()
+    allowed = " ".join((answering.url, slow.url, nobody))
+    failing = [*ANSWERS, "silent", "drip"]
+    settings = BROKER_SETTINGS | {"txn.check_urls": allowed, "txn.check_timeout_ms": 500}
+    with Broker(tmp_path / "data", settings) as broker:
+        create_topic(broker.kafka, "asked", 1)
+        late = [f"slow-{number}" for number in range(ASKED_MAX + 8)]
+        produce_half(broker, "asked", *late, TRAN_MSG_CHECK_URL=slow.url + "slow")
+        produce_half(broker, "asked", "nobody", TRAN_MSG_CHECK_URL=nobody + "orders")
+        for way in failing:
+            produce_half(broker, "asked", way, TRAN_MSG_CHECK_URL=answering.url + way)
+        produce_half(broker, "asked", "forbidden", refused="INVALID_RECORD", TRAN_MSG_CHECK_URL=forbidden.url)
+        producer = Producer(broker, agents.rocketmq("5.5"))
+        producer.send("asked", "by RocketMQ: unknown, commit")
+        produce_half(broker, "asked", "sound", TRAN_MSG_CHECK_URL=answering.url + "sound")
+        expect_in_any_order(broker, "asked", "by RocketMQ", "sound")
+        vain = {*late, *failing, "nobody"}
+        eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] == len(vain), WITHIN_S)
+        reader = RocketmqReader(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json", "pull")
+        assert {each.text for each in reader.read({GIVEN_UP: len(vain)}, WITHIN_S)} == vain
+        assert end_offsets(broker.kafka, "asked") == {0: 2}
+        assert "half" not in duolog(broker, "txn", "list")
+        broker.check_alive()
+        producer.close()
+    assert Counter(answering.asked) == Counter({"sound": 1} | dict.fromkeys(failing, CHECK_MAX))
+    assert Counter(slow.asked) == Counter(dict.fromkeys(late, CHECK_MAX)), "each was asked at each of its looks"
+    assert forbidden.asked == []
+    for server in (forbidden, answering, slow):
+        server.end()
+
+
+def closed_url() -> str:
+    """A URL at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{bound.getsockname()[1]}/"
+
+
+def expect_in_any_order(broker: Broker, topic: str, *bodies: str) -> None:
+    eventually(
+        f"records of {topic}", lambda: end_offsets(broker.kafka, topic), lambda ends: ends[0] >= len(bodies), WITHIN_S
+    )
+    seen = Confluent(broker.kafka).read({topic: len(bodies)}, WITHIN_S)
+    assert sorted(each.text for each in seen) == sorted(bodies)
