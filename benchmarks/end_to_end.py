@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from benchmarks import librdkafka
+from benchmarks import halves, librdkafka
 from benchmarks.contenders import (
     PARTITIONS,
     Contender,
@@ -51,10 +51,13 @@ RATE, CPU = "messages/s", "broker CPU us/message"
 COMMITS, COMMIT_CPU = "commits/s", "broker CPU us/commit"
 MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
-AS_EVER = (IDLE_MB, LOADED_MB)  # Figures that a sync does not change.
+SEND_LOADS = 3
+UNDECIDED_MB, SENDS_KEPT, CHECKS_KEPT = "MB with all of them", "sends/s, of those before", "checks/s, of those before"
+AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB)  # Figures that a sync does not change.
 WITHIN_S = 60
 PACED_PER_S = 500  # Sends beside a cold reader: the latency of a broker that is used, not of one that is full.
 
+NOBODY = ""
 PEERS: dict[str, Callable[[Path, str], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
 
 
@@ -67,10 +70,12 @@ class Scale(NamedTuple):
     latency_messages: int
     cold_bytes: int
     memory_messages: int
+    undecided: int  # half messages
+    checked: int  # of them, to see how fast
 
 
-FULL = Scale(5, 3.0, 1_000_000, 2_000, 8 * GIB, 5_000_000)
-QUICK = Scale(2, 1.5, 300_000, 500, GIB, 1_000_000)
+FULL = Scale(5, 3.0, 1_000_000, 2_000, 8 * GIB, 5_000_000, 1_000_000, 20_000)
+QUICK = Scale(2, 1.5, 300_000, 500, GIB, 1_000_000, 100_000, 5_000)
 
 Figures = dict[str, float]
 
@@ -415,9 +420,43 @@ def memory(name: str, title: str, family: str) -> Row:
     return Row(name, title, family, goals, nothing, run, rounds=1)
 
 
+# -- Half messages that nobody decides
+
+
+def undecided(name: str, title: str) -> Row:
+    """See `halves`. A broker of its own, as each row has."""
+
+    def run(ground: Ground, _: Any) -> Figures:
+        broker, scale = ground.broker, ground.scale
+
+        def sends_per_s() -> float:
+            """The best of some loads: one is as fast as the machine lets it be."""
+            return max(ran.messages / ran.seconds for ran in (load(ground, None) for _ in range(SEND_LOADS)))
+
+        load = sending("rocketmq_send", size=KIB, threads=8, transactional=True)
+        load(ground, None)  # The client's JVM compiles.
+        topic = ground.topic()
+        asked = halves.Asked(broker, topic)
+        sends, checks = sends_per_s(), asked.checks_per_s(scale.checked)
+        asked.send(scale.undecided, halves.IMMUNITY_S)
+        found = {
+            SENDS_KEPT: sends_per_s() / sends,
+            CHECKS_KEPT: asked.checks_per_s(scale.checked) / checks,
+            UNDECIDED_MB: anonymous_mb(broker),
+        }
+        asked.close()
+        broker.kill()
+        start = time.monotonic()
+        broker.start()
+        return found | {SECONDS: first_send(ground, topic) - start}
+
+    goals = {SENDS_KEPT: above(0.9), CHECKS_KEPT: above(0.9), UNDECIDED_MB: below(400), SECONDS: below(10)}
+    return Row(name, title, NOBODY, goals, nothing, run, rounds=1)
+
+
 # -- The rows
 
-K, R, NOBODY = "kafka", "rocketmq", ""
+K, R = "kafka", "rocketmq"
 
 # fmt: off
 ROWS: Sequence[Row] = (
@@ -458,6 +497,7 @@ ROWS: Sequence[Row] = (
                nothing, sending("rocketmq_send", size=KIB, threads=8, transactional=True), at_least(1.3), at_most(0.5)),
     throughput("rocketmq-transactions-32", "RocketMQ transactional send, 32 threads, 1 KiB", R, nothing,
                sending("rocketmq_send", size=KIB, threads=32, transactional=True), at_least(1.3), at_most(0.5)),
+    undecided("rocketmq-halves", "a million undecided half messages"),
     throughput("rocketmq-push-128", "RocketMQ push consumer, 128 B", R,
                filled_by_rocketmq(128), consume_push, at_least(1), at_most(1)),
     throughput("rocketmq-push-1k", "RocketMQ push consumer, 1 KiB", R,

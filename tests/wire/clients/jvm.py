@@ -36,6 +36,7 @@ class Agents:
 
     def __init__(self) -> None:
         self._running: dict[str, Agent] = {}
+        self._killed = 0
         self._home = Path(tempfile.mkdtemp(prefix="duolog-agents-"))
 
     def kafka(self, version: str) -> Agent:
@@ -47,6 +48,13 @@ class Agents:
         options = [f"-Drocketmq.serialize.type={form}", f"-Duser.home={self._home}"]
         suffix = f"-{header}{name}"
         return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, suffix)
+
+    def rocketmq_to_kill(self, version: str) -> Agent:
+        """A process that is the caller's alone, to be killed and closed by him."""
+        options = ["-Drocketmq.serialize.type=JSON", f"-Duser.home={self._home}"]
+        self._killed += 1
+        name = f"rocketmq-{version}-{self._killed}"
+        return self._start(name, f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options)
 
     def admin(self) -> Agent:
         """RocketMQ's admin command line."""
@@ -61,11 +69,14 @@ class Agents:
     def _agent(self, profile: str, main: str, source: str, options: list[str], suffix: str = "") -> Agent:
         name = profile + suffix
         if name not in self._running:
-            classpath = f"{jars(profile)}/*"
-            classes = compiled(profile, classpath, [JAVA / "Agent.java", JAVA / source])
-            command = ["java", *JVM_OPTIONS, *options, "-cp", f"{classes}:{classpath}", main]
-            self._running[name] = Agent(name, command, self._home)
+            self._running[name] = self._start(name, profile, main, source, options)
         return self._running[name]
+
+    def _start(self, name: str, profile: str, main: str, source: str, options: list[str]) -> Agent:
+        classpath = f"{jars(profile)}/*"
+        classes = compiled(profile, classpath, [JAVA / "Agent.java", JAVA / source])
+        command = ["java", *JVM_OPTIONS, *options, "-cp", f"{classes}:{classpath}", main]
+        return Agent(name, command, self._home)
 
 
 # -- Jars and classes

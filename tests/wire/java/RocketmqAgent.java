@@ -1,5 +1,8 @@
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -14,6 +17,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -47,6 +51,7 @@ final class RocketmqAgent {
     private static final Map<String, Transactional> TRANSACTIONALS = new ConcurrentHashMap<>();
     private static final Map<String, Push> PUSHES = new ConcurrentHashMap<>();
     private static final Map<String, Load> LOADS = new ConcurrentHashMap<>();
+    private static final Map<String, TransactionalLoad> TRANSACTIONAL_LOADS = new ConcurrentHashMap<>();
     private static final AtomicInteger COUNT = new AtomicInteger();
 
     public static void main(String[] unused) throws Exception {
@@ -70,6 +75,9 @@ final class RocketmqAgent {
         commands.put("tx_checked", args -> TRANSACTIONALS.get(name(args)).drain());
         commands.put("tx_close", args -> TRANSACTIONALS.remove(name(args)).close());
         commands.put("request", RocketmqAgent::request);
+        commands.put("tx_load_start", args -> TRANSACTIONAL_LOADS.put(name(args), new TransactionalLoad(args)) == null);
+        commands.put("tx_load_stop", args -> TRANSACTIONAL_LOADS.get(name(args)).stop());
+        commands.put("tx_load_close", args -> TRANSACTIONAL_LOADS.remove(name(args)).close());
         commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
         commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("forget", args -> forget(args.get("namesrv").getAsString()));
@@ -273,6 +281,95 @@ final class RocketmqAgent {
         Object close() {
             producer.shutdown();
             return drain();
+        }
+    }
+
+    /**
+     * Threads that send in transactions until they are stopped. What becomes of a message follows from its body, so that
+     * whoever is asked says the same. Each line of `log` is there before the broker can know of it, whatever is killed:
+     * "half body" before its verdict is given, "check body" before its check is answered.
+     */
+    private static final class TransactionalLoad implements TransactionListener {
+        private final TransactionMQProducer producer;
+        private final FileOutputStream log;
+        private final Set<String> doubted = ConcurrentHashMap.newKeySet();
+        private final List<Thread> threads = new ArrayList<>();
+        private volatile boolean stopping;
+
+        TransactionalLoad(JsonObject args) throws Exception {
+            log = new FileOutputStream(args.get("log").getAsString(), true);
+            producer = new TransactionMQProducer(args.get("group").getAsString());
+            producer.setInstanceName(unique("load"));
+            producer.setNamesrvAddr(args.get("namesrv").getAsString());
+            producer.setSendMsgTimeout(3_000);
+            producer.setRetryTimesWhenSendFailed(0); // Else one call may leave two half messages.
+            producer.setTransactionListener(this);
+            producer.start();
+            for (int i = 0; i < Agent.number(args, "threads", 2); i++) {
+                String prefix = name(args) + "-" + i + "-";
+                threads.add(new Thread(() -> run(args.get("topic").getAsString(), prefix)));
+            }
+            threads.forEach(Thread::start);
+        }
+
+        private void run(String topic, String prefix) {
+            for (int n = 0; !stopping; n++) {
+                String body = prefix + n;
+                try {
+                    producer.sendMessageInTransaction(new Message(topic, body.getBytes(StandardCharsets.UTF_8)), null);
+                    Load.pause(2);
+                } catch (Exception error) {
+                    Load.pause(20);
+                }
+            }
+        }
+
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            note("half " + body);
+            return hash(body) / 8 % 3 == 0 ? LocalTransactionState.UNKNOW : verdict(body);
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            note("check " + body);
+            boolean doubts = hash(body) / 32 % 4 == 0 && doubted.add(body);
+            return doubts ? LocalTransactionState.UNKNOW : verdict(body);
+        }
+
+        private static LocalTransactionState verdict(String body) {
+            boolean commits = hash(body) % 4 != 0;
+            return commits ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+        }
+
+        private static long hash(String body) {
+            CRC32 crc = new CRC32();
+            crc.update(body.getBytes(StandardCharsets.UTF_8));
+            return crc.getValue();
+        }
+
+        private void note(String line) {
+            try {
+                log.write((line + "\n").getBytes(StandardCharsets.UTF_8)); // One system call: whole lines, and kept.
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+
+        /** Sends no more, but goes on to answer checks. */
+        Object stop() throws Exception {
+            stopping = true;
+            for (Thread each : threads) {
+                each.join(15_000);
+            }
+            return true;
+        }
+
+        Object close() {
+            producer.shutdown();
+            return true;
         }
     }
 
@@ -705,7 +802,7 @@ final class RocketmqAgent {
             }
         }
 
-        private static void pause(long ms) {
+        static void pause(long ms) {
             try {
                 Thread.sleep(ms);
             } catch (InterruptedException error) {

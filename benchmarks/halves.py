@@ -1,0 +1,106 @@
+"""A million half messages that nobody decides: what they cost, and whether sends and checks keep their speed.
+
+    before     loads of transactional sends; half messages that are due at once, until each was asked about
+    a million  with an immunity of an hour
+    after      the same loads and checks again; memory; kill -9, and the time to the first send
+
+The producer is the least of a RocketMQ client (`Asked`), for a million by a stock one take minutes: it sends requests
+in blocks, all with the same bytes, and rolls back what it is asked about.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from protocol.framing import FrameReader
+from protocol.rocketmq import properties, remoting
+from protocol.rocketmq.codes import RequestCode
+from protocol.rocketmq.flags import TRANSACTION_ROLLBACK
+from protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from benchmarks.contenders import Contender
+
+BLOCK: Final = 128  # Requests that are sent before their answers are awaited.
+BODY_BYTES: Final = 100
+IMMUNITY_S: Final = 3600
+DUE_S: Final = 6  # Of those that are checked: time to send them.
+WITHIN_S: Final = 120.0
+GROUP: Final = "bench-undecided"
+
+
+class Asked:
+    """A producer of half messages that rolls back what it is asked about."""
+
+    def __init__(self, broker: Contender, topic: str) -> None:
+        host, _, port = broker.namesrv.rpartition(":")  # Either port of Duolog's serves all codes.
+        self._socket = socket.create_connection((host, int(port)), WITHIN_S)
+        self._frames = FrameReader(remoting.FRAME_BYTES_MAX)
+        self._topic = topic
+        self._checks: list[RemotingCommand] = []  # not answered yet
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, count: int, immunity_s: int) -> None:
+        """Have so many stored."""
+        raw = properties.encode(
+            {
+                properties.TRAN_MSG: "true",
+                properties.PGROUP: GROUP,
+                properties.UNIQ_KEY: "7F00000100000000000000000000BEEF",
+                properties.CHECK_IMMUNITY_TIME_IN_SECONDS: str(immunity_s),
+            }
+        )
+        fields = {
+            "a": GROUP, "b": self._topic, "c": "TBW102", "d": "4", "e": "0", "f": "4",
+            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": raw, "j": "0", "k": "false", "l": "0", "m": "false",
+        }  # fmt: skip
+        one = b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE_V2, 1, fields, bytes(BODY_BYTES))))
+        for start in range(0, count, BLOCK):
+            size = min(BLOCK, count - start)
+            self._socket.sendall(one * size)
+            answered = 0
+            while answered < size:
+                answered += self._hear()
+
+    def checks_per_s(self, count: int) -> float:
+        """Send so many that are due soon; the rate at which they were asked about, from the first to the last."""
+        self.send(count, DUE_S)
+        while not self._checks:
+            self._hear()
+        start, asked = time.monotonic(), 0
+        while asked < count:
+            asked += len(self._checks)
+            self._socket.sendall(b"".join(map(_roll_back, self._checks)))
+            self._checks.clear()
+            if asked < count:
+                self._hear()
+        return asked / (time.monotonic() - start)
+
+    def _hear(self) -> int:
+        """Take what comes: keep checks, and count answers."""
+        answers = 0
+        for frame in self._frames.feed(self._socket.recv(1 << 18)):
+            command = remoting.decode(frame)
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                self._checks.append(command)
+            elif command.code:
+                raise RuntimeError(f"a half message was refused: {command.code} {command.remark}")
+            else:
+                answers += 1
+        return answers
+
+
+def _roll_back(check: RemotingCommand) -> bytes:
+    fields = {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": check.ext["tranStateTableOffset"],
+        "commitLogOffset": check.ext["commitLogOffset"],
+        "commitOrRollback": str(TRANSACTION_ROLLBACK),
+        "fromTransactionCheck": "true",
+        "msgId": check.ext.get("msgId", ""),
+    }
+    return b"".join(remoting.encode(remoting.request(RequestCode.END_TRANSACTION, 1, fields, oneway=True)))
