@@ -13,6 +13,7 @@ from protocol.kafka import record_batch
 from protocol.kafka.record_batch import InvalidBatch
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
+from txn.half import Verdict
 
 URL = "http://shop.example/checks/7"
 TXN = TxnOptions(check_urls="http://shop.example/checks/ https://other.example/", half_ids_max=4)
@@ -108,6 +109,48 @@ def test_verdict_may_be_repeated_but_not_changed(end: str) -> None:
     assert decide(made, "c", "perhaps")[0] == 400
     assert seen(made) == before
     assert len(made.halves.state) == len(made.halves.ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "id", "body", "status", "says"),
+    [
+        ("orders", "open", b"", 400, "expected"),
+        ("orders", "open", b"commit", 400, "expected"),
+        ("orders", "open", b"[" * 100_000, 400, "expected"),
+        ("orders", "open", b"\xff", 400, "expected"),
+        ("orders", "open", b'{"verdict": 8}', 400, "expected"),
+        ("orders", "open", b'{"verdict": "unknown"}', 400, "expected"),
+        ("orders", "open", b'{"verdict": "COMMIT"}', 400, "expected"),
+        ("orders", "open", b'{"verdict": "commit", "why": ""}', 400, "expected"),
+        ("orders", "nobody", None, 404, "there is no half message 'nobody' of topic 'orders'"),
+        ("orders", "0", None, 404, "there is no half message '0'"),
+        ("orders", "x" * 5000, None, 404, "there is no half message"),
+        ("none", "open", None, 404, "there is no half message 'open' of topic 'none'"),
+        (HALF, "open", None, 404, "there is no half message"),
+        ("orders", "rolled-back", b'{"verdict": "commit"}', 409, "was rolled back"),
+        ("orders", "committed", b'{"verdict": "rollback"}', 409, "was committed"),
+        ("orders", "given-up", None, 409, "was given up"),
+        ("gone", "of-gone", b'{"verdict": "commit"}', 409, "there is no topic gone any more"),
+    ],
+)
+def test_bad_verdict_is_answered_with_its_reason_and_changes_nothing(
+    topic: str, id: str, body: bytes | None, status: int, says: str
+) -> None:
+    made = core()
+    gone = made.topic("gone")
+    send(made, "open", "committed", "rolled-back", "given-up")
+    decide(made, "committed", "commit")
+    decide(made, "rolled-back", "rollback")
+    made.halves.end(made.halves.ids.offset_of("orders", "given-up") or 0, Verdict.GIVEN_UP, (), made.clock.now_ms())
+    made.publisher.kafka(gone, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"of-gone")]), made.clock.now_ms())
+    made.topics.delete(gone, made.clock.now_ms())
+    made.settle()
+    before, end_position = list(made.halves.state.open()), made.store.next_position
+    for each in (b'{"verdict": "commit"}', b'{"verdict": "rollback"}') if body is None else (body,):
+        with pytest.raises(web.HTTPException) as raised:
+            asyncio.run(decide_by_id(made, topic, id, each))
+        assert (raised.value.status, says in (raised.value.text or "")) == (status, True), raised.value.text
+    assert (list(made.halves.state.open()), made.store.next_position) == (before, end_position)
 
 
 @pytest.mark.parametrize("ids", [("a",), ("b", "b"), ("c", "a")])

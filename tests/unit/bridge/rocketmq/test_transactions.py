@@ -18,6 +18,7 @@ from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import parse_message_id
 from store.errors import DiskFull
 from store.format import UNIT_HEADER_SIZE
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.rocketmq.office import Client, Office
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -159,16 +160,52 @@ def test_no_verdict_is_not_even_answered(verdict: int) -> None:
         ({"commitLogOffset": 0}, ResponseCode.SYSTEM_ERROR, "The commit log offset wrong"),
         ({"tranStateTableOffset": None}, ResponseCode.SYSTEM_ERROR, "<tranStateTableOffset> is null"),
         ({"tranStateTableOffset": 1 << 62}, ResponseCode.SYSTEM_ERROR, "no half message"),
+        ({"tranStateTableOffset": 1 << 64}, ResponseCode.SYSTEM_ERROR, "<tranStateTableOffset> is illegal"),
+        ({"tranStateTableOffset": "first"}, ResponseCode.SYSTEM_ERROR, "<tranStateTableOffset> is illegal"),
+        ({"commitLogOffset": -1}, ResponseCode.SYSTEM_ERROR, "The commit log offset wrong"),
+        ({"commitLogOffset": None}, ResponseCode.SYSTEM_ERROR, "<commitLogOffset> is null"),
+        ({"producerGroup": None}, ResponseCode.SYSTEM_ERROR, "<producerGroup> is null"),
+        ({"commitOrRollback": None}, ResponseCode.SYSTEM_ERROR, "<commitOrRollback> is null"),
+        ({"commitOrRollback": "8 "}, ResponseCode.SYSTEM_ERROR, "<commitOrRollback> is illegal"),
+        ({"msgId": None}, ResponseCode.SYSTEM_ERROR, "<msgId> is null"),
     ],
 )
 @pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
 def test_what_does_not_fit_changes_nothing(verdict: int, fields: dict, code: ResponseCode, remark: str) -> None:
     shop = Shop()
     client = shop.connect()
-    answer = end(client, send_half(client), verdict, **fields)
+    sent, end_position = send_half(client), shop.store.next_position
+    answer = end(client, sent, verdict, **fields)
     assert (answer.code, remark in answer.remark) == (code, True), answer.remark
-    assert shop.counts() == (1, 0, 0, 0)
-    assert len(shop.halves.state) == 1
+    assert client.ask(RequestCode.END_TRANSACTION, oneway=True, **{**end_fields(sent, verdict), **fields}) is None
+    assert (shop.counts(), len(shop.halves.state)) == ((1, 0, 0, 0), 1)
+    assert shop.store.next_position == end_position
+    assert end(client, sent, verdict).code == 0
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_verdict_after_the_limit_changes_nothing(verdict: int, is_open: bool) -> None:
+    """Asked often enough, or open for so long that nobody is asked any more."""
+    shop = Shop(half_ms=1_000) if is_open else Shop(check_max=1)
+    client = shop.connect()
+    sent = send_half(client)
+    for _ in range(3):
+        shop.wait(INTERVAL)
+    assert shop.counts() == (1, 1, 0, 1)
+    assert end(client, sent, verdict).code == ResponseCode.TRANSACTION_FAILED
+    assert shop.counts() == (1, 1, 0, 1)
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
+def test_verdict_on_one_of_long_ago_that_retention_took_changes_nothing(verdict: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client)
+    end(client, sent, COMMIT)
+    shop.store.trim(shop.halves.half_queue, 1, shop.clock.now_ms())
+    assert end(client, sent, verdict).code == ResponseCode.SYSTEM_ERROR
+    assert shop.counts() == (0, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -216,12 +253,25 @@ def test_topic_that_is_gone_keeps_it_open() -> None:
     assert end(client, sent, COMMIT).code == 0
 
 
-def test_another_familys_message_in_the_half_queue_is_no_half_message_here() -> None:
+def test_group_of_the_request_counts_where_the_message_names_none() -> None:
     shop = Shop()
     client = shop.connect()
     sent = send_half(client, PGROUP="")
     assert properties.parse(shop.messages(HALF)[0].properties)["PGROUP"] == "shop", "the request names it"
     assert end(client, sent, COMMIT).code == 0
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
+def test_half_message_of_a_kafka_producer_is_none_here(verdict: int) -> None:
+    shop = Shop()
+    client = shop.connect()
+    sent = send_half(client)
+    own = batch([b"one"], headers=[("TRAN_MSG_ID", b"a")])
+    shop.publisher.kafka(shop.topic(), 0, own, shop.clock.now_ms())
+    shop.settle()
+    answer = end(client, sent, verdict, tranStateTableOffset=1)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    assert len(shop.halves.state) == 2
 
 
 def test_as_many_as_are_allowed_are_open() -> None:
