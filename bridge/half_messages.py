@@ -48,13 +48,15 @@ GATHERED_MAX: Final = 128  # Verdicts of one unit; an op message of RocketMQ's h
 GATHERED_BYTES_MAX: Final = 1 << 20  # Of their messages,
 TOLD_BYTES_MAX: Final = 24_000  # and of what is told of them: one property holds it.
 _TOLD_BYTES: Final = 64  # Of one, names aside.
+PATHS_CACHED_MAX: Final = 4096  # Then the cache starts anew.
 
 _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
 _IMMUNITY_BYTES: Final = _IMMUNITY.encode()
 # What only a half message has begins with this, and ends its properties: so it is taken off by one cut.
 _PREPARED: Final = f"{properties.TRAN_MSG}\x01true\x02{properties.REAL_TOPIC}\x01"
 _PREPARED_BYTES: Final = _PREPARED.encode()
-_LETTERS: Final = {Verdict.COMMITTED: "C", Verdict.ROLLED_BACK: "R", Verdict.GIVEN_UP: "G"}
+_LETTERS: Final = "-CRG"  # By verdict.
+_GIVEN_UP: Final = Verdict.GIVEN_UP
 _OP_CODE: Final = tags.hash_code(OP_TAG)
 
 
@@ -88,6 +90,7 @@ class Halves:
         self._store: Store | None = None
         self._gathered: dict[int, Decision] = {}  # Not appended yet: of requests that came by one read of a socket.
         self._gathered_bytes = self._told_bytes = 0
+        self._paths: dict[int, str] = {}  # "topic/queue/" by the queue's key; no key is ever another queue's
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
         self._immunity_max_ms = options.half_ms
@@ -218,21 +221,30 @@ class Halves:
 
     def _told(self, decisions: dict[int, Decision]) -> str:
         """Say what an op message tells of each, with the places that the frames are about to get."""
-        told = ""
+        told: list[str] = []
         ahead: dict[int, int] = {}  # of the queue's end: frames of the same unit
         for offset, (verdict, topic, stored_ms, frames) in decisions.items():
-            half = self.state.find(offset)
-            checks = 0 if half is None else half.checks
-            checks -= verdict is Verdict.GIVEN_UP and checks > 0  # The look that gives up asks nobody.
+            checks = self.state.checks_of(offset)
+            checks -= verdict is _GIVEN_UP and checks > 0  # The look that gives up asks nobody.
             place = "-"
             for frame in frames:
                 queue = frame.queue
                 at = ahead.get(queue.key, 0)
                 ahead[queue.key] = at + 1
-                if place == "-" and (found := self._topics.by_number(queue.topic)) is not None:
-                    place = f"{found.kafka_name}/{queue.queue_id}/{queue.end_offset + at}"
-            told += f"{_LETTERS[verdict]} {checks} {stored_ms} {kafka_name(topic)} {place},"
-        return told
+                if place == "-":
+                    place = f"{self._path_of(queue)}{queue.end_offset + at}"
+            told.append(f"{_LETTERS[verdict]} {checks} {stored_ms} {kafka_name(topic)} {place},")
+        return "".join(told)
+
+    def _path_of(self, queue: Queue) -> str:
+        path = self._paths.get(queue.key)
+        if path is None:
+            topic = self._topics.by_number(queue.topic)
+            assert topic is not None, "a topic of which a frame was made"
+            if len(self._paths) >= PATHS_CACHED_MAX:
+                self._paths.clear()
+            path = self._paths[queue.key] = f"{topic.kafka_name}/{queue.queue_id}/"
+        return path
 
     def _decided(self, offset: int, verdict: Verdict) -> None:
         self.state.decided(offset, verdict)

@@ -125,6 +125,11 @@ class HalfMessages:
         found = self._find(offset)
         return None if found is None else self._half(*found)
 
+    def checks_of(self, offset: int) -> int:
+        """Say how often it was looked at; of one that is not open 0."""
+        found = self._find(offset)
+        return 0 if found is None else found[0].checks[found[1]]
+
     def open(self, since: int = 0) -> Iterator[Half]:
         """Give the open ones from that offset on; nothing may change meanwhile."""
         for page in self._pages[max(0, bisect_right(self._starts, since) - 1) :]:

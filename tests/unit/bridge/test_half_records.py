@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from bridge.config import ConfigError, Options, TxnOptions, load
+from bridge.half_messages import Decision
 from bridge.half_verdicts import decide_by_id
 from bridge.http_transactions import transactions
 from protocol.kafka import record_batch
@@ -141,7 +142,9 @@ def test_bad_verdict_is_answered_with_its_reason_and_changes_nothing(
     send(made, "open", "committed", "rolled-back", "given-up")
     decide(made, "committed", "commit")
     decide(made, "rolled-back", "rollback")
-    made.halves.end(made.halves.ids.offset_of("orders", "given-up") or 0, Verdict.GIVEN_UP, (), made.clock.now_ms())
+    given_up = made.halves.ids.offset_of("orders", "given-up")
+    assert given_up is not None
+    made.halves.end(given_up, Decision(Verdict.GIVEN_UP, "orders", 0), made.clock.now_ms())
     made.publisher.kafka(gone, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"of-gone")]), made.clock.now_ms())
     made.topics.delete(gone, made.clock.now_ms())
     made.settle()
