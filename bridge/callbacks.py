@@ -37,7 +37,7 @@ class Callbacks:
         self._asking: set[asyncio.Task[None]] = set()
         self._asked: Counter[str] = Counter()  # by host
         self.failed = 0  # since the start
-        self._told_s = -QUIET_S
+        self._is_quiet = False  # A failure was logged just now.
 
     def room(self, url: str) -> int:
         """Say how many more may be asked at the host of this URL."""
@@ -74,10 +74,13 @@ class Callbacks:
 
     def _fail(self, url: str, reason: str) -> None:
         self.failed += 1
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= QUIET_S:
-            self._told_s = now_s
+        if not self._is_quiet:
+            self._is_quiet = True
+            asyncio.get_running_loop().call_later(QUIET_S, self._may_speak)
             log.warning("no verdict url=%s reason=%r in_all=%d", url, reason, self.failed)
+
+    def _may_speak(self) -> None:
+        self._is_quiet = False
 
     async def _answer(self, url: str, question: dict[str, Any]) -> Verdict | None:
         if self._session is None:
