@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 PERCENTILES = ("p50", "p99", "p999", "max")
-PLOTTED = ("rate-1k", "burst-20k-moment", "burst-100k-moment", "burst-500k-moment")  # One panel each.
+PLOTTED = ("rate-1k", "rate-quick", "burst-20k-moment", "burst-100k-moment", "burst-500k-moment")
+PANELS_MAX = 4  # The first of these that were measured.
 COLOURS = {"duolog": "#1f6feb", "duolog sync": "#79b8ff", "rocketmq": "#d1495b"}
 LABELS = {"duolog": "Duolog, async", "duolog sync": "Duolog, sync", "rocketmq": "Apache RocketMQ, async"}
 
@@ -115,12 +116,11 @@ def plot(rows: Sequence[Row], measured: Sequence[Measured], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "lateness"  # The same figures give the same file.
+    mpl.rcParams |= {"svg.hashsalt": "lateness", "svg.fonttype": "none"}  # The same figures give the same small file.
     from matplotlib.figure import Figure
 
-    shown = [row for row in rows if row.name in PLOTTED and any(_has_curve(each, row) for each in measured)]
-    if not shown:
-        shown = [row for row in rows if any(_has_curve(each, row) for each in measured)][:4]
+    with_curve = [row for row in rows if any(_has_curve(each, row) for each in measured)]
+    shown = [row for row in with_curve if row.name in PLOTTED][:PANELS_MAX] or with_curve[:PANELS_MAX]
     columns = min(2, len(shown))
     lines = -(-len(shown) // columns)
     figure = Figure(figsize=(4.6 * columns, 2.7 * lines), layout="constrained")
@@ -133,7 +133,7 @@ def plot(rows: Sequence[Row], measured: Sequence[Measured], path: Path) -> None:
         axes.set_xlabel("ms after the due time")
         axes.set_ylabel("% received")
         axes.grid(visible=True, which="major", alpha=0.3)
-    figure.axes[0].legend(loc="lower right", frameon=False, fontsize="small")
+    figure.axes[0].legend(loc="best", frameon=False, fontsize="small")
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
