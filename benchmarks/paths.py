@@ -256,6 +256,7 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
         stage.expect(connection, request, PULL_MESSAGES * 128)
         us = pace.us(stage.ask(connection, request))
         yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, 128 B to 1 KiB, {where}", "response", us, 20)
+    yield from _filtered(stage, connection, pace)
 
     # Across: batches of 16 KiB by Kafka, written above; messages of RocketMQ.
     request = pull_request("batches", 0, PULL_MESSAGES)
@@ -268,6 +269,19 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     us = pace.us(stage.ask(kafka, request))
     record_bytes = 128 + len(_properties(0)) + 12  # As a Kafka record; near enough.
     yield Measured("Kafka Fetch of RocketMQ messages, 128 B", "record", us * record_bytes / size, 6)
+
+
+def _filtered(stage: Stage, connection: Connection, pace: Pace) -> Iterator[Measured]:
+    """Pulls of one message of eight, by what each message costs that the broker goes through."""
+    parts = [Part(0, bytes(128), b"TAGS\x01t%d\x02a\x01%d\x02" % (n % 8, n % 8) + _properties(n)) for n in range(32)]
+    request = batch_request("labelled", parts)
+    for _ in range(32):
+        stage.expect(connection, request, 1)
+    for kind, expression, budget_us in (("TAG", "t3", 1.5), ("SQL92", "a > 2 AND a < 4", 3)):
+        request = pull_request("labelled", 0, PULL_MESSAGES, kind, expression)
+        stage.expect(connection, request, PULL_MESSAGES * 128)
+        us = pace.us(stage.ask(connection, request)) / (8 * PULL_MESSAGES)
+        yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, an eighth by {kind}", "message", us, budget_us)
 
 
 # -- Requests, as clients write them
@@ -314,6 +328,10 @@ def send_request(topic: str, body: bytes) -> bytes:
 
 def send_batch_request(topic: str, size: int) -> bytes:
     parts = [Part(0, bytes(size), _properties(number)) for number in range(BATCH_RECORDS)]
+    return batch_request(topic, parts)
+
+
+def batch_request(topic: str, parts: list[Part]) -> bytes:
     return _remoting(320, _send_fields(topic, "", "true"), rocketmq_batch.encode(parts))
 
 
@@ -328,12 +346,12 @@ def _properties(number: int) -> bytes:
     return f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02".encode()
 
 
-def pull_request(topic: str, offset: int, count: int) -> bytes:
+def pull_request(topic: str, offset: int, count: int, kind: str = "TAG", expression: str = "*") -> bytes:
     """PULL_MESSAGE that brings its subscription along, and does not want to be held."""
     fields = {
         "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": str(count),
-        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0",
-        "expressionType": "TAG", "maxMsgBytes": str(256 * KIB),
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": expression,
+        "subVersion": "0", "expressionType": kind, "maxMsgBytes": str(256 * KIB),
     }  # fmt: skip
     return _remoting(11, fields, b"")
 
