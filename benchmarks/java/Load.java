@@ -31,6 +31,8 @@ final class Load {
         commands.put("kafka_consume", KafkaLoad::consume);
         commands.put("rocketmq_send", RocketmqLoad::send);
         commands.put("rocketmq_push", RocketmqLoad::push);
+        commands.put("rocketmq_failing_start", RocketmqLoad::failingStart);
+        commands.put("rocketmq_failing_run", RocketmqLoad::failingRun);
         commands.put("rocketmq_first_send", RocketmqLoad::firstSend);
         commands.put("rocketmq_delays", DelayLoad::run);
         commands.put("one_in_flight", Load::oneInFlight);

@@ -43,18 +43,7 @@ final class RocketmqLoad {
             Batches batches = new Batches(producer, args);
             batches.sendOne(1); // Finds the route, makes the topic.
             long start = System.nanoTime();
-            long until = start + Load.nanos(Agent.has(args, "seconds") ? args.get("seconds").getAsDouble() : 600);
-            List<Thread> threads = new ArrayList<>();
-            for (int i = 0; i < args.get("threads").getAsInt(); i++) {
-                threads.add(new Thread(() -> batches.sendUntil(until)));
-            }
-            threads.forEach(Thread::start);
-            for (Thread each : threads) {
-                each.join();
-            }
-            if (batches.failure.get() != null) {
-                throw batches.failure.get();
-            }
+            batches.sendAll(args.get("threads").getAsInt(), Agent.has(args, "seconds") ? args.get("seconds").getAsDouble() : 600);
             return Load.ran(batches.stored.get(), System.nanoTime() - start);
         } finally {
             producer.shutdown();
@@ -80,6 +69,22 @@ final class RocketmqLoad {
             batch = (int) Agent.number(args, "batch", 1);
             limit = Agent.number(args, "count", Long.MAX_VALUE);
             labelled = Agent.flag(args, "labelled");
+        }
+
+        /** Have so many threads send, until `limit` messages are claimed or the time is over. */
+        void sendAll(int count, double seconds) throws Exception {
+            long until = System.nanoTime() + Load.nanos(seconds);
+            List<Thread> threads = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                threads.add(new Thread(() -> sendUntil(until)));
+            }
+            threads.forEach(Thread::start);
+            for (Thread each : threads) {
+                each.join();
+            }
+            if (failure.get() != null) {
+                throw failure.get();
+            }
         }
 
         void sendUntil(long until) {
@@ -128,11 +133,11 @@ final class RocketmqLoad {
 
     /**
      * A fresh push consumer that reads `count` messages from the beginning; timed from the first one on. It may be
-     * "orderly", want those of one "tag" or "sql" only, "pop", or fail each message once ("failing").
+     * "orderly", want those of one "tag" or "sql" only, or "pop".
      */
     static Object push(JsonObject args) throws Exception {
         String topic = args.get("topic").getAsString();
-        Progress progress = new Progress(args);
+        Progress progress = new Progress(args.get("count").getAsLong());
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(unique("consumer"));
         consumer.setInstanceName(unique("instance"));
         consumer.setNamesrvAddr(args.get("namesrv").getAsString());
@@ -153,12 +158,50 @@ final class RocketmqLoad {
         }
         consumer.start();
         try {
-            if (!progress.done.await(PUSH_WITHIN_S, TimeUnit.SECONDS)) {
-                throw new IllegalStateException("got " + progress.got + " of " + progress.count + " messages");
-            }
+            progress.await();
             return Load.ran(progress.got.get(), System.nanoTime() - progress.start.get());
         } finally {
             consumer.shutdown();
+        }
+    }
+
+    /** A push consumer that fails each message once, and who sends to it. One at a time. */
+    private static final class Failing {
+        final DefaultMQProducer producer;
+        final DefaultMQPushConsumer consumer;
+        volatile Progress progress;
+
+        Failing(JsonObject args) throws Exception {
+            producer = producer(args);
+            new Batches(producer, args).sendOne(1);
+            progress = new Progress(1);
+            consumer = RocketmqLoad.consumer(
+                    args, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, (messages, context) -> progress.failing(messages, context));
+        }
+
+    }
+
+    private static Failing failing;
+
+    /** Start it, and wait until one message came back: by then its retry topic is there, and the client has found it. */
+    static Object failingStart(JsonObject args) throws Exception {
+        failing = new Failing(args);
+        failing.progress.await();
+        return null;
+    }
+
+    /** Send "count" messages, and wait until all have come back. */
+    static Object failingRun(JsonObject args) throws Exception {
+        try {
+            Batches batches = new Batches(failing.producer, args);
+            long start = System.nanoTime();
+            failing.progress = new Progress(args.get("count").getAsLong());
+            batches.sendAll(args.get("threads").getAsInt(), PUSH_WITHIN_S);
+            failing.progress.await();
+            return Load.ran(failing.progress.got.get(), System.nanoTime() - start);
+        } finally {
+            failing.consumer.shutdown();
+            failing.producer.shutdown();
         }
     }
 
@@ -168,21 +211,28 @@ final class RocketmqLoad {
         final AtomicLong got = new AtomicLong();
         final AtomicLong start = new AtomicLong();
         final long count;
-        private final boolean failing;
 
-        Progress(JsonObject args) {
-            count = args.get("count").getAsLong();
-            failing = Agent.flag(args, "failing");
+        Progress(long count) {
+            this.count = count;
+        }
+
+        void await() throws Exception {
+            if (!done.await(PUSH_WITHIN_S, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("got " + got + " of " + count + " messages");
+            }
         }
 
         ConsumeConcurrentlyStatus concurrently(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
-            if (failing && messages.get(0).getReconsumeTimes() == 0) {
-                begin();
-                context.setDelayLevelWhenNextConsume(1);
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
             take(messages);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        }
+
+        ConsumeConcurrentlyStatus failing(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
+            if (messages.get(0).getReconsumeTimes() > 0) {
+                return concurrently(messages, context);
+            }
+            context.setDelayLevelWhenNextConsume(1);
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         }
 
         ConsumeOrderlyStatus orderly(List<MessageExt> messages) {
@@ -190,14 +240,10 @@ final class RocketmqLoad {
             return ConsumeOrderlyStatus.SUCCESS;
         }
 
-        private void begin() {
+        private void take(List<MessageExt> messages) {
             if (start.get() == 0) {
                 start.compareAndSet(0, System.nanoTime());
             }
-        }
-
-        private void take(List<MessageExt> messages) {
-            begin();
             if (got.addAndGet(messages.size()) >= count) {
                 done.countDown();
             }
