@@ -64,6 +64,8 @@ SHARE_OF_TOPIC_MIN: Final = 64  # of them, while there are so many: fewer at a t
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
 MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
 SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
+IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each, and all of them are in one unit of the log when it is tidied up
+WAITING_MAX: Final = 1_000_000  # of those that are to go to buckets
 RETRY_MS: Final = 1_000  # when parked messages could not be read
 
 _ID: Final = Struct(">QQ")
@@ -182,12 +184,19 @@ class Delays:
 
         Raises TooManyTimers and other StoreError, and then has appended nothing.
         """
-        if len(self) + len(frames) > self._pending_max:
-            raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
+        self._check_room(len(frames))
         before = len(self)
         appended = self._ledger.commit(records, now_ms, frames)
         self._metrics.timers["parked"] += len(self) - before
         return appended
+
+    def _check_room(self, count: int) -> None:
+        if len(self) + count > self._pending_max:
+            raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
+        if self.far.waiting > WAITING_MAX or len(self._timers) > IN_MEMORY_MAX:
+            raise TooManyTimers(
+                f"{len(self._timers)} delayed messages are in memory; {self.far.waiting} of them wait for the disk"
+            )
 
     # -- In transactions of Kafka
 

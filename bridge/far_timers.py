@@ -32,7 +32,7 @@ from bridge.config import DelayOptions
 from bridge.ledger import Ledger
 from bridge.records import FarTimersChanged, FarTimersDead
 from bridge.topics import Topic, Topics
-from delay.bucket import FOREVER_MS, Bucket, BucketEntry, FarTimer, Here
+from delay.bucket import Bucket, BucketEntry, FarTimer, Here
 from delay.buckets import Buckets, Manifest, Merge, View
 from delay.names import Names
 from delay.rows import IN_BUCKET, ROW_SIZE, Timer
@@ -122,6 +122,7 @@ class FarTimers:
         self._near_ms = options.near_ms
         self._ahead_ms = max(1, options.near_ms // 2)
         self._look_ms = max(1, min(LOOK_MS, self._ahead_ms // 8))
+        self.waiting = 0  # in memory, though due late
         self.is_behind = False  # More comes than goes to buckets: workers should not pause.
         self._timers = Timers()
         self._fates: dict[TimerId, _Dead] = {}  # that no manifest counts yet; the oldest first
@@ -170,9 +171,9 @@ class FarTimers:
         for bucket in view.buckets:
             for here in bucket.places(ids):
                 self._buckets.bury_at(bucket, here, self._fates[here.id].fate)
-            for topic in bucket.topics():
+            for topic, count in bucket.pending_by_topic():
                 if self._topics.by_number(topic) is not None:
-                    self._counts[topic] = self._counts.get(topic, 0) + _pending(bucket, topic)
+                    self._counts[topic] = self._counts.get(topic, 0) + count
         view.close()
         self._is_open = True
 
@@ -502,7 +503,7 @@ class FarTimers:
         """Take what is due late, if that makes a bucket, or waits for long."""
         from_ms = 1 + max(self._now_ms + self._near_ms, self._loaded_to_ms, self._load_to_ms or 0, self._cursor[0])
         waiting = self._timers.beyond(from_ms)
-        self.is_behind = waiting > 2 * self._spill_rows
+        self.waiting, self.is_behind = waiting, waiting > 2 * self._spill_rows
         is_late = self._mono_ms - self._spilled_mono_ms >= min(SPILL_MS, self._near_ms)
         if self._spill_from_ms is not None or self._is_returning:
             return
@@ -726,10 +727,6 @@ def _deaths(bucket: Bucket, fates: Sequence[tuple[TimerId, _Dead]], low: TimerId
     fate_of = dict(fates)
     for here in bucket.places([place for place, _ in fates if place >= low]):
         yield _Death(bucket, here, fate_of[here.id].fate)
-
-
-def _pending(bucket: Bucket, topic: int) -> int:
-    return bucket.pending_before((FOREVER_MS, 0), topic) - bucket.pending_before((0, 0), topic)
 
 
 def _as_store_error(error: Exception) -> StoreError:

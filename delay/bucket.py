@@ -391,7 +391,7 @@ class Bucket:
     def named(self, topic: int, name: bytes) -> Iterator[Found]:
         """Yield all timers of this topic and sender's key in due order, dead or alive."""
         hashed = name_hash(topic, name).to_bytes(8, "big")
-        row = self._names.lower(hashed)
+        row = self._names.lower_of_hash(hashed)
         while row < self._names.count and (found := self._names.row(row)).startswith(hashed):
             ordinal = int.from_bytes(found[8:12], "big")
             timer = self._timer(ordinal)
@@ -401,13 +401,17 @@ class Bucket:
 
     # -- Numbers
 
-    def topics(self) -> Iterator[int]:
-        """Yield the topics that have timers here, rising."""
+    def pending_by_topic(self) -> Iterator[tuple[int, int]]:
+        """Yield each topic that has timers here, and how many of them are pending."""
+        start, count = self.entry.start, self.entry.count
         row = 0
         while row < self._topics.count:
             topic = _TOPIC.unpack(self._topics.row(row))[0]
-            yield topic
-            row = self._topics.lower(_TOPIC_BLOCK.pack(topic, self._blocks.count)) + 1
+            last = self._topics.lower(_TOPIC_BLOCK.pack(topic, self._blocks.count))
+            total = _TOPIC.unpack(self._topics.row(last))[2]
+            finished = self._of_topic_before(topic, start) if start else 0
+            yield topic, total - finished - self.tombstones.count(start, count, topic)
+            row = last + 1
 
     def pending_before(self, id: TimerId, topic: int | None = None) -> int:
         """Count the pending timers before this id, and all that are finished: differences of it are counts."""

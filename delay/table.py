@@ -16,6 +16,7 @@ from store.errors import Corruption
 
 PAGE_SIZE = 4096
 _CRC_SIZE = 4
+_NEIGHBOURS_MAX = 8  # pages
 
 Read = Callable[[int, int], bytes]  # (size, at): exactly so many bytes, or Corruption
 
@@ -50,8 +51,26 @@ class Table:
         size = len(key)
         pages = range(-(-self.count // self._per_page))
         # The page before the first one that begins with the key or with more.
-        page = max(0, bisect_left(pages, key, key=lambda number: self._row(self._page(number), 0)[:size]) - 1)
-        first = page * self._per_page
+        return self._lower_in(max(0, bisect_left(pages, key, key=lambda number: self._start(number, size)) - 1), key)
+
+    def lower_of_hash(self, key: bytes) -> int:
+        """The same where keys are hashes of 8 bytes, which are spread evenly: so a few pages are read."""
+        pages = -(-self.count // self._per_page)
+        page = int.from_bytes(key, "big") * pages >> 64
+        for _ in range(_NEIGHBOURS_MAX):
+            if page and self._start(page, len(key)) >= key:
+                page -= 1
+            elif page + 1 < pages and self._start(page + 1, len(key)) < key:
+                page += 1
+            else:
+                return self._lower_in(page, key)
+        return self.lower(key)  # Many have the same one.
+
+    def _start(self, page: int, size: int) -> bytes:
+        return self._row(self._page(page), 0)[:size]
+
+    def _lower_in(self, page: int, key: bytes) -> int:
+        size, first = len(key), page * self._per_page
         rows = range(min(self._per_page, self.count - first))
         if not rows:
             return 0

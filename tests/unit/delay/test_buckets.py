@@ -3,6 +3,7 @@
 Blocks hold three timers, so that a few dozen timers have blocks, edges of blocks and topics that miss some of them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from random import Random
@@ -80,6 +81,10 @@ def test_every_look_finds_what_a_sorted_list_has(all_timers: list[FarTimer], dat
     window = [one for one in pending if start <= one.id and one.due_ms < until_ms]
     assert list(view.scan(start, until_ms)) == window
     assert view.count(start, until_ms) == len(window)
+    by_topic = Counter()
+    for bucket in view.buckets:
+        by_topic.update(dict(bucket.pending_by_topic()))
+    assert +by_topic == Counter(one.topic for one in pending)
     for topic in TOPICS:
         assert list(view.of_topic(topic, start, until_ms)) == [one for one in window if one.topic == topic]
         assert view.count(start, until_ms, topic) == sum(one.topic == topic for one in window)
