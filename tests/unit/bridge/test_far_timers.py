@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from bridge.config import DelayOptions, Options, TopicsOptions
+from bridge.delays import WAITING_MAX, TooManyTimers
 from bridge.http_timers import TimerApi
 from protocol.kafka import record_batch
 from store.entry import Promise
@@ -251,6 +252,17 @@ class History:
             assert self.bench.call("_count", topic=topic) == {"count": len(of_topic)}
         if (body := self.some_body()) is not None:
             assert self.bench.call("_view", match=self.pending[body].id)["value"] == body.decode()
+
+
+def test_senders_are_refused_while_too_much_waits_for_the_disk() -> None:
+    bench = Bench()
+    bench.core.topic("orders", 1)
+    wanted = {"topic": "orders", "value": "v", "delay_ms": 60_000}
+    bench.far.waiting = WAITING_MAX + 1
+    with pytest.raises(TooManyTimers, match="wait for the disk"):
+        bench.call("_add", wanted)
+    bench.turn(NEAR_MS)
+    assert bench.call("_add", wanted)["topic"] == "orders"
 
 
 @pytest.mark.parametrize("seed", range(6))
