@@ -184,13 +184,14 @@ class Delays:
 
         Raises TooManyTimers and other StoreError, and then has appended nothing.
         """
-        self._check_room(len(frames))
+        self.check_room(len(frames))
         before = len(self)
         appended = self._ledger.commit(records, now_ms, frames)
         self._metrics.timers["parked"] += len(self) - before
         return appended
 
-    def _check_room(self, count: int) -> None:
+    def check_room(self, count: int) -> None:
+        """Raise TooManyTimers if so many more cannot wait."""
         if len(self) + count > self._pending_max:
             raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
         if self.far.waiting > WAITING_MAX or len(self._timers) > IN_MEMORY_MAX:

@@ -195,8 +195,10 @@ class Publisher:
         Raises for a record that its topic does not take.
         """
         settings = topic.settings
-        if not settings.compact and not self._mentions_wish(batch, header):
-            return None
+        if not settings.compact:
+            if not self._mentions_wish(batch, header):
+                return None
+            self._delays.check_room(0)  # Before the batch is opened, for who is refused tries again soon.
         self.opened_bytes += header.record_count * RECORD_COST_BYTES
         now, later, halves = list[Record](), list[tuple[Wish, Record]](), list[tuple[HalfWish, Record]]()
         expire = False
