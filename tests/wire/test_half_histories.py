@@ -221,7 +221,7 @@ class Reader:
 
 @pytest.mark.parametrize(
     ("flush", "steps"),
-    [("sync", 5), pytest.param("async", 150, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    [("sync", 4), pytest.param("async", 150, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
      pytest.param("sync", 150, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
 )  # fmt: skip
 def test_history_of_half_messages(tmp_path: Path, agents: Agents, rng: random.Random, flush: str, steps: int) -> None:
