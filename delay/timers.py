@@ -439,12 +439,12 @@ class Timers:
             if window.start_ms < from_ms or window is self._moving or not len(window.rows) - window.head:
                 continue
             taken = window.drop_tail(rows_max)
-            ids, rows, stay = self._ids, [], []
+            rows, stay = [], []
             for at in range(0, len(taken), ROW_SIZE):
                 row = taken[at : at + ROW_SIZE]
                 due_ms, address, key, size, _, _, home = ROW.unpack(row)
                 place = (due_ms, address)
-                if home or (address in ids and (place in dead or place in self._lost)):
+                if home or place in dead or place in self._lost:
                     stay.append(row)
                 elif key:
                     rows.append(row)

@@ -123,6 +123,8 @@ class Race:
         if body is None:
             return
         due_ms = self.now_ms() + self.rng.randrange(-5, self.rng.choice(SPANS))
+        if self.rng.random() < 0.3 and (given := self.core.delays.id_of(self.ids[body])):
+            due_ms = given[0]  # back to where it was first
         self.due[body] = min(self.due[body], due_ms)
         self.asked[body] += 1
 

@@ -210,6 +210,24 @@ def test_rows_move_a_bounded_number_at_a_time() -> None:
     assert rounds > 50
 
 
+@pytest.mark.parametrize("has_gone", [False, True])
+def test_what_moves_back_to_a_place_that_a_bucket_has_dead_does_not_leave_again(has_gone: bool) -> None:
+    """It would be taken for dead there, or be in the bucket twice."""
+    timers = Timers(0)
+    timers.add(Timer(100_000, 1, 1 << 16, 10, 0, 3))
+    assert timers.detach(1_000, 100, ())
+    timers.move(100_000, 1, 500)
+    (dead,) = timers.lost
+    if has_gone:
+        timers.let_go()
+    timers.move(100_000, 1, 100_000)
+    assert timers.detach(1_000, 100, {dead} if has_gone else ()) == b""
+    timers.advance(100_000, 100)
+    turn = timers.take(100_000, 1, 1 << 20)
+    assert turn is not None
+    assert [timer.address for timer in turn.timers] == [1]
+
+
 def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
     cancelled = Cancelled(count_max=3, keep_ms=100)
     for number in range(5):
