@@ -294,12 +294,17 @@ class FarTimers:
         self._look_for(lambda: lambda view: list(_named(view, topic, hashed)), then)
 
     def named_now(self, topic: int, hashed: int) -> list[TimerId]:
-        """Return the places of all that have this key. Reads a few pages, mostly cached ones, in the loop."""
+        """Return the places of all that have this key. Reads a few pages, mostly cached ones, in the loop.
+
+        Raises StoreError.
+        """
         view = self._buckets.view()
         try:
             found = [asked.timer.id for asked in _named(view, topic, hashed) if self._is_pending(asked)]
             self._found_now.update(dict.fromkeys(found, topic))
             return found
+        except OSError as error:
+            raise _as_store_error(error) from error
         finally:
             view.close()
 
@@ -536,12 +541,12 @@ class FarTimers:
     def _end_spill(self, spill: Spill, outcome: Failure | None) -> None:
         """Let the bucket count, and the rows go; what was cancelled or moved meanwhile is dead in it."""
         if outcome is None:
-            assert spill.entry is not None, "it has run"
+            assert spill.bucket is not None, "it has run"
             dead = b"".join([_DEAD.pack(*place, Fate.MOVED) for place in self._timers.lost])
             try:
-                self._commit(self._buckets.added([spill.entry]), left=spill.places, dead=dead)
+                self._commit(self._buckets.added([spill.bucket]), left=spill.places, dead=dead)
             except StoreError as error:
-                self._submit(self._buckets.discard_entry(spill.entry), _log_failure)
+                self._submit(self._buckets.discard([spill.bucket]), _log_failure)
                 outcome = error
         if outcome is not None:
             self._is_returning = True
@@ -651,7 +656,7 @@ class FarTimers:
         try:
             self._commit(manifest, dead=dead)
         except StoreError as error:
-            self._submit(self._buckets.discard(merge), _log_failure)
+            self._submit(self._buckets.discard(merge.outputs), _log_failure)
             self._failed("merge of delayed messages", error)
 
     # -- Replay

@@ -138,6 +138,7 @@ class Writer:
         self._files, self._block_timers_max = files, block_timers_max
         self._path = bucket_path(number)
         self._file = files.open(self._path, create=True)
+        self._is_open = True
         self._unwritten: list[bytes] = []  # of what `size` counts
         self._written = 0
         self._rows: list[bytes] = []
@@ -171,8 +172,8 @@ class Writer:
         if self._payload_size + len(self._rows) * _ROW_SIZE >= BLOCK_BYTES or len(self._rows) >= self._block_timers_max:
             self._end_block()
 
-    def finish(self) -> BucketEntry:
-        """Write the tables, and make file and name durable."""
+    def finish(self) -> "Bucket":
+        """Write the tables, make file and name durable, and open it for looks."""
         if self._rows:
             self._end_block()
         assert 0 < self.count <= BUCKET_TIMERS_MAX, f"a bucket of {self.count} timers"
@@ -187,14 +188,20 @@ class Writer:
         self._write([footer, check.to_bytes(4, "big")])
         self._write_out()
         self._files.sync(self._file)
-        self._files.close(self._file)
+        self._close()
         self._files.sync_directory(TIMERS_DIRECTORY)
-        return BucketEntry(self.number, self.size, check, self.count)
+        return Bucket(self._files, BucketEntry(self.number, self.size, check, self.count))
 
     def abandon(self) -> None:
-        """Close the file after a failure, and remove it; the next start would do so otherwise."""
-        self._files.close(self._file)
+        """Close the file after a failure, in `finish` too, and remove it; the next start would do so otherwise."""
+        self._close()
         self._files.remove(self._path)
+
+    def _close(self) -> None:
+        """Close the file once: another thread may have opened one under its number since."""
+        if self._is_open:
+            self._is_open = False
+            self._files.close(self._file)
 
     def _end_block(self) -> None:
         rows, payload = b"".join(self._rows), b"".join(self._payload)

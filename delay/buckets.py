@@ -49,7 +49,7 @@ class Buckets:
         self._files = files
         self._open: dict[int, Bucket] | None = None  # None: the log is still being replayed
         self._pins: dict[Bucket, int] = {}
-        self._ready: dict[int, Bucket] = {}  # open already, for the next manifest
+        self._ready: dict[int, Bucket] = {}  # for the next manifest: open already, for to switch must not fail
         self._retired: list[Bucket] = []  # their files are still there
         self._next_number = 1
         self._merge: Merge | None = None
@@ -64,8 +64,8 @@ class Buckets:
         before, self._open = self._open, {}
         for entry in manifest:
             bucket = before.pop(entry.number, None)
-            if bucket is None and (bucket := self._ready.pop(entry.number, None)) is None:
-                bucket = Bucket(self._files, entry)
+            if bucket is None:
+                bucket = self._ready.pop(entry.number)
             else:
                 bucket.tombstones.counted(entry.tombstone_bytes - bucket.entry.tombstone_bytes)
                 bucket.entry = entry
@@ -170,7 +170,7 @@ class Buckets:
     # -- Changing: what to run, and the manifest to commit after it
 
     def writer(self) -> Writer:
-        """Begin a bucket; its entry comes from `finish`, and counts when the manifest of `added` is committed."""
+        """Begin a bucket; it comes from `finish`, and counts when the manifest of `added` is committed."""
         return self.new_writer()()
 
     def new_writer(self) -> Callable[[], Writer]:
@@ -178,8 +178,9 @@ class Buckets:
         number = self._reserve(1)
         return lambda: Writer(self._files, number, pause=self.pause)
 
-    def added(self, entries: Iterable[BucketEntry]) -> Manifest:
-        return (*self.manifest, *entries)
+    def added(self, buckets: Iterable[Bucket]) -> Manifest:
+        self._ready = {bucket.entry.number: bucket for bucket in buckets}
+        return (*self.manifest, *(bucket.entry for bucket in self._ready.values()))
 
     def flushes(self) -> list[Flush]:
         """Take all tombstones that are not in files yet; run each, then commit the manifest of `flushed`."""
@@ -239,13 +240,9 @@ class Buckets:
         for id, fate in merge.buried_late:
             if found := next(filter(None, (bucket.find(id) for bucket in merge.outputs)), None):
                 found.bucket.tombstones.add(found.ordinal, fate, found.timer.topic)
-        self._ready = {bucket.entry.number: bucket for bucket in merge.outputs}
         self.unpin(merge.inputs)
         inputs = {bucket.entry.number for bucket in merge.inputs}
-        return (
-            *(entry for entry in self.manifest if entry.number not in inputs),
-            *(bucket.entry for bucket in merge.outputs),
-        )
+        return tuple(entry for entry in self.added(merge.outputs) if entry.number not in inputs)
 
     def abandon_merge(self) -> None:
         """Forget a merge whose `run` has failed."""
@@ -253,16 +250,12 @@ class Buckets:
         self.unpin(self._merge.inputs)
         self._merge = None
 
-    def discard(self, merge: "Merge") -> Callable[[], None]:
-        """The manifest of `merged` came to nothing: close the results; returns what removes them, in a worker."""
+    def discard(self, buckets: Sequence[Bucket]) -> Callable[[], None]:
+        """The manifest of `added` or `merged` came to nothing: close these; returns what removes them, in a worker."""
         self._ready = {}
-        for bucket in merge.outputs:
+        for bucket in buckets:
             bucket.close()
-        return partial(_remove, self._files, [bucket.path for bucket in merge.outputs])
-
-    def discard_entry(self, entry: BucketEntry) -> Callable[[], None]:
-        """The same for a bucket that `writer` has made."""
-        return partial(_remove, self._files, [bucket_path(entry.number)])
+        return partial(_remove, self._files, [bucket.path for bucket in buckets])
 
     def removal(self) -> "Removal | None":
         """What may be removed once the present manifest is durable in the log."""
@@ -377,7 +370,7 @@ class Merge:
 
     def _finish(self) -> None:
         if self._writer is not None:
-            self.outputs.append(Bucket(self._files, self._writer.finish()))
+            self.outputs.append(self._writer.finish())
             self._writer = None
 
     def _clean_up(self) -> None:

@@ -9,7 +9,7 @@ from heapq import merge as in_order
 from struct import Struct
 from typing import Final
 
-from delay.bucket import BucketEntry, FarTimer, Writer
+from delay.bucket import Bucket, FarTimer, Writer
 from delay.rows import ROW, ROW_SIZE
 from store.entry import Place, Stored
 
@@ -25,7 +25,7 @@ class Spill:
 
     def __init__(self, packs: Sequence[bytes], read: Read, begin: Callable[[], Writer], name_from: int) -> None:
         self.count = sum(map(len, packs)) // ROW_SIZE
-        self.entry: BucketEntry | None = None
+        self.bucket: Bucket | None = None
         self.places = b""  # of all that are in the bucket, 16 bytes each, rising
         self._packs, self._read, self._begin, self._name_from = packs, read, begin, name_from
 
@@ -42,7 +42,7 @@ class Spill:
                 name, frame = frames[address]  # Of a timer that was moved on its way there may be two.
                 writer.add(FarTimer(due_ms, address, key, form, name, frame))
                 places += row[: _ID.size]
-            self.entry = writer.finish()
+            self.bucket = writer.finish()
         except BaseException:
             writer.abandon()
             raise

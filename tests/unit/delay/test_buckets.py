@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay.bucket import Bucket, BucketEntry, FarTimer, TimerId, Writer, bucket_path
+from delay.bucket import Bucket, FarTimer, TimerId, Writer, bucket_path
 from delay.buckets import MERGE_WIDTH, Buckets, Manifest
 from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
 from store.errors import Corruption
@@ -33,7 +33,7 @@ def timers_disk() -> CrashDisk:
     return disk
 
 
-def write(disk: CrashDisk, number: int, timers: Iterable[FarTimer]) -> BucketEntry:
+def write(disk: CrashDisk, number: int, timers: Iterable[FarTimer]) -> Bucket:
     writer = Writer(disk, number, block_timers_max=BLOCK_TIMERS)
     for timer in sorted(timers):
         writer.add(timer)
@@ -154,12 +154,11 @@ def test_a_damaged_byte_is_reported_wherever_it_lies() -> None:
     """Every fifth byte of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
     all_timers = [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)]
-    entry = write(disk, 1, all_timers)
-    bucket = Bucket(disk, entry)
+    bucket = write(disk, 1, all_timers)
     bucket.tombstones.add(3, Fate.CANCELLED, 7)
     flush = Flush(disk, bucket.tombstones, 0)
     flush.run()
-    manifest = (entry._replace(tombstone_bytes=flush.end),)
+    manifest = (bucket.entry._replace(tombstone_bytes=flush.end),)
     assert read_all(disk, manifest) == (all_timers[:3] + all_timers[4:], [ms for ms in range(20) if ms % 5 == 0])
     for path, content in disk.contents().items():
         for at in range(0, len(content), 5):
@@ -184,7 +183,7 @@ def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[FarTimer], list[
 @pytest.mark.parametrize("lost", [bucket_path(1), tombstones_path(1)])
 def test_a_file_that_is_gone_or_another_is_reported(lost: str) -> None:
     disk = timers_disk()
-    bucket = Bucket(disk, write(disk, 1, [timer(1, 1)]))
+    bucket = write(disk, 1, [timer(1, 1)])
     bucket.tombstones.add(0, Fate.CANCELLED, 1)
     flush = Flush(disk, bucket.tombstones, 0)
     flush.run()
@@ -195,7 +194,7 @@ def test_a_file_that_is_gone_or_another_is_reported(lost: str) -> None:
 
 def test_another_bucket_under_the_name_is_reported() -> None:
     disk = timers_disk()
-    entry = write(disk, 1, [timer(1, 1)])
+    entry = write(disk, 1, [timer(1, 1)]).entry
     disk.remove(bucket_path(1))
     write(disk, 1, [timer(1, 2)])
     with pytest.raises(Corruption, match=bucket_path(1)):
@@ -245,9 +244,9 @@ class History:
         writer = self.buckets.writer()
         for one in sorted(new.values()):
             writer.add(one)
-        entry = writer.finish()
+        bucket = writer.finish()
         self.pending |= new
-        self.commit(self.buckets.added([entry]))
+        self.commit(self.buckets.added([bucket]))
 
     def bury(self) -> None:
         if not self.pending:
