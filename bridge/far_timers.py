@@ -23,7 +23,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -57,6 +57,7 @@ LOAD_ROWS: Final = 4_096  # read by a worker at once
 FRAMES_BYTES: Final = 32 << 20  # of loaded messages in memory; others are read when they are due
 FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
 FLUSH_FATES: Final = 4_096
+LOAD_FATES: Final = 1 << 16  # some 300 bytes each; a long load stops here to have them counted
 FLUSH_MS: Final = 10_000
 RETRY_MS: Final = 1_000  # after a failure of the disk
 
@@ -248,13 +249,14 @@ class FarTimers:
 
     def fetch(self, timers: Sequence[Timer], done: Callable[[StoreError | None], None]) -> None:
         """Have messages of loaded timers of one topic in memory, then call `done`."""
-        wanted = {timer.address for timer in timers}
-        topic, start = timers[0].topic, min((timer.due_ms, timer.address) for timer in timers)
-        until_ms = 1 + max(timer.due_ms for timer in timers)
+        topic, wanted = timers[0].topic, {(timer.due_ms, timer.address) for timer in timers}
+        first, last = min(wanted), max(wanted)
         view = self._buckets.view()
 
         def read() -> list[FarTimer]:
-            return [timer for timer in view.of_topic(topic, start, until_ms) if timer.address in wanted]
+            # Thousands may be due in the same millisecond as the last one.
+            found = takewhile(lambda timer: timer.id <= last, view.of_topic(topic, first, last[0] + 1))
+            return [timer for timer in found if timer.id in wanted]
 
         def take(found: list[FarTimer] | Failure) -> None:
             view.close()
@@ -499,6 +501,9 @@ class FarTimers:
         assert self._load_to_ms is not None, "a load is under way"
         if self._cursor[0] > self._load_to_ms:
             self._loaded_to_ms, self._load_to_ms = self._load_to_ms, None
+        elif len(self._fates) >= LOAD_FATES:
+            self._loaded_to_ms, self._load_to_ms = max(self._loaded_to_ms, self._cursor[0] - 1), None
+            self._begin_flush()
         else:
             self._load()
 

@@ -1,0 +1,68 @@
+"""Proves what far timers take when very many are due at once: of the disk, and of memory."""
+
+import pytest
+
+from tests.kit.disk import CrashDisk
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.test_far_timers import NEAR_MS, Bench
+
+MANY = 3_000
+IN_BATCH = 20
+
+
+class CountingDisk(CrashDisk):
+    read_bytes = 0
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        self.read_bytes += size
+        return super().read(file, size, at)
+
+
+def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
+    """A bench with so many far timers, the first due in `first_ms`, each batch of them `step_ms` later."""
+    bench = Bench(disk)
+    topic, start_ms = bench.core.topic("orders", 1), bench.now_ms()
+    for at in range(0, MANY, IN_BATCH):
+        due_ms = start_ms + first_ms + at // IN_BATCH * step_ms
+        one = batch([bytes(500)] * IN_BATCH, headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
+        bench.core.publisher.kafka(topic, 0, one, start_ms)
+        bench.turn()
+    bench.turn_until_idle()
+    assert len(bench.far) == MANY
+    return bench
+
+
+def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are due in the same millisecond: each slice reads its own messages, not all that are left."""
+    monkeypatch.setattr("bridge.far_timers.FRAMES_BYTES", 0)
+    disk = CountingDisk()
+    bench = with_many(disk, 100 * NEAR_MS, 0)
+    bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
+    bench.turn_until_idle()
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    disk.read_bytes = 0
+    bench.core.clock.pass_ms(NEAR_MS)
+    for _ in range(MANY):
+        bench.turn()
+        if not len(bench.core.delays):
+            break
+    assert bench.core.topic("orders", 1).queues[0].visible_end == MANY
+    assert disk.read_bytes < 3 * size
+
+
+def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a day without the broker, say: all are late, and delivered as fast as they come."""
+    monkeypatch.setattr("bridge.far_timers.LOAD_ROWS", 256)
+    monkeypatch.setattr("bridge.far_timers.LOAD_FATES", 512)
+    monkeypatch.setattr("bridge.far_timers.FLUSH_FATES", 256)
+    bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
+    queue = bench.core.topic("orders", 1).queues[0]
+    bench.core.clock.pass_ms(1_000 * NEAR_MS)
+    uncounted = [0]
+    while queue.visible_end < MANY and len(uncounted) < MANY:
+        bench.turn(NEAR_MS // 10)
+        uncounted.append(len(bench.far._fates))
+    assert queue.visible_end == MANY
+    assert max(uncounted) < 1_100
+    bench.turn_until_idle()
+    assert not len(bench.core.delays)
