@@ -51,7 +51,8 @@ class HookedConnection(RocketMQConnection):
     def __init__(self, broker: "Broker", hooks: Hooks) -> None:
         super().__init__(broker)
         self._hooks = hooks
-        self._asked: dict[int, _Asked] = {}  # by opaque; as many as are unanswered
+        # By opaque, the oldest first; as many as may be unanswered, for some requests nobody answers ever.
+        self._asked: dict[int, _Asked] = {}
 
     def take(self, command: RemotingCommand) -> None:
         if self.unanswered >= self.bounds.unanswered_max:
@@ -70,7 +71,7 @@ class HookedConnection(RocketMQConnection):
         if outcome is None:
             asked = _Asked(asked.request)  # A thread may still be at work on the other one.
         if not command.is_oneway:
-            self._asked[command.opaque] = asked
+            self._remember(command.opaque, asked)
         if asked.changed is not None:
             fields, body = asked.changed
             command.ext, command.body = fields, memoryview(body)
@@ -78,6 +79,13 @@ class HookedConnection(RocketMQConnection):
             super().take(command)
         elif not command.is_oneway:
             self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
+
+    def _remember(self, opaque: int, asked: _Asked) -> None:
+        """Keep it until it is answered; an opaque that comes again is another request's."""
+        self._asked.pop(opaque, None)
+        if len(self._asked) >= self.bounds.unanswered_max:
+            del self._asked[next(iter(self._asked))]
+        self._asked[opaque] = asked
 
     def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
         told = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])

@@ -182,7 +182,7 @@ def _have_consumed(
                 raise records
             ask(records)
         except ANSWERABLE as error:
-            connection.send(connection.refusal(command, error))
+            connection.reply(command, connection.refusal(command, error))
 
     topic = broker.topics.by_number(found.queue.topic) if isinstance(found, Address) else None
     if isinstance(found, Exception) or found is None or topic is None:
@@ -225,9 +225,9 @@ def _ask_member(
         connection.answered()
         if given is None:
             remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
-            connection.send(answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+            connection.reply(command, answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark))
         else:
-            connection.send(answer(command, given.code, given.remark, given.ext, given.body))
+            connection.reply(command, answer(command, given.code, given.remark, given.ext, given.body))
 
     channel.call(RequestCode(command.code), ext, body, done, CALL_MS)
 

@@ -233,9 +233,7 @@ class _Pull:
             self._offset = found.next_offset
             return False
         if found.buffers and self._may_expire():
-            self._broker.loop.call_soon(
-                self._look_again
-            )  # Dead letters are appended, and not while the log is written.
+            self._broker.loop.call_soon(self._look_again)  # Dead letters are appended, not while the log is written.
             return True
         self._finish(self._found(found))
         return True
@@ -245,14 +243,14 @@ class _Pull:
             return
         try:
             found = self._read()
-            if not isinstance(found, Later):
-                self._finish(self._found(found))
+            if isinstance(found, Later):
+                self._defer(found)
+                self._connection.unanswered -= 1  # `_defer` counted it again.
                 return
+            given = self._found(found)
         except ANSWERABLE as error:
-            self._finish(self._failed(error))
-            return
-        self._connection.unanswered -= 1  # `_defer` counts it again.
-        self._defer(found)
+            given = self._failed(error)
+        self._finish(given)
 
     def expire(self) -> None:
         self._finish(self._not_found())

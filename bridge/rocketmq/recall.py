@@ -37,8 +37,7 @@ def recall_message(broker: "Broker", connection: "RocketMQConnection", command: 
             given = _recall(broker, command, handle) if error is None else connection.refusal(command, error)
         except ANSWERABLE as refused:
             given = connection.refusal(command, refused)
-        if not command.is_oneway:
-            connection.send(given)
+        connection.reply(command, given)
 
     connection.unanswered += 1
     broker.delays.at_hand(handle.timer_id, decide)

@@ -210,7 +210,7 @@ def consumer_status(broker: "Broker", connection: "RocketMQConnection", command:
             table[client_id] = _status_of(given)
         if not waiting:
             connection.answered()
-            connection.send(answer(command, body=ConsumerStatus(consumer_table=table)))
+            connection.reply(command, answer(command, body=ConsumerStatus(consumer_table=table)))
 
     ext = {"topic": request.topic, "group": request.group}
     for client_id, channel in asked.items():

@@ -73,10 +73,14 @@ class ManualCore(Core):
 
     def settle(self) -> None:
         """Write and sync all; answers that waited leave."""
-        self.store.write()
-        self._sync()
+        self.settle_log()
         self.server.flush()
         self.loop.turn()
+
+    def settle_log(self) -> None:
+        """Write and sync all, in the middle of a turn of the loop."""
+        self.store.write()
+        self._sync()
 
     def _sync(self) -> None:
         while task := self.store.sync_wanted(background=True):

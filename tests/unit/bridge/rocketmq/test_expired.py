@@ -15,6 +15,7 @@ from bridge.lifetimes import own_expiry_of
 from bridge.positions import Positions
 from bridge.records import CommittedPosition, MessagesExpired
 from bridge.rocketmq.expired import DEAD_AT_ONCE, RANGES_MAX, Expired, merged
+from bridge.rocketmq.flow import Kind
 from bridge.wishes import DelayRefused
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import Record
@@ -271,6 +272,21 @@ def test_held_pull_moves_on_over_what_comes_expired(office: Office, client: Clie
     answer = client.last_answer()
     assert (answer.code, answer.ext["nextBeginOffset"], dead(office)) == (AGAIN, "1", [b"body"])
     assert client.connection.unanswered == 0
+
+
+def test_held_pull_that_finds_no_reader_free_is_refused() -> None:
+    """What came expired is looked at again when the log is written; then memory may have no more of it."""
+    office = Office(store=StoreOptions(tail_bytes=1 << 12))
+    topic, others, client = office.topic(queues=1), office.topic("others", queues=1), office.connect()
+    assert client.pull(0, sysFlag=4 | SUSPEND) is None
+    soon = Message("", b"body", b"EXPIRE_AFTER_MS\x0110\x02")
+    office.publisher.rocketmq(topic, 0, [soon], office.clock.now_ms())
+    office.settle_log()
+    office.disk.cached = False
+    office.rocketmq_flow.limit(Kind.PULL, 0)
+    office.publish(others, bytes(1 << 13))
+    answer = client.last_answer()
+    assert (answer.code, client.connection.unanswered) == (ResponseCode.SYSTEM_BUSY, 0)
 
 
 @pytest.mark.parametrize("way", ["pull", "pop"])

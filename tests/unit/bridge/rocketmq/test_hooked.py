@@ -6,13 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from bridge.answers import Answer
 from bridge.config import HooksOptions
 from bridge.hooks import Consumed, Hook, Hooks, Outcome, Refuse, Request, Send, Sent
 from bridge.rocketmq.hooked import HookedConnection
-from protocol.rocketmq import batch, flags
+from protocol.rocketmq import batch, flags, remoting
 from protocol.rocketmq.batch import Part
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.compression import deflate_body
+from tests.kit.core import UNANSWERED_MAX
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 
@@ -148,6 +150,25 @@ def test_request_goes_on_without_a_hook_that_is_late() -> None:
     assert hooked.hooks.skipped == {"late": 2}
     hooked.worked()
     assert hooked.stored() == [b"rude"], "what the hook says at last counts for nothing"
+
+
+def test_requests_that_nobody_answers_are_not_kept_for_ever() -> None:
+    """A verdict that is none is not answered. An answer to an opaque of so long ago is told to no hook."""
+    auditor = Auditor()
+    hooked = Hooked(auditor)
+    verdict = {
+        "producerGroup": "shop", "tranStateTableOffset": 0, "commitLogOffset": 0, "msgId": "", "commitOrRollback": 0
+    }  # fmt: skip
+    for _ in range(UNANSWERED_MAX + 1):
+        hooked.client.ask(RequestCode.END_TRANSACTION, **verdict)
+        assert hooked.worked() is None
+    auditor.told.clear()
+    for opaque in (1, 2):
+        told = remoting.response(remoting.request(RequestCode.END_TRANSACTION, opaque, {}))
+        hooked.client.connection.send(Answer(remoting.encode(told)))
+        hooked.threads.run()
+    assert auditor.told == [("after", "END_TRANSACTION", 0)]
+    assert hooked.send(b"one").code == 0
 
 
 def test_malformed_send_is_answered_as_without_hooks() -> None:

@@ -125,6 +125,24 @@ def test_running_info_is_the_members_own_answer(office: Office, client: Client, 
     assert client.connection.unanswered == 0
 
 
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "billing", "clientId": "c1"}),
+        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"group": "billing", "topic": "orders", "clientAddr": ""}),
+    ],
+)
+def test_who_asks_one_way_is_not_answered(
+    office: Office, client: Client, code: RequestCode, fields: dict[str, str]
+) -> None:
+    consumer = member(office)
+    assert client.ask(code, oneway=True, **fields) is None
+    consumer.answer_to(-1)
+    (asked,) = consumer.heard
+    consumer.say(remoting.response(asked, body=b"{}"))
+    assert (client.last_answer(), client.connection.unanswered) == (None, 0)
+
+
 def test_a_member_consumes_one_message_directly(office: Office, client: Client) -> None:
     office.topic()
     sent = client.send(body=b"once more").ext["msgId"]
