@@ -9,9 +9,10 @@
                                      rolled back, given up, open
 
 `id` is the producer's: TRAN_MSG_ID of Kafka's, UNIQ_KEY of RocketMQ's. `decide_ms` counts from when the broker stored
-the half message, `age_ms` is that of an open one. `final` is `there`, `delayed` (parked until it is due), `gone` (with
-its topic, or by retention), or `missing`, which cannot be. What lies in the half topic is looked at, so the table goes
-as far back as retention does. The broker's HTTP port says how far topics go, and what it knows of the oldest open ones.
+the half message, `age_ms` is that of an open one. `final` is `there`, `delayed` (parked until it is due), `none` (there
+was nothing to append: it recurs, or had expired and is dropped), `gone` (with its topic, or by retention), or
+`missing`, which cannot be. What lies in the half topic is looked at, so the table goes as far back as retention does.
+The broker's HTTP port says how far topics go, and what it knows of the oldest open ones.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def transactions(session: SparkSession, options: TransactionsOptions, told: Told
     summary |= {each: sum(n for (outcome, _), n in counts.items() if outcome == each) for each in OUTCOMES}
     summary |= {f"decided within ms, {name}": figures[name] for name in (*QUANTILES, "max")}
     summary |= {"checked": figures.checked, "checks of one, at most": figures.checks or 0}
-    for state in ("delayed", "gone", "missing"):
+    for state in ("delayed", "none", "gone", "missing"):
         summary[f"committed, the message {state}"] = sum(n for (_, final), n in counts.items() if final == state)
     hanging = [f"{row.topic}/{row.id} for {(row.age_ms or 0) // 1000} s, {row.checks or 0} checks" for row in oldest]
     return summary | {"open the longest": "; ".join(hanging) or "none", "table": f"{options.path}/table"}
@@ -161,7 +162,8 @@ def _with_finals(
     session: SparkSession, rows: DataFrame, ops: DataFrame, options: TransactionsOptions, api: BrokerApi
 ) -> DataFrame:
     """Add `place`, and `final`: whether what was committed is there."""
-    named = ops.where("verdict = 'committed'").groupBy("place_topic", "place_queue")
+    placed = ops.where("verdict = 'committed' AND place_topic IS NOT NULL")
+    named = placed.groupBy("place_topic", "place_queue")
     wanted = named.agg(F.min("place_offset").alias("first"), F.max("place_offset").alias("last")).collect()
     ends = {(topic, queue): ends for topic in {row.place_topic for row in wanted} for queue, ends in _ends(api, topic)}
     starting: dict[str, dict[int, int]] = {}
@@ -218,7 +220,8 @@ def _places(
 
 
 def _final() -> Column:
-    state = F.when(F.col("start").isNull() | (F.col("place_offset") < F.col("start")), "gone")
+    state = F.when(F.col("place_topic").isNull(), "none")
+    state = state.when(F.col("start").isNull() | (F.col("place_offset") < F.col("start")), "gone")
     state = state.when(F.col("is_there").isNull(), "missing")
     state = state.when(F.col("place_topic") != F.col("topic"), "delayed").otherwise("there")
     return F.when(F.col("outcome") == "committed", state)

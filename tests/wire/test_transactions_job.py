@@ -48,14 +48,16 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
     produce_half(broker, TOPIC, "k-commit", "k-back", "k-open")
     produce_half(broker, TOPIC, "k-later", TIMER_DELAY_SEC="600")
     assert [decide(broker, TOPIC, *each) for each in (("k-commit", "commit"), ("k-back", "rollback"))] == [200, 200]
-    assert decide(broker, TOPIC, "k-later", "commit") == 200
+    produce_half(broker, TOPIC, "k-recurs", AMQ_SCHEDULED_PERIOD="600000", AMQ_SCHEDULED_REPEAT="-1")
+    assert [decide(broker, TOPIC, id, "commit") for id in ("k-later", "k-recurs")] == [200, 200]
     eventually(GIVEN_UP, lambda: end_offsets(broker.kafka, GIVEN_UP), lambda ends: ends[0] == 1, WITHIN_S)
     eventually("commits", lambda: end_offsets(broker.kafka, TOPIC), lambda ends: ends == {0: 3}, WITHIN_S)
     delete_until(broker.kafka, TOPIC, 1)
 
     told, rows = run(broker, spark, tmp_path)
-    told_by_id = {name: rows[ids.get(name, name)] for name in (*ids, "k-commit", "k-back", "k-open", "k-later")}
-    assert len(rows) == len(told_by_id) == 9
+    by_kafka = ("k-commit", "k-back", "k-open", "k-later", "k-recurs")
+    told_by_id = {name: rows[ids.get(name, name)] for name in (*ids, *by_kafka)}
+    assert len(rows) == len(told_by_id) == 10
     assert {name: (row["family"], row["outcome"], row["final"]) for name, row in told_by_id.items()} == {
         "gone": ("rocketmq", "committed", "gone"),
         "back": ("rocketmq", "rolled back", None),
@@ -66,6 +68,7 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
         "k-back": ("kafka", "rolled back", None),
         "k-open": ("kafka", "open", None),
         "k-later": ("kafka", "committed", "delayed"),
+        "k-recurs": ("kafka", "committed", "none"),
     }
     assert {row["topic"] for row in rows.values()} == {TOPIC}
     assert {row["place"] for row in rows.values() if row["final"] in ("there", "gone")} == {
@@ -78,7 +81,7 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
         (row["decide_ms"] is None) == (row["outcome"] == "open") == (row["age_ms"] is not None) for row in rows.values()
     )
     assert {each: told[each] for each in ("half messages", "committed", "rolled back", "given up", "open")} == {
-        "half messages": 9, "committed": 4, "rolled back": 2, "given up": 1, "open": 2,
+        "half messages": 10, "committed": 5, "rolled back": 2, "given up": 1, "open": 2,
     }  # fmt: skip
     assert (told["checked"], told["committed, the message missing"], told["committed, the message gone"]) == (2, 0, 1)
     assert told["open the longest"].startswith(f"{TOPIC}/{ids['kept']} for ")
