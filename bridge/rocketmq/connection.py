@@ -119,7 +119,8 @@ class RocketMQConnection(Connection):
         """Handle a request, and let the answer go, or let somebody answer later."""
         given = self._handle(command, row)
         if given is None:
-            command.ext, command.body = {}, b""  # Who answers later needs neither, and they may be 16 MiB.
+            # Who answers later needs none of these, and any of them may be 16 MiB.
+            command.ext, command.body, command.remark, command.language = {}, b"", None, ""
         elif not command.flag & FLAG_ONEWAY:
             self.send(given, row.kind)
 

@@ -10,7 +10,7 @@ nothing else. Within a kind requests are handled in their order. Times are monot
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bridge.rocketmq.flow import Busy, Flow, Kind, waited_too_long
 from protocol.rocketmq.remoting import RemotingCommand
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 LANES: Final = (Kind.CLIENT, Kind.ADMIN)
 SLICE_MS: Final = 2
 GIVEN_UP_AT_ONCE: Final = 256  # Requests whose time is up, in one turn.
-BYTES_MAX: Final = 64 << 20  # Of the bodies that wait, of one kind.
+BYTES_MAX: Final = 64 << 20  # Of the requests that wait, of one kind.
 
 
 class _Waiting(NamedTuple):
     connection: "RocketMQConnection"
     command: RemotingCommand
+    size: int
     since_mono_ms: int
 
 
 class Lane:
     """The requests of one kind."""
 
-    def __init__(self, kind: Kind, flow: Flow, wait_ms: int) -> None:
-        self._kind, self._flow, self._wait_ms = kind, flow, wait_ms
+    def __init__(self, kind: Kind, flow: Flow, wait_ms: int, bytes_max: int = BYTES_MAX) -> None:
+        self._kind, self._flow, self._wait_ms, self._bytes_max = kind, flow, wait_ms, bytes_max
         self._queue: deque[_Waiting] = deque()
-        self._bytes = 0  # Of their bodies.
+        self._bytes = 0  # Invariant: the sum of their sizes.
         self._spent_ms = 0  # In this turn.
         self._is_scheduled = False
 
@@ -54,13 +55,14 @@ class Lane:
             connection.reply(command, connection.refusal(command, busy))
 
     def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
-        size = len(command.body)
-        if self._bytes + size > BYTES_MAX:
+        size = _size_of(command)
+        if self._bytes + size > self._bytes_max:
             raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
         self._flow.begin(self._kind)
         self._bytes += size
         connection.unanswered += 1
-        self._queue.append(_Waiting(connection, command, connection.broker.clock.mono_ms()))
+        command.body = memoryview(bytes(cast(memoryview, command.body)))  # Else it keeps all that was read with it.
+        self._queue.append(_Waiting(connection, command, size, connection.broker.clock.mono_ms()))
 
     def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
         clock = connection.broker.clock
@@ -78,11 +80,11 @@ class Lane:
         """The others had their turn: go on, for a slice."""
         self._is_scheduled, self._spent_ms, given_up = False, 0, 0
         while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE:
-            connection, command, since_mono_ms = self._queue.popleft()
+            connection, command, size, since_mono_ms = self._queue.popleft()
             broker = connection.broker
             broker.server.touch()
             self._flow.in_work[self._kind] -= 1
-            self._bytes -= len(command.body)
+            self._bytes -= size
             connection.answered()
             waited_ms = broker.clock.mono_ms() - since_mono_ms
             if connection.closed:
@@ -95,3 +97,9 @@ class Lane:
                 self._run(connection, command)
         if self._queue and not self._is_scheduled:
             self._schedule(self._queue[0].connection)
+
+
+def _size_of(command: RemotingCommand) -> int:
+    """Give what a request keeps: its text, any of which may be long, and its body."""
+    fields = sum(len(name) + len(value) for name, value in command.ext.items())
+    return fields + len(command.remark or "") + len(command.language) + len(command.body)

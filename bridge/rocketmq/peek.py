@@ -16,7 +16,7 @@ from bridge.purgatory import Held
 from bridge.reading import Later, Records
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
-from bridge.rocketmq.pop import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop, check_popper, poppable
+from bridge.rocketmq.pop import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop, check_attempt, check_popper, poppable
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.codes import ResponseCode
@@ -114,6 +114,7 @@ def _peek(broker: "Broker", request: PeekRequest, places: Sequence[tuple[Topic, 
 def notification(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     request = NotificationRequest.parse(command.ext)
     topic = poppable(broker, request.topic, request.queue_id)
+    check_attempt(request.attempt_id)
     check_popper(broker, request.consumer_group)
     return _Notification(broker, connection, command, request, topic).start()
 

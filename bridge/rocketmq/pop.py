@@ -29,6 +29,7 @@ from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.popped import Checkpoint, Name, settled, taken
+from bridge.rocketmq.pull import cost_of
 from bridge.topics import Topic, TopicError
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags, message, properties
@@ -82,6 +83,7 @@ def pop_message(broker: "Broker", connection: "RocketMQConnection", command: Rem
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     broker.rocketmq_popped.check_room()
     wanted = filter_of(request.exp_type, request.exp)
+    request.exp_type = request.exp = None  # A held pop need not keep them.
     return Pop(broker, connection, command, request, topic, wanted).start()
 
 
@@ -94,11 +96,16 @@ def _topic(broker: "Broker", request: PopRequest) -> Topic:
     if not INVISIBLE_MS_MIN <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    if len(request.attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
-        remark = f"attemptId of {len(request.attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    check_attempt(request.attempt_id)
     check_popper(broker, request.consumer_group)
     return topic
+
+
+def check_attempt(attempt_id: str | None) -> None:
+    """Raise Refused for one that is too long to be kept."""
+    if len(attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
+        remark = f"attemptId of {len(attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
@@ -431,7 +438,7 @@ class Pop:
         if self._until_mono_ms <= broker.clock.mono_ms():
             return self._nothing(ResponseCode.POLLING_TIMEOUT)
         keys = [source.queue.key for source in self._sources()]
-        held = self._held = broker.purgatory.hold(self, keys, self._until_mono_ms)
+        held = self._held = broker.purgatory.hold(self, keys, self._until_mono_ms, extra_cost=cost_of(self._wanted))
         if held is None:
             return self._nothing(ResponseCode.POLLING_FULL)
         self._connection.held.add(held)

@@ -58,6 +58,11 @@ def pull_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     return _Pull(broker, connection, command, request, topic, wanted).start()
 
 
+def cost_of(wanted: Filter | None) -> int:
+    """Say what a filter costs that a held request keeps, as the purgatory counts."""
+    return 0 if wanted is None else wanted.characters // CHARACTERS_AT_COST_OF_QUEUE
+
+
 # -- Checks
 
 
@@ -204,8 +209,8 @@ class _Pull:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
         deadline_mono_ms = broker.clock.mono_ms() + max(wait_ms, 0)
-        extra_cost = 0 if self._wanted is None else self._wanted.characters // CHARACTERS_AT_COST_OF_QUEUE
-        held = self._held = broker.purgatory.hold(self, (self._queue.key,), deadline_mono_ms, extra_cost=extra_cost)
+        keys, cost = (self._queue.key,), cost_of(self._wanted)
+        held = self._held = broker.purgatory.hold(self, keys, deadline_mono_ms, extra_cost=cost)
         if held is None:
             return False
         self._connection.held.add(held)

@@ -6,6 +6,7 @@ import pytest
 
 from bridge.config import Options, RocketmqOptions
 from bridge.rocketmq.flow import Kind
+from bridge.rocketmq.lanes import Lane
 from protocol.rocketmq import flags, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.kit.clock import ManualClock
@@ -287,6 +288,23 @@ def test_so_many_tools_may_wait() -> None:
     assert len(heard) == 22
     assert client.connection.unanswered == sum(client.office.rocketmq_flow.in_work) == 0
     assert flood(client, TOOLS) == [(0, 0, "done")]
+
+
+@pytest.mark.parametrize("where", ["ext", "remark", "language", "body"])
+def test_so_many_bytes_of_requests_may_wait(where: str) -> None:
+    client = slow_office()
+    lane = client.office.rocketmq_lanes[Kind.ADMIN] = Lane(Kind.ADMIN, client.office.rocketmq_flow, WAIT_MS, 10_000)
+    asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
+    for each in asked:
+        setattr(each, where, {"x": "y" * 3_000} if where == "ext" else "y" * 3_000 if where != "body" else bytes(3_000))
+    client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
+    assert len(lane) == 3
+    client.office.loop.turn()
+    client.answer_to(-1)
+    assert {word(each) for each in client.heard} == {"done", "[OVERLOAD]"}
+    assert (len(client.heard), len(lane), client.connection.unanswered) == (20, 0, 0)
+    client.heard.clear()
+    assert flood(client, *[TOOLS] * 3) == [(number, 0, "done") for number in range(3)]
 
 
 def test_tools_whose_turn_does_not_come_are_told_so() -> None:

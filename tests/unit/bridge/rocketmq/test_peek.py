@@ -1,10 +1,13 @@
 """What could be popped, looked at without popping: notifications, peeking, and how many pops are held."""
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from bridge.config import LimitsOptions, Options
+from protocol.rocketmq import remoting
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
@@ -115,6 +118,29 @@ def test_held_pops_are_counted_by_group_and_queue(office: Office, client: Client
     assert [polling(client, queueId=queue_id) for queue_id in (0, 1)] == [1, 0]
     office.pass_ms(WAIT_MS)
     assert polling(client) == 0
+
+
+@pytest.mark.parametrize("where", ["remark", "language", "attemptId", "expType", "noSuchField"])
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
+def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: RequestCode, where: str) -> None:
+    """A client may have thousands of them, and any of their texts may be as long as a frame."""
+    client, long = office.connect(), "x" * 100_000
+    told = {
+        "consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(WAIT_MS), "subVersion": "0",
+        "subscription": "*", "invisibleTime": "10000", "pollTime": str(WAIT_MS), "exp": "*",
+    }  # fmt: skip
+    asked = remoting.request(code, 1, {**told, where: long})
+    if where in ("remark", "language"):
+        setattr(asked, where, long)
+    tracemalloc.start()
+    try:
+        client.say(asked)
+        gc.collect()
+        held = sum(each.size for each in tracemalloc.take_snapshot().traces if each.size > len(long) // 2)
+    finally:
+        tracemalloc.stop()
+    assert held == 0
 
 
 @pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.PEEK_MESSAGE, RequestCode.POLLING_INFO])
