@@ -59,7 +59,9 @@ FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
 FLUSH_FATES: Final = 4_096
 LOAD_FATES: Final = 1 << 16  # some 300 bytes each; a long load stops here to have them counted
 FLUSH_MS: Final = 10_000
+LATE_IN_SLICE: Final = 256  # died while their buckets were merged, at 10 us each; of more a worker finds the places
 RETRY_MS: Final = 1_000  # after a failure of the disk
+MERGE_RETRY_MS: Final = 60_000  # a merge reads and writes a gigabyte or two
 
 _PLACE: Final = Struct(">QQ")
 _DEAD: Final = Struct(">QQB")
@@ -146,6 +148,7 @@ class FarTimers:
         self._reckoning: _Reckoning | None = None
         self._is_flushing = False
         self._flushed_mono_ms = 0
+        self._merge_mono_ms = 0  # no merge begins before
         self._look_mono_ms = 0
         self._now_ms = self._mono_ms = 0  # when `run` ran last
         self._is_open = False
@@ -645,24 +648,39 @@ class FarTimers:
     # -- Merging
 
     def _begin_merge(self) -> None:
-        inputs = [] if self._is_flushing else self._buckets.merge_wanted()
+        is_time = not self._is_flushing and self._mono_ms >= self._merge_mono_ms
+        inputs = self._buckets.merge_wanted() if is_time else []
         if inputs:
             merge = self._buckets.merge(inputs)
             self._submit(merge.run, partial(self._end_merge, merge))
 
     def _end_merge(self, merge: Merge, outcome: Failure | None) -> None:
-        if outcome is not None:
-            self._buckets.abandon_merge()
-            self._failed("merge of delayed messages", outcome)
+        if outcome is None and merge.late_count > LATE_IN_SLICE:
+            self._submit(merge.bury_late, partial(self._end_merge, merge))
             return
-        # The tombstones that came since are in the results, but in no file: so the log says it once more.
+        if outcome is None:
+            outcome = self._commit_merge(merge)
+        else:
+            self._buckets.abandon_merge()
+        if outcome is not None:
+            self._merge_mono_ms = self._mono_ms + MERGE_RETRY_MS
+            self._failed("merge of delayed messages", outcome)
+
+    def _commit_merge(self, merge: Merge) -> Failure | None:
+        """Let the results count."""
+        try:
+            manifest = self._buckets.merged()
+        except (OSError, StoreError) as error:
+            self._buckets.abandon_merge()
+            return error
+        # The tombstones that came since it began are in the results, but in no file: so the log says it once more.
         dead = b"".join([_DEAD.pack(*place, fate) for place, fate in merge.buried_late])
-        manifest = self._buckets.merged()
         try:
             self._commit(manifest, dead=dead)
         except StoreError as error:
             self._submit(self._buckets.discard(merge.outputs), _log_failure)
-            self._failed("merge of delayed messages", error)
+            return error
+        return None
 
     # -- Replay
 

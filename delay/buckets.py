@@ -234,18 +234,21 @@ class Buckets:
         return next((alike[: 2 * MERGE_WIDTH] for alike in classes.values() if len(alike) >= MERGE_WIDTH), [])
 
     def merged(self) -> Manifest:
-        """The merge that has run is over: name its results instead of what went in."""
-        merge, self._merge = self._merge, None
+        """The merge that has run is over: name its results instead of what went in.
+
+        Reads where what died meanwhile is, so few of them should be left. Raises OSError and Corruption, and then the
+        merge is to be abandoned.
+        """
+        merge = self._merge
         assert merge is not None, "no merge is under way"
-        for id, fate in merge.buried_late:
-            if found := next(filter(None, (bucket.find(id) for bucket in merge.outputs)), None):
-                found.bucket.tombstones.add(found.ordinal, fate, found.timer.topic)
+        merge.bury_late()
+        self._merge = None
         self.unpin(merge.inputs)
         inputs = {bucket.entry.number for bucket in merge.inputs}
         return tuple(entry for entry in self.added(merge.outputs) if entry.number not in inputs)
 
     def abandon_merge(self) -> None:
-        """Forget a merge whose `run` has failed."""
+        """Forget a merge that has failed."""
         assert self._merge is not None, "no merge is under way"
         self.unpin(self._merge.inputs)
         self._merge = None
@@ -347,6 +350,7 @@ class Merge:
         self._pause = pause
         self.outputs: list[Bucket] = []
         self.buried_late: list[tuple[TimerId, Fate]] = []  # since it began: they may have gone along
+        self._placed = 0  # of these
         self._files, self._number = files, first_number
         self._writer: Writer | None = None
 
@@ -359,6 +363,24 @@ class Merge:
         except (OSError, Corruption):
             self._clean_up()
             raise
+
+    @property
+    def late_count(self) -> int:
+        """How many died since it began, or since `bury_late`."""
+        return len(self.buried_late) - self._placed
+
+    def bury_late(self) -> None:
+        """Bury in the results what died meanwhile: for a worker, as long as there is much of it."""
+        until = len(self.buried_late)
+        late = dict(reversed(self.buried_late[self._placed : until]))  # The first fate is the last.
+        try:
+            for bucket in self.outputs:
+                for here in bucket.places(sorted(late)):
+                    bucket.tombstones.add(here.ordinal, late[here.id], here.topic)
+        except (OSError, Corruption):
+            self._clean_up()
+            raise
+        self._placed = until
 
     def _add(self, timer: FarTimer) -> None:
         if self._writer is None:

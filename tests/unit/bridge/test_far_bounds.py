@@ -1,7 +1,12 @@
 """Proves what far timers take when very many are due at once: of the disk, and of memory."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from delay.buckets import Merge
+from store.workers import Inline
 from tests.kit.disk import CrashDisk
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.test_far_timers import NEAR_MS, Bench
@@ -66,3 +71,52 @@ def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPa
     assert max(uncounted) < 1_100
     bench.turn_until_idle()
     assert not len(bench.core.delays)
+
+
+class LongMerges(Inline):
+    """Runs all at once, but a merge is not heard of before the test says so."""
+
+    def __init__(self) -> None:
+        self.ended: list[Callable[[], None]] = []
+        self.buried_late: list[int] = []
+
+    def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
+        if isinstance(merge, Merge) and what == "run":
+            merge.run()
+            self.ended.append(lambda: done(None))
+            return
+        if isinstance(merge, Merge):
+            self.buried_late.append(merge.late_count)
+        super().submit(run, done)
+
+
+def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("delay.buckets.MERGE_WIDTH", 1_000)
+    monkeypatch.setattr("bridge.far_timers.FLUSH_FATES", 64)
+    bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
+    monkeypatch.setattr("delay.buckets.MERGE_WIDTH", 2)
+    workers = bench.far.executor = LongMerges()
+    bench.turn(NEAR_MS)
+    assert workers.ended
+    bench.core.clock.pass_ms(105 * NEAR_MS)
+    for _ in range(100):
+        bench.turn(NEAR_MS // 2)
+    queue = bench.core.topic("orders", 1).queues[0]
+    delivered = queue.visible_end
+    assert delivered > 256
+    for ended in workers.ended:
+        ended()
+    assert workers.buried_late
+    assert min(workers.buried_late) > 256
+    bench.core.settle()
+    for each in (bench.restarted(), bench):
+        assert len(each.core.delays) == MANY - delivered
+        each.core.clock.pass_ms(1_000 * NEAR_MS)
+        for _ in range(MANY):
+            each.turn(NEAR_MS // 10)
+            if not len(each.core.delays):
+                break
+        assert each.core.topic("orders", 1).queues[0].visible_end == MANY

@@ -291,6 +291,10 @@ class History:
         self.bury()
         merge.run()
         self.bury()
+        if self.random.random() < 0.5:
+            merge.bury_late()
+            assert not merge.late_count
+            self.bury()
         self.commit(self.buckets.merged())
 
     def commit(self, manifest: Manifest) -> None:
