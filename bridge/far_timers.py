@@ -60,6 +60,7 @@ FLUSH_FATES: Final = 4_096
 LOAD_FATES: Final = 1 << 16  # some 300 bytes each; a long load stops here to have them counted
 FLUSH_MS: Final = 10_000
 LATE_IN_SLICE: Final = 256  # died while their buckets were merged, at 10 us each; of more a worker finds the places
+NAMED_MAX: Final = 4_096  # of one sender's key, that a verb may be about; in the door at 50 us each
 RETRY_MS: Final = 1_000  # after a failure of the disk
 MERGE_RETRY_MS: Final = 60_000  # a merge reads and writes a gigabyte or two
 
@@ -70,6 +71,10 @@ _DEAD_IN_RECORD: Final = 10_000
 T = TypeVar("T")
 
 log = logging.getLogger("bridge")
+
+
+class TooManyNamed(StoreError):
+    """So many delayed messages have the same key that no verb may be about all of them at once."""
 
 
 class FarStore(Protocol):
@@ -744,10 +749,12 @@ def _asked(bucket: Bucket, here: Here) -> Asked:
 
 
 def _named(view: View, topic: int, hashed: int) -> Iterator[Asked]:
-    """Yield the pending timers with this key; a bucket's name is the hash of the sender's."""
-    for found in view.named(topic, hashed.to_bytes(8, "big")):
-        if found.fate is Fate.PENDING:
-            yield Asked(found.bucket, Here(found.timer.id, found.ordinal, topic), found.timer)
+    """Yield the pending timers with this key; a bucket's name is the hash of the sender's. Raises TooManyNamed."""
+    pending = (found for found in view.named(topic, hashed.to_bytes(8, "big")) if found.fate is Fate.PENDING)
+    for number, found in enumerate(pending):
+        if number == NAMED_MAX:
+            raise TooManyNamed(f"more than {NAMED_MAX} delayed messages have this key")
+        yield Asked(found.bucket, Here(found.timer.id, found.ordinal, topic), found.timer)
 
 
 def _deaths(bucket: Bucket, fates: Sequence[tuple[TimerId, _Dead]], low: TimerId) -> Iterator[_Death]:

@@ -58,6 +58,7 @@ RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must n
 RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
 
 DELAYED_RECORDS_MAX: Final = 1 << 14  # of one batch, at 15 us each; librdkafka's batches have 10,000 records at most
+REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
 
 _DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
 _TIMER_PREFIX: Final = b"TIMER_DEL"
@@ -353,7 +354,16 @@ class Publisher:
     def _without_replaced(
         self, topic: Topic, later: list[tuple[Wish, Record]]
     ) -> tuple[list[tuple[Wish, Record]], list[TimerId]]:
-        """Leave out what a later record of the batch replaces; give the pending timers that records replace, too."""
+        """Leave out what a later record of the batch replaces; give the pending timers that records replace, too.
+
+        Raises InvalidBatch if too many records do.
+        """
+        replacing = sum(wishes.replaces_header(record.headers) for _, record in later)
+        if replacing > REPLACING_RECORDS_MAX:
+            raise InvalidBatch(
+                Reason.TOO_LARGE,
+                f"batch of {replacing} records that replace others; {REPLACING_RECORDS_MAX} are allowed",
+            )
         kept = dict(enumerate(later))
         numbers: dict[bytes, list[int]] = {}  # of those kept so far, by key
         replaced: dict[TimerId, None] = {}

@@ -5,6 +5,7 @@ Kafka's clients retry some codes and give up on others, so the choice decides wh
 
 from typing import Final
 
+from bridge.far_timers import TooManyNamed
 from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence
@@ -38,6 +39,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRange, ErrorCode.offset_out_of_range),
     (EntryTooLarge, ErrorCode.record_list_too_large),
     (Corruption, ErrorCode.corrupt_message),
+    (TooManyNamed, ErrorCode.policy_violation),
     # Retriable everywhere: clients hold their records back until there is room, or their delivery timeout ends.
     (StoreError, ErrorCode.kafka_storage_error),
     (TopicExists, ErrorCode.topic_already_exists),

@@ -5,6 +5,7 @@ A producer tries again after 1, 2, 14, 16 and 17; every other code reaches its u
 
 from typing import Final
 
+from bridge.far_timers import TooManyNamed
 from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
@@ -37,6 +38,7 @@ class Refused(Exception):
 # A subclass comes before its base.
 _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (EntryTooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    (TooManyNamed, ResponseCode.MESSAGE_ILLEGAL),
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
     (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
     (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.

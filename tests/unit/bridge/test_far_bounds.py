@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bridge.far_timers import TooManyNamed
 from delay.buckets import Merge
 from store.workers import Inline
 from tests.kit.disk import CrashDisk
@@ -71,6 +72,21 @@ def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPa
     assert max(uncounted) < 1_100
     bench.turn_until_idle()
     assert not len(bench.core.delays)
+
+
+def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.far_timers.NAMED_MAX", 3)
+    bench = Bench()
+    wanted = {"topic": "orders", "key": "k", "value": "v", "at_ms": bench.now_ms() + 100 * NEAR_MS}
+    bench.core.topic("orders", 1)
+    for _ in range(4):
+        bench.call("_add", wanted)
+    bench.turn_until_idle()
+    with pytest.raises(TooManyNamed, match="more than 3"):
+        bench.call("_cancel_named", topic="orders", key="k")
+    with pytest.raises(TooManyNamed, match="more than 3"):
+        bench.call("_add", wanted | {"replace": True})
+    assert len(bench.core.delays) == len(bench.far) == 4
 
 
 class LongMerges(Inline):

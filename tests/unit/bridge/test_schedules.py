@@ -7,13 +7,14 @@ import pytest
 
 from bridge import forms
 from bridge.config import DelayOptions
+from bridge.publish import REPLACING_RECORDS_MAX
 from bridge.schedules import Outcome, RecurringMessage, TooManySchedules
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
 from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
 from delay.verdicts import Verdict
 from protocol.kafka import record_batch
-from protocol.kafka.record_batch import BatchBuilder, Record
+from protocol.kafka.record_batch import BatchBuilder, InvalidBatch, Reason, Record
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
@@ -287,6 +288,19 @@ def test_within_one_batch_the_last_that_asks_to_replace_stays() -> None:
     desk.kafka(topic, bytes(builder.finish(0, 0)))
     desk.pass_until(NOW + 6000)
     assert [record.value for record in desk.records(topic)] == [b"2", b"3", b"4"]
+
+
+def test_a_batch_that_replaces_too_much_is_refused() -> None:
+    """Each record of it is looked for in all buckets, in the loop."""
+    desk = Desk()
+    topic = desk.topic()
+    builder = BatchBuilder()
+    for number in range(REPLACING_RECORDS_MAX + 1):
+        builder.append(number, NOW, b"%d" % number, b"", [LATER, REPLACE])
+    with pytest.raises(InvalidBatch) as refusal:
+        desk.kafka(topic, bytes(builder.finish(0, 0)))
+    assert refusal.value.reason is Reason.TOO_LARGE
+    assert not len(desk.delays)
 
 
 def test_verbs_by_key_say_what_has_become_of_the_messages() -> None:
