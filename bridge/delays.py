@@ -263,7 +263,7 @@ class Delays:
     def cancel(self, text: str, now_ms: int) -> Decision:
         """Let a message never be delivered, if it is not yet. Raises StoreError, and then has changed nothing."""
         timer_id = self.id_of(text)
-        if timer_id is None or self._timers.find(*timer_id) is None:
+        if timer_id is None or self._find(timer_id) is None:
             return self._past(timer_id)
         promise = self._ledger.commit([TimersCancelled(_ID.pack(*timer_id), now_ms)], now_ms).promise
         self._metrics.timers["cancelled"] += 1
@@ -275,7 +275,7 @@ class Delays:
         Raises DelayRefused if that is too far away, and StoreError.
         """
         timer_id = self.id_of(text)
-        if timer_id is None or self._timers.find(*timer_id) is None:
+        if timer_id is None or self._find(timer_id) is None:
             return self._past(timer_id)
         self.wishes.at(due_ms, now_ms)
         return Decision(Verdict.RESCHEDULED, self._move([timer_id], max(0, due_ms), now_ms))
@@ -403,7 +403,9 @@ class Delays:
         return self.text_of(self._timers.id_of(timer))
 
     def _find(self, timer_id: TimerId) -> Timer | None:
-        return self._timers.find(*timer_id)
+        """Return a pending timer; what waits for a topic that is gone is none."""
+        timer = self._timers.find(*timer_id)
+        return None if timer is None or self._topics.by_number(timer.topic) is None else timer
 
     def _is_pending(self, timer_id: TimerId) -> bool:
         return self._timers.find(*timer_id) is not None
@@ -416,7 +418,7 @@ class Delays:
     def _past(self, timer_id: TimerId | None) -> Decision:
         """Say what has become of a timer that is not pending."""
         verdict = Verdict.NOT_FOUND
-        if timer_id is not None:
+        if timer_id is not None and self._timers.find(*timer_id) is None:  # Else its topic is gone, and it will be.
             verdict = Verdict.CANCELLED if timer_id in self._cancelled else Verdict.DELIVERED
         return Decision(verdict, self._ledger.barrier())
 

@@ -135,6 +135,7 @@ class FarTimers:
         self._timers = Timers()
         self._fates: dict[TimerId, _Dead] = {}  # that no manifest counts yet; the oldest first
         self._counts: dict[int, int] = {}  # pending, by topic
+        self._gone: set[int] = set()  # deleted topics that may have rows in buckets, which nobody sees any more
         self._messages: dict[int, FarTimer] = {}  # of loaded timers, by address
         self._messages_bytes = 0
         self._cursor: TimerId = (0, 0)
@@ -181,8 +182,7 @@ class FarTimers:
             for here in bucket.places(ids):
                 self._buckets.bury_at(bucket, here, self._fates[here.id].fate)
             for topic, count in bucket.pending_by_topic():
-                if self._topics.by_number(topic) is not None:
-                    self._counts[topic] = self._counts.get(topic, 0) + count
+                self._count_in(topic, count)
         view.close()
         self._is_open = True
 
@@ -232,8 +232,16 @@ class FarTimers:
         self.note(place, Fate.CANCELLED, self._found_now.get(place, 0) if topic is None else topic, position)
 
     def forget_topic(self, topic: int) -> None:
-        """A topic is gone: what waits for it is passed over when it is due."""
-        self._counts.pop(topic, None)
+        """A topic is gone: what waits for it is seen no more, and dropped when it is due."""
+        if self._counts.pop(topic, 0):
+            self._gone.add(topic)
+
+    def _count_in(self, topic: int, count: int) -> None:
+        """Some timers of a topic, which may be gone by now, are in a bucket."""
+        if self._topics.by_number(topic) is None:
+            self._gone.add(topic)
+        else:
+            self._counts[topic] = self._counts.get(topic, 0) + count
 
     # -- Messages of loaded timers
 
@@ -370,9 +378,11 @@ class FarTimers:
     ) -> None:
         """Give the first pending timers of a topic, or of all, from this place on; without their messages."""
 
+        gone = frozenset(self._gone)
+
         def read(view: View, dead: frozenset[TimerId]) -> list[Timer]:
             found = view.scan(start, until_ms) if topic is None else view.of_topic(topic.number, start, until_ms)
-            pending = (timer for timer in found if timer.id not in dead)
+            pending = (timer for timer in found if timer.id not in dead and timer.topic not in gone)
             return [_near(timer) for timer in islice(pending, count_max)]
 
         self._look_over(read, done)
@@ -381,12 +391,16 @@ class FarTimers:
         self, topic: Topic | None, edges_ms: Sequence[int], done: Callable[[list[int] | StoreError], None]
     ) -> None:
         """Count the pending timers of a topic, or of all, between each two neighbours of these times."""
-        number = None if topic is None else topic.number
+        number, gone = None if topic is None else topic.number, frozenset(self._gone)
 
         def read(view: View, dead: frozenset[TimerId]) -> list[int]:
             counts = view.histogram(edges_ms, number)
+            for unseen in gone if number is None else ():
+                of_topic = view.histogram(edges_ms, unseen)
+                counts = [count - less for count, less in zip(counts, of_topic, strict=True)]
             for here in _not_buried(view, sorted(dead)):
-                if edges_ms[0] <= here.id[0] < edges_ms[-1] and number in (None, here.topic):
+                is_counted = here.topic not in gone if number is None else here.topic == number
+                if is_counted and edges_ms[0] <= here.id[0] < edges_ms[-1]:
                     counts[bisect_right(edges_ms, here.id[0]) - 1] -= 1
             return counts
 
@@ -493,10 +507,10 @@ class FarTimers:
 
     def _take_in(self) -> None:
         """Put a slice of what was read into the wheel."""
-        fates, by_number = self._fates, self._topics.by_number
+        fates = self._fates
         for _ in range(min(LOADED_IN_SLICE, len(self._read))):
             timer = self._read.pop()
-            if timer.id in fates or by_number(timer.topic) is None:
+            if timer.id in fates:
                 continue
             self._put_near(timer)
             self._loaded += _PLACE.pack(*timer.id)
@@ -691,6 +705,8 @@ class FarTimers:
 
     def _replay_changed(self, record: FarTimersChanged, slot: Slot) -> None:
         self._buckets.switch(tuple(BucketEntry(*entry) for entry in record.manifest))
+        if not record.manifest:
+            self._gone.clear()
         if record.left and self._spill is not None and record.left is self._spill.places:
             self._let_go()
         else:
@@ -711,8 +727,7 @@ class FarTimers:
     def _let_go(self) -> None:
         self._spills += 1
         for topic, count in self._timers.let_go().items():
-            if self._topics.by_number(topic) is not None:
-                self._counts[topic] = self._counts.get(topic, 0) + count
+            self._count_in(topic, count)
 
     def _replay_dead(self, record: FarTimersDead, slot: Slot) -> None:
         for due_ms, address, fate in _DEAD.iter_unpack(record.rows):

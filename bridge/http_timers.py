@@ -291,13 +291,13 @@ class TimerApi:
 
     async def _near(self, topic: Topic | None, start_ms: int, until_ms: int) -> AsyncIterator[list[Timer]]:
         """Yield the pending timers that are in no bucket, in due order."""
-        number = None if topic is None else topic.number
+        number, by_number = None if topic is None else topic.number, self._broker.topics.by_number
         for rows in self._broker.delays.rows(start_ms, until_ms):
             found: list[Timer] = []
             for at in range(0, len(rows), ROWS_IN_SLICE * ROW_SIZE):
                 found += select(rows[at : at + ROWS_IN_SLICE * ROW_SIZE], start_ms, until_ms, number)
                 await asyncio.sleep(0)
-            yield sorted(found)
+            yield sorted(timer for timer in found if by_number(timer.topic) is not None)
 
     def _span(self, request: web.Request) -> tuple[int, int]:
         return _number(request, "from_ms", 0, FOREVER_MS), _number(request, "until_ms", FOREVER_MS, FOREVER_MS)
@@ -315,7 +315,7 @@ class TimerApi:
         topic = self._broker.topics.by_number(timer.topic)
         return {
             "id": self._broker.delays.text_id_of(timer),
-            "topic": topic.name if topic is not None else None,
+            "topic": topic.name if topic is not None else None,  # It may be deleted while the rows are gathered.
             "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
             "due_ms": timer.due_ms,
             "form": FORM_NAMES[timer.form],

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
+from aiohttp.web import HTTPNotFound
 
 from bridge.config import DelayOptions, Options, TopicsOptions
 from bridge.delays import WAITING_MAX, TooManyTimers
@@ -263,6 +264,45 @@ def test_senders_are_refused_while_too_much_waits_for_the_disk() -> None:
         bench.call("_add", wanted)
     bench.turn(NEAR_MS)
     assert bench.call("_add", wanted)["topic"] == "orders"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_restarted: bool) -> None:
+    bench, hour_ms = Bench(), 3_600_000
+    ids = {}
+    for name in TOPICS:
+        bench.core.topic(name, 1)
+        for hours in (1, 2):
+            wanted = {"topic": name, "key": "a", "value": "v", "delay_ms": hours * hour_ms}
+            ids.setdefault(name, []).append(bench.call("_add", wanted)["id"])
+    bench.turn_until_idle()
+    assert bench.far.bucket_count, "they are far"
+    assert bench.call("_cancel", match=ids["refunds"][1])["verdict"] == "cancelled"  # no tombstone says so yet
+    bench = bench.restarted() if is_restarted else bench
+    bench.core.topics.delete(bench.core.topic("refunds"), bench.now_ms())
+    gone, cancelled = ids["refunds"]
+
+    def look(left: list[str], *, verdict: str) -> None:
+        span = {"from_ms": NOW, "until_ms": NOW + 10 * hour_ms}
+        assert [row["id"] for row in bench.call("_list")["timers"]] == left
+        assert bench.call("_count") == bench.call("_count", **span) == {"count": len(left)}
+        assert sum(bench.call("_histogram", bins=7, **span)["counts"]) == len(left)
+        for verb, body in (("_cancel", None), ("_now", None), ("_reschedule", {"delay_ms": 1})):
+            assert bench.call(verb, body, gone) == {"verdict": verdict}, verb
+            assert bench.call(verb, body, cancelled) == {"verdict": "cancelled"}, verb
+        with pytest.raises(HTTPNotFound):
+            bench.call("_view", match=gone)
+
+    look(ids["orders"], verdict="not_found")
+    bench = bench.restarted()
+    look(ids["orders"], verdict="not_found")
+    bench.core.clock.pass_ms(hour_ms - NEAR_MS // 4)
+    bench.turn_until_idle()
+    look(ids["orders"], verdict="not_found")  # in memory again
+    bench.core.clock.pass_ms(NEAR_MS)
+    bench.turn_until_idle()
+    look(ids["orders"][1:], verdict="cancelled")
+    assert bench.core.metrics.timers["dropped"] == 1
 
 
 @pytest.mark.parametrize("seed", range(6))
