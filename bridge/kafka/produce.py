@@ -12,6 +12,7 @@ What the batches of one request may inflate to is bounded, since it shares the l
     version 12  a transactional batch adds its partition to the transaction; before, AddPartitionsToTxn must have
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
+
+log = logging.getLogger("bridge")
 
 
 def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | None:
@@ -75,7 +78,10 @@ def _append(
             adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
         )
     except ANSWERABLE as error:
-        return _refused(partition, code_of(error), message_of(error)), None
+        code = code_of(error)
+        if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
+            log.warning("record refused topic=%s queue=%d reason=%r", name, index, message_of(error))
+        return _refused(partition, code, message_of(error)), None
     start = topic.queues[index].start_offset
     return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
 

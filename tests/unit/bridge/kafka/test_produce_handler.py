@@ -97,12 +97,20 @@ REFUSED: list[tuple[str, int, bytes | None, dict[str, Any], ErrorCode]] = [
 
 @pytest.mark.parametrize(("name", "version", "records", "values", "error"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_refused(
-    desk: Desk, client: Client, name: str, version: int, records: bytes | None, values: dict[str, Any], error: ErrorCode
+    desk: Desk,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    version: int,
+    records: bytes | None,
+    values: dict[str, Any],
+    error: ErrorCode,
 ) -> None:
     desk.topic("compacted", cleanup_policy="compact")
     before = desk.store.next_position
     answer = produce(client, version, records, **values)
     assert (answer.error_code, answer.base_offset) == (error, -1)
+    assert ("record refused topic=" in caplog.text) is (error is ErrorCode.invalid_record)
     assert desk.store.next_position == before
     assert not client.is_closed
 
