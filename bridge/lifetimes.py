@@ -76,7 +76,7 @@ class Lifetimes:
                 raise DelayRefused(f"{name}={value}: expected more than 0")
             left_ms = value if name == EXPIRE_AFTER else value - now_ms
             if left_ms > self._max_days * DAY_MS:
-                raise too_far(name, value, left_ms, self._max_days)
+                raise too_far(f"{name}={value}", left_ms, self._max_days)
         return _earliest(asked, now_ms)
 
     # -- Replay

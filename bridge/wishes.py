@@ -97,14 +97,14 @@ class Wishes:
 
     def at(self, due_ms: int, now_ms: int) -> Wish | None:
         """Check a time that was asked for otherwise."""
-        return self._wish("the time", due_ms, now_ms, is_absolute=True)
+        return self._wish("the time asked for", due_ms, now_ms, is_absolute=True)
 
     def _wish(self, name: str, value: int, now_ms: int, *, is_absolute: bool = False) -> Wish | None:
         due_ms = value if is_absolute or name == _ABSOLUTE else now_ms + value * _SCALES[name]
         if due_ms <= now_ms:
             return None
         if due_ms - now_ms > self._max_days * DAY_MS:
-            raise too_far(name, value, due_ms - now_ms, self._max_days)
+            raise too_far(name if is_absolute else f"{name}={value}", due_ms - now_ms, self._max_days)
         return Wish(due_ms)
 
 
@@ -122,9 +122,9 @@ def replaces_header(headers: Sequence[Header]) -> bool:
     return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
 
 
-def too_far(name: str, value: int, away_ms: int, max_days: int) -> DelayRefused:
+def too_far(what: str, away_ms: int, max_days: int) -> DelayRefused:
     days = -(-away_ms // DAY_MS)  # Rounded up: the limit itself is allowed.
-    return DelayRefused(f"{name}={value} is {days} days from now; delay.max_days is {max_days}")
+    return DelayRefused(f"{what} is {days} days from now; delay.max_days is {max_days}")
 
 
 def integer(name: str, text: str) -> int:
