@@ -218,7 +218,7 @@ def _pairs(configs: Sequence[str]) -> list[tuple[str, str]]:
 def topic_configure(
     name: str,
     configs: Annotated[
-        list[str], typer.Option("--config", metavar="KEY=VALUE", help="a topic config; without a value: its default")
+        list[str], typer.Option("--config", metavar="KEY=VALUE", help="a topic config; KEY=: its default")
     ],
     http: HttpAddress = HTTP_ADDRESS,
 ) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 BAR_WIDTH = 50
 NOT_FOUND = "not_found"  # a verdict
+PAGE_MAX = 1_000  # rows, or spans of a histogram, that the broker gives at once
 
 timer_app = typer.Typer(help="Delayed messages.", rich_markup_mode=None)
 schedule_app = typer.Typer(help="Recurring messages.", rich_markup_mode=None)
@@ -60,20 +61,22 @@ def timer_list(
     key: Key = None,
     start: From = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="at most so many")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=PAGE_MAX, help=f"so many, to {PAGE_MAX}")] = 100,
     http: Http = HTTP_ADDRESS,
 ) -> None:
     """List pending messages in due order, and say how many there are."""
     from bridge.cli import show_table
 
-    api, wanted = _api(http), _query(topic=topic, key=key, from_ms=_ms("--from", start), until_ms=_ms("--until", until))
-    found = api.get(f"/api/timers?{wanted}&limit={limit}")["timers"]
-    count = api.get(f"/api/timers/count?{wanted}")["count"]
+    if key is not None and topic is None:
+        raise typer.BadParameter("--key needs --topic")
+    api, wanted = _api(http), _query(topic=topic, key=key, **_span(start, until))
+    page = api.get(f"/api/timers?{wanted}&limit={limit}")
+    found, count = page["timers"], api.get(f"/api/timers/count?{wanted}")["count"]
     show_table(
         ("id", "due", "topic", "queue", "bytes", "form"),
         [[row["id"], _moment(row["due_ms"]), row["topic"], row["queue"], row["bytes"], row["form"]] for row in found],
     )
-    typer.echo(f"{len(found)} of {count}")
+    typer.echo(f"{len(found)} of {count}" + (f"; paused: {', '.join(page['paused'])}" if page["paused"] else ""))
 
 
 @timer_app.command("show")
@@ -123,16 +126,19 @@ def timer_histogram(
     topic: Topic = None,
     start: From = None,
     until: Until = None,
-    bins: Annotated[int, typer.Option(metavar="N", help="spans of time")] = 20,
+    bins: Annotated[int, typer.Option(metavar="N", min=1, max=PAGE_MAX, help="spans of time")] = 20,
     http: Http = HTTP_ADDRESS,
 ) -> None:
     """Show how many messages are due when; the next hour unless told otherwise."""
-    wanted = _query(topic=topic, from_ms=_ms("--from", start), until_ms=_ms("--until", until), bins=bins)
-    found = _api(http).get(f"/api/timers/histogram?{wanted}")
+    api, span = _api(http), _span(start, until)
+    found = api.get(f"/api/timers/histogram?{_query(topic=topic, bins=bins, **span)}")
     most = max(1, *found["counts"])
     for number, count in enumerate(found["counts"]):
         bar = "#" * -(-count * BAR_WIDTH // most)
         typer.echo(f"{_moment(found['from_ms'] + number * found['step_ms'])} {count:>9} {bar}".rstrip())
+    end_ms = span["until_ms"] or found["from_ms"] + bins * found["step_ms"]
+    later = api.get(f"/api/timers/count?{_query(topic=topic, from_ms=end_ms)}")["count"]
+    typer.echo(f"{later} later")
 
 
 @timer_app.command("pause")
@@ -158,7 +164,7 @@ def schedule_add(
     every: Annotated[str | None, typer.Option(metavar="TIME", help="length of time between runs, like 10s")] = None,
     start: Annotated[str | None, typer.Option(metavar="MOMENT", help="of the first run; else one period on")] = None,
     cron: Annotated[str | None, typer.Option(metavar="FIELDS", help="five fields, or six with seconds first")] = None,
-    zone: Annotated[str, typer.Option(metavar="ZONE", help="of --cron, like Europe/Berlin")] = "UTC",
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="of --cron, like Europe/Berlin; else UTC")] = None,
     until: Annotated[str | None, typer.Option(metavar="MOMENT", help="no run after it")] = None,
     count: Annotated[int | None, typer.Option(metavar="N", help="so many runs")] = None,
     missed: Annotated[str, typer.Option(metavar="RULE", help="runs that were missed: skip, once, all")] = "once",
@@ -170,6 +176,10 @@ def schedule_add(
     """Send a message again and again. The same once more changes nothing; another under the name replaces it."""
     if (every is None) == (cron is None):
         raise typer.BadParameter("expected either --every or --cron")
+    if cron is not None and start is not None:
+        raise typer.BadParameter("--start goes with --every")
+    if cron is None and zone is not None:
+        raise typer.BadParameter("--zone goes with --cron")
     body = _content(topic, value, key, queue, headers) | {
         "name": name, "cron": cron, "zone": zone, "missed": missed, "count": count, "start_ms": _ms("--start", start),
         "until_ms": _ms("--until", until), "every_ms": None if every is None else _length_ms("--every", every),
@@ -204,7 +214,10 @@ def schedule_show(name: str, http: Http = HTTP_ADDRESS) -> None:
     """Show a schedule."""
     from bridge.cli import show_tree
 
-    show_tree(_api(http).get("/api/schedules", name))
+    found = _api(http).get("/api/schedules", name)
+    moments = {word: found.pop(f"{word}_ms", None) for word in ("start", "until", "next")}
+    shown = {word: _moment(ms) for word, ms in moments.items() if ms is not None}
+    show_tree(_given(**found) | {"next": "ended"} | shown)
 
 
 @schedule_app.command("remove")
@@ -264,6 +277,13 @@ def _ms(option: str, moment: str | None) -> int | None:
         ) from error
 
 
+def _span(start: str | None, until: str | None) -> dict[str, int | None]:
+    start_ms, until_ms = _ms("--from", start), _ms("--until", until)
+    if start_ms is not None and until_ms is not None and until_ms <= start_ms:
+        raise typer.BadParameter(f"--until {until} is not after --from {start}")
+    return {"from_ms": start_ms, "until_ms": until_ms}
+
+
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -275,9 +295,10 @@ def _query(**values: Any) -> str:
 # -- What is shown
 
 
-def _tell(decided: dict[str, str]) -> None:
-    """Print the verdict; exit status 1 if there was nothing to decide about."""
-    typer.echo(decided["verdict"].replace("_", " "))
+def _tell(decided: dict[str, Any]) -> None:
+    """Print the verdict, and of how many; exit status 1 if there was nothing to decide about."""
+    verdict = decided["verdict"].replace("_", " ")
+    typer.echo(f"{verdict}, messages: {decided['messages']}" if decided.get("messages") else verdict)
     if decided["verdict"] == NOT_FOUND:
         raise typer.Exit(1)
 

@@ -106,6 +106,7 @@ class Decision(NamedTuple):
 
     verdict: Verdict
     promise: Promise
+    messages: int | None = None  # that it is about, where it was asked for by key
 
 
 class TimerView(NamedTuple):
@@ -350,7 +351,7 @@ class Delays:
             return self._past_named(topic, name)
         promise = self._ledger.commit([self.cancels(found, now_ms)], now_ms).promise
         self._metrics.timers["cancelled"] += len(found)
-        return Decision(Verdict.CANCELLED, promise)
+        return Decision(Verdict.CANCELLED, promise, len(found))
 
     def reschedule_named(self, topic: Topic, name: bytes, due_ms: int, now_ms: int) -> Decision:
         """Let all pending messages of a topic that have this key be due at another time."""
@@ -358,7 +359,7 @@ class Delays:
         if not found:
             return self._past_named(topic, name)
         self.wishes.at(due_ms, now_ms)
-        return Decision(Verdict.RESCHEDULED, self._move(found, max(0, due_ms), now_ms))
+        return Decision(Verdict.RESCHEDULED, self._move(found, max(0, due_ms), now_ms), len(found))
 
     def cancels(self, timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
         """Give the record that cancels these, for the unit of what replaces them."""
@@ -367,7 +368,7 @@ class Delays:
     def _past_named(self, topic: Topic, name: bytes) -> Decision:
         """Say what has become of the latest message with this key, of which none is pending."""
         found = self._names.find(name_hash(topic.number, name))
-        return self._past(found[-1] if found else None)
+        return self._past(found[-1] if found else None)._replace(messages=0)
 
     # -- Topics
 
@@ -380,6 +381,11 @@ class Delays:
 
     def is_paused(self, topic: Topic) -> bool:
         return topic.number in self._timers.paused
+
+    def paused(self) -> list[Topic]:
+        """The topics whose deliveries are held back."""
+        found = map(self._topics.by_number, sorted(self._timers.paused))
+        return [topic for topic in found if topic is not None]
 
     def count(self, topic: Topic) -> int:
         """How many are pending for a topic."""

@@ -185,7 +185,7 @@ class HttpPort:
     async def _topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_views.topic(topic))
+        return _json(http_views.topic(self._broker, topic))
 
     async def _create_topic(self, request: web.Request) -> web.Response:
         broker = self._broker
@@ -193,14 +193,14 @@ class HttpPort:
         queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
         topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
         await self._kept(promise)
-        return _json(http_views.topic(topic), status=201)
+        return _json(http_views.topic(self._broker, topic), status=201)
 
     async def _configure_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
         changes = _parsed(await self._read(request), NewConfigs).configs
         configs = topic_configs.changed(topic.configs, changes)
         await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
-        return _json(http_views.topic(topic))
+        return _json(http_views.topic(self._broker, topic))
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
@@ -247,6 +247,9 @@ class HttpPort:
 
     async def _redrive(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
+        if not http_views.has_group(self._broker, name):
+            await self._kept(self._broker.ledger.barrier())
+            raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
         count, promise = await redrive(self._broker, name)
         await self._kept(promise)
         return _json({"group": name, "redriven": count})

@@ -45,7 +45,7 @@ from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties
-from store.entry import Promise
+from store.entry import Buffer, Promise
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ LIST_MAX = 1_000
 BINS_MAX = 1_000
 ROWS_IN_SLICE = 4_096  # a millisecond's work
 FOREVER_MS = 1 << 62
+FILTERS = {"topic", "key", "from_ms", "until_ms"}
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
 
 
@@ -89,13 +90,13 @@ class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewSchedule(Content, forbid_unknown_fields=True, kw_only=True):
-    """Either `every_ms`, from now or from `start_ms`, or `cron` with its time zone."""
+    """Either `every_ms`, from now or from `start_ms`, or `cron`, in UTC or in `zone`."""
 
     name: str
     every_ms: int | None = None
     start_ms: int | None = None
     cron: str | None = None
-    zone: str = "UTC"
+    zone: str | None = None
     until_ms: int | None = None
     count: int | None = None
     missed: str = Missed.ONCE.value
@@ -196,11 +197,13 @@ class TimerApi:
         if isinstance(decision, DelayRefused):
             raise decision
         await self._kept(decision.promise)
-        return _json({"verdict": decision.verdict.value})
+        counted = {} if decision.messages is None else {"messages": decision.messages}
+        return _json({"verdict": decision.verdict.value} | counted)
 
     # -- By the sender's key
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
+        _check_query(request, {"topic", "key"})
         delays = self._broker.delays
         topic, key = self._topic(_required(request, "topic")), _required(request, "key").encode()
         return await self._decided(
@@ -219,7 +222,8 @@ class TimerApi:
     # -- Many timers
 
     async def _list(self, request: web.Request) -> web.Response:
-        """Give a page; `next` is what to give as `after` for the one that follows."""
+        """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held."""
+        _check_query(request, {*FILTERS, "limit", "after"})
         limit = max(1, _number(request, "limit", 100, LIST_MAX))
         after = self._after(request)
         start_ms, until_ms = self._span(request)
@@ -239,9 +243,11 @@ class TimerApi:
         await self._kept(self._broker.ledger.barrier())
         rows = [self._timer_row(timer) for timer in page]
         following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
-        return _json({"timers": rows, "next": following})
+        paused = [each.name for each in self._broker.delays.paused() if topic in (None, each)]
+        return _json({"timers": rows, "next": following, "paused": paused})
 
     async def _count(self, request: web.Request) -> web.Response:
+        _check_query(request, FILTERS)
         start_ms, until_ms = self._span(request)
         topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
         if named is not None:
@@ -255,11 +261,16 @@ class TimerApi:
 
     async def _histogram(self, request: web.Request) -> web.Response:
         """Count what is due in each of equal spans of time; by default from now on for an hour."""
+        _check_query(request, {"topic", "from_ms", "until_ms", "bins"})
         start_ms = _number(request, "from_ms", self._now_ms(), FOREVER_MS)
         until_ms = _number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
         bins = _number(request, "bins", 60, BINS_MAX)
-        if until_ms <= start_ms or not bins:
-            raise web.HTTPBadRequest(text=f"nothing lies between from_ms {start_ms} and until_ms {until_ms}")
+        if not bins:
+            raise web.HTTPBadRequest(text="bins: expected 1 or more, got 0")
+        if until_ms <= start_ms:
+            raise web.HTTPBadRequest(
+                text=f"until_ms {until_ms} is not after from_ms {start_ms}, which is now if not given"
+            )
         step_ms = -(-(until_ms - start_ms) // bins)
         edges_ms = [min(start_ms + number * step_ms, until_ms) for number in range(bins + 1)]
         counts = await self._counts(self._wanted_topic(request), edges_ms)
@@ -364,7 +375,8 @@ class TimerApi:
         await self._kept(self._broker.ledger.barrier())
         if standing is None:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
-        return _json(self._schedule_view(standing))
+        message = standing.message
+        return _json(self._schedule_view(standing) | _message_view(message.form, message.frame))
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -460,10 +472,25 @@ def _value(wanted: Content) -> bytes | None:
 def _schedule(wanted: NewSchedule) -> Schedule:
     if (wanted.every_ms is None) == (wanted.cron is None):
         raise BadSchedule("expected either every_ms or cron")
+    if wanted.cron is not None and wanted.start_ms is not None:
+        raise BadSchedule("start_ms goes with every_ms")
+    if wanted.cron is None and wanted.zone is not None:
+        raise BadSchedule("zone goes with cron")
     if wanted.missed not in {rule.value for rule in Missed}:
         raise BadSchedule(f"missed: expected skip, once or all, got {wanted.missed[:40]!r}")
-    plan = Cron(wanted.cron, wanted.zone) if wanted.cron is not None else Every(wanted.every_ms or 0, wanted.start_ms)
+    plan: Every | Cron
+    if wanted.cron is None:
+        plan = Every(wanted.every_ms or 0, wanted.start_ms)
+    else:
+        plan = Cron(wanted.cron, "UTC" if wanted.zone is None else wanted.zone)
     return Schedule(plan, wanted.until_ms, wanted.count, Missed(wanted.missed))
+
+
+def _check_query(request: web.Request, names: set[str]) -> None:
+    """Refuse what would be ignored: a name that is misspelled asks for more than was meant."""
+    for name in request.query:
+        if name not in names:
+            raise web.HTTPBadRequest(text=f"{name[:60]}: expected one of {', '.join(sorted(names))}")
 
 
 def _required(request: web.Request, name: str) -> str:
@@ -487,13 +514,18 @@ def _number(request: web.Request, name: str, default: int, highest: int) -> int:
 
 def _timer_view(found: TimerView) -> Json:
     shown: Json = {"id": found.id, "topic": found.topic, "queue": found.queue_id, "due_ms": found.due_ms}
-    if found.form == forms.KAFKA:
-        (record,) = record_batch.records(found.frame, len(found.frame))
+    return shown | _message_view(found.form, found.frame)
+
+
+def _message_view(form: int, frame: Buffer) -> Json:
+    """Show key, headers and value of a frame as it is parked."""
+    if form == forms.KAFKA:
+        (record,) = record_batch.records(frame, len(frame))
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-        return shown | _bytes("key", record.key) | {"headers": headers} | _bytes("value", record.value)
-    message = rocketmq_message.decode(found.frame)
+        return _bytes("key", record.key) | {"headers": headers} | _bytes("value", record.value)
+    message = rocketmq_message.decode(frame)
     named = properties.parse(message.properties)
-    return shown | {"key": named.get(properties.KEYS), "headers": named} | _bytes("value", message.body)
+    return {"key": named.get(properties.KEYS), "headers": named} | _bytes("value", message.body)
 
 
 def _bytes(name: str, value: bytes | bytearray | memoryview | None) -> Json:

@@ -12,6 +12,7 @@ from bridge.failed import failed_of
 from bridge.server import endpoint
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.rocketmq.names import dead_letter_topic
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -80,12 +81,13 @@ def topic_summary(topic: Topic) -> Json:
     }
 
 
-def topic(topic: Topic) -> Json:
+def topic(broker: "Broker", topic: Topic) -> Json:
     return topic_summary(topic) | {
         "id": str(topic.id),
         "number": topic.number,
         "created_ms": topic.created_ms,
         "configs": dict(topic.configs),
+        "is_paused": broker.delays.is_paused(topic),
         "queues": [
             {
                 "queue": queue_id,
@@ -107,6 +109,13 @@ def known_groups(broker: "Broker") -> set[str]:
     kafka = (group.group_id for group in broker.kafka_groups.groups())
     rocketmq = map(group_of_rocketmq, broker.rocketmq_members.consumers)
     return {*broker.positions.groups(), *kafka, *rocketmq}
+
+
+def has_group(broker: "Broker", name: str) -> bool:
+    """Whether a group, in either spelling, has positions, members or dead letters."""
+    group = group_of_rocketmq(name)
+    dead_letters = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    return dead_letters is not None or group in known_groups(broker)
 
 
 def groups(broker: "Broker") -> list[Json]:

@@ -13,7 +13,7 @@ class Verdict(Enum):
 
     CANCELLED = "cancelled"  # it will never be delivered
     DELIVERED = "delivered"  # it lies in its queue
-    NOT_FOUND = "not_found"  # the id is none that was ever given
+    NOT_FOUND = "not_found"  # the id is none that was ever given, or its topic is gone
     RESCHEDULED = "rescheduled"  # it is pending, due at the time that was asked for
 
 

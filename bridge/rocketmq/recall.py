@@ -44,7 +44,7 @@ def recall_message(broker: "Broker", connection: "RocketMQConnection", command: 
 
 
 def _recall(broker: "Broker", command: RemotingCommand, handle: RecallHandle) -> Answer:
-    verdict, promise = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
+    verdict, promise, _ = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
     if verdict is Verdict.CANCELLED:
         return answer(command, ext={"msgId": handle.unique_key}, promise=promise)
     return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], promise=promise)

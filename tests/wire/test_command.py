@@ -110,6 +110,21 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
     assert "sent by RocketMQ" in demo.stdout
     unknown = duolog("timer", "cancel", "A" * 24, *http)
     assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
+    for _ in range(2):
+        assert duolog("timer", "add", "orders", "v", "--in", "2h", "--key", "k", *http).returncode == 0
+    assert duolog("timer", "histogram", *http).stdout.endswith("2 later\n")
+    assert duolog("timer", "pause", "orders", *http).stdout == "paused orders\n"
+    assert duolog("timer", "list", *http).stdout.endswith("2 of 2; paused: orders\n")
+    assert "is_paused: True" in duolog("topic", "describe", "orders", *http).stdout
+    by_key = duolog("timer", "cancel", "--topic", "orders", "--key", "k", *http)
+    assert by_key.stdout == "cancelled, messages: 2\n"
+    assert duolog("schedule", "add", "tick", "orders", "v", "--every", "1h", "--until", "2100-01-01", *http).stdout
+    shown = duolog("schedule", "show", "tick", *http).stdout
+    assert "value: v\n" in shown
+    assert "until: 2" in shown
+    assert "None" not in shown
+    unknown = duolog("group", "redrive", "nosuch", *http)
+    assert (unknown.returncode, unknown.stderr) == (1, "duolog: there is no group nosuch\n")
     assert duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
     status = json.loads(urllib.request.urlopen(f"http://{running.http}/api/status", timeout=5).read())
     assert f"cluster_id: {status['cluster_id']}" in duolog("status", *http).stdout

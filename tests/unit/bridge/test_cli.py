@@ -32,7 +32,22 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
         ("timer add t v", "Invalid value: expected either --in or --at"),
         ("timer add t v --in -5s", "Invalid value: --in: expected a number with ms, s, m, h or d, got '-5s'"),
+        (
+            "timer add t v --at soon",
+            "Invalid value: --at: expected a moment like 2030-01-31T08:00:00+01:00, got 'soon'",
+        ),
+        ("timer list --key k", "Invalid value: --key needs --topic"),
+        ("timer list --limit 0", "Invalid value for '--limit': Input should be greater than or equal to 1"),
+        ("timer list --limit 5000", "Invalid value for '--limit': Input should be less than or equal to 1000"),
+        (
+            "timer list --from 2030-02-01 --until 2030-01-01",
+            "Invalid value: --until 2030-01-01 is not after --from 2030-02-01",
+        ),
+        ("timer histogram --bins 0", "Invalid value for '--bins': Input should be greater than or equal to 1"),
+        ("timer histogram --from 9 --until 9", "Invalid value: --until 9 is not after --from 9"),
         ("schedule add s t v", "Invalid value: expected either --every or --cron"),
+        ("schedule add s t v --cron @daily --start 2030-01-01", "Invalid value: --start goes with --every"),
+        ("schedule add s t v --every 10s --zone UTC", "Invalid value: --zone goes with --cron"),
         ("topic list --http nowhere", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
     ],
 )

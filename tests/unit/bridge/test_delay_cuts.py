@@ -102,7 +102,7 @@ class History:
 
         def decide(error: StoreError | None) -> None:
             assert error is None
-            verdict, promise = self.core.delays.cancel(self.timers[body], self.now_ms())
+            verdict, promise, _ = self.core.delays.cancel(self.timers[body], self.now_ms())
             if verdict is Verdict.CANCELLED:
                 self.touched.add(body)
                 self.when(promise, lambda: self.cancelled.add(body))

@@ -347,7 +347,7 @@ def test_verdict_waits_for_what_it_reports() -> None:
     bench.clock.set_now_ms(NOW + 100)
     while not topic.queues[0].end_offset:
         bench.delays.run(NOW + 100, 0)
-    verdict, promise = bench.delays.cancel(timer, NOW + 100)
+    verdict, promise, _ = bench.delays.cancel(timer, NOW + 100)
     assert verdict is Verdict.DELIVERED
     assert not bench.store.kept(promise)
     bench.settle()

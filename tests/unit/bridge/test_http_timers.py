@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 
 from bridge.http_timers import TimerApi
+from bridge.http_views import topic as topic_view
 from bridge.wishes import DelayRefused
+from delay.recurring import BadSchedule
 from protocol.kafka import record_batch
 from store.entry import Promise
 from tests.kit.core import ManualCore
@@ -37,6 +39,66 @@ def test_schedule_that_is_removed_while_its_registration_is_kept_was_registered(
     answer = asyncio.run(TimerApi(cast(Any, core), removed_meanwhile, read)._register(asked(wanted)))
     assert (answer.status, json.loads(cast(bytes, answer.body))["outcome"]) == (201, "created")
     assert core.schedules.get("nightly") is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"every_ms": 1000, "cron": "0 3 * * *"}, "expected either every_ms or cron"),
+        ({}, "expected either every_ms or cron"),
+        ({"cron": "0 3 * * *", "start_ms": 0}, "start_ms goes with every_ms"),
+        ({"every_ms": 1000, "zone": "UTC"}, "zone goes with cron"),
+        ({"every_ms": 1000, "missed": "some"}, "missed: expected skip, once or all, got 'some'"),
+    ],
+)
+def test_schedule_that_contradicts_itself_is_refused(wanted: dict[str, object], says: str) -> None:
+    core = ManualCore()
+    core.topic()
+    with pytest.raises(BadSchedule, match=says):
+        asyncio.run(TimerApi(cast(Any, core), kept, read)._register(asked({"topic": "orders", "name": "s"} | wanted)))
+
+
+def test_schedule_is_shown_with_its_message() -> None:
+    core = ManualCore()
+    core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    wanted = {"topic": "orders", "name": "s", "value": "v", "key": "k", "headers": {"a": "b"}, "every_ms": 1000}
+    asyncio.run(api._register(asked(wanted)))
+    shown = json.loads(cast(bytes, asyncio.run(api._schedule(SimpleNamespace(match_info={"name": "s"}))).body))
+    assert {name: shown[name] for name in wanted} == wanted
+
+
+def test_verdict_by_key_says_of_how_many() -> None:
+    core = ManualCore()
+    core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    for _ in range(2):
+        asyncio.run(api._add(asked({"topic": "orders", "key": "k", "value": "v", "delay_ms": 60_000})))
+    named = {"topic": "orders", "key": "k"}
+    for verb, request, expected in [
+        (api._reschedule_named, asked(named | {"delay_ms": 1_000}), {"verdict": "rescheduled", "messages": 2}),
+        (api._cancel_named, asked(**named), {"verdict": "cancelled", "messages": 2}),
+        (api._cancel_named, asked(**named), {"verdict": "cancelled", "messages": 0}),
+    ]:
+        assert json.loads(cast(bytes, asyncio.run(verb(request)).body)) == expected
+
+
+def test_list_names_the_paused_topics_that_it_is_about() -> None:
+    core = ManualCore()
+    core.topic("refunds")
+    core.delays.pause(core.topic(), core.clock.now_ms())
+    api = TimerApi(cast(Any, core), kept, read)
+    for query, expected in [({}, ["orders"]), ({"topic": "orders"}, ["orders"]), ({"topic": "refunds"}, [])]:
+        assert json.loads(cast(bytes, asyncio.run(api._list(asked(**query))).body))["paused"] == expected
+    assert topic_view(cast(Any, core), core.topic())["is_paused"]
+
+
+def test_time_that_is_too_far_away_is_refused_in_words() -> None:
+    core = ManualCore()
+    core.topic()
+    wanted = {"topic": "orders", "value": "v", "delay_ms": 4000 * 86_400_000}
+    with pytest.raises(DelayRefused, match=r"^the time asked for is 4000 days from now; delay.max_days is 3650$"):
+        asyncio.run(TimerApi(cast(Any, core), kept, read)._add(asked(wanted)))
 
 
 def test_page_has_one_row_at_least() -> None:

@@ -146,7 +146,7 @@ class Race:
 
         def then(error: StoreError | None) -> None:
             assert error is None
-            verdict, _ = verb(text)
+            verdict = verb(text).verdict
             core.settle()
             self.verdicts[verdict] += 1
             if before is not None:
@@ -167,7 +167,7 @@ class Race:
 
         def then(error: StoreError | None) -> None:
             assert error is None
-            verdict, _ = core.delays.cancel_named(self.topic, name, self.now_ms())
+            verdict = core.delays.cancel_named(self.topic, name, self.now_ms()).verdict
             core.settle()
             self.maybe |= {body for body, key in self.names.items() if key == name}
             if verdict is Verdict.CANCELLED:
