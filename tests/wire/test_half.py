@@ -339,7 +339,9 @@ def test_callback_that_fails_decides_nothing_and_holds_up_nobody(agents: Agents,
         assert "half" not in duolog(broker, "txn", "list")
         broker.check_alive()
         producer.close()
-    assert Counter(answering.asked) == Counter({"sound": 1} | dict.fromkeys(failing, CHECK_MAX))
+    asked = Counter(answering.asked)
+    assert asked.pop("sound") >= 1, "asked again if the answer took longer than the broker waits"
+    assert asked == Counter(dict.fromkeys(failing, CHECK_MAX))
     assert Counter(slow.asked) == Counter(dict.fromkeys(late, CHECK_MAX)), "each was asked at each of its looks"
     assert forbidden.asked == []
     for server in (forbidden, answering, slow):
