@@ -135,6 +135,7 @@ class FarTimers:
         self._timers = Timers()
         self._fates: dict[TimerId, _Dead] = {}  # that no manifest counts yet; the oldest first
         self._counts: dict[int, int] = {}  # pending, by topic
+        self._count = 0  # Invariant: of all topics; each message that comes asks for it.
         self._gone: set[int] = set()  # deleted topics that may have rows in buckets, which nobody sees any more
         self._messages: dict[int, FarTimer] = {}  # of loaded timers, by address
         self._messages_bytes = 0
@@ -199,7 +200,7 @@ class FarTimers:
 
     def __len__(self) -> int:
         """How many are pending in buckets, loaded or not."""
-        return sum(self._counts.values())
+        return self._count
 
     def count(self, topic: int) -> int:
         return self._counts.get(topic, 0)
@@ -226,6 +227,7 @@ class FarTimers:
         self._drop_message(place[1])
         if self._counts.get(topic):
             self._counts[topic] -= 1
+            self._count -= 1
 
     def cancelled(self, place: TimerId, topic: int | None, position: int) -> None:
         """The same for a cancel; without a topic, the one that `named_now` found."""
@@ -233,7 +235,8 @@ class FarTimers:
 
     def forget_topic(self, topic: int) -> None:
         """A topic is gone: what waits for it is seen no more, and dropped when it is due."""
-        if self._counts.pop(topic, 0):
+        if count := self._counts.pop(topic, 0):
+            self._count -= count
             self._gone.add(topic)
 
     def _count_in(self, topic: int, count: int) -> None:
@@ -242,6 +245,7 @@ class FarTimers:
             self._gone.add(topic)
         else:
             self._counts[topic] = self._counts.get(topic, 0) + count
+            self._count += count
 
     # -- Messages of loaded timers
 
@@ -681,6 +685,7 @@ class FarTimers:
             outcome = self._commit_merge(merge)
         else:
             self._buckets.abandon_merge()
+            self._submit(self._buckets.discard(merge.outputs), _log_failure)  # It may have been refused a worker.
         if outcome is not None:
             self._merge_mono_ms = self._mono_ms + MERGE_RETRY_MS
             self._failed("merge of delayed messages", outcome)

@@ -398,7 +398,9 @@ class Merge:
     def _clean_up(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
-        for bucket in self.outputs:
+            self._writer = None
+        while self.outputs:
+            bucket = self.outputs.pop()
             bucket.close()
             self._files.remove(bucket.path)
 

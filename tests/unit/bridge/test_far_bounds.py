@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from bridge.far_timers import TooManyNamed
+from delay.bucket import bucket_path
 from delay.buckets import Merge
+from store.errors import StoreError
 from store.workers import Inline
 from tests.kit.disk import CrashDisk
 from tests.unit.bridge.batches import batch
@@ -95,6 +97,7 @@ class LongMerges(Inline):
     def __init__(self) -> None:
         self.ended: list[Callable[[], None]] = []
         self.buried_late: list[int] = []
+        self.is_full = False
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
@@ -104,17 +107,22 @@ class LongMerges(Inline):
             return
         if isinstance(merge, Merge):
             self.buried_late.append(merge.late_count)
+            if self.is_full:
+                done(StoreError("too much waits"))
+                return
         super().submit(run, done)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     monkeypatch.setattr("delay.buckets.MERGE_WIDTH", 1_000)
     monkeypatch.setattr("bridge.far_timers.FLUSH_FATES", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     monkeypatch.setattr("delay.buckets.MERGE_WIDTH", 2)
     workers = bench.far.executor = LongMerges()
+    workers.is_full = is_full
     bench.turn(NEAR_MS)
     assert workers.ended
     bench.core.clock.pass_ms(105 * NEAR_MS)
@@ -128,6 +136,8 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     assert workers.buried_late
     assert min(workers.buried_late) > 256
     bench.core.settle()
+    files = {path for path in bench.core.disk.paths() if path.endswith(".bucket")}
+    assert files == {bucket_path(entry.number) for entry in bench.far._buckets.manifest}
     for each in (bench.restarted(), bench):
         assert len(each.core.delays) == MANY - delivered
         each.core.clock.pass_ms(1_000 * NEAR_MS)
