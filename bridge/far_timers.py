@@ -62,6 +62,7 @@ FLUSH_MS: Final = 10_000
 LATE_IN_SLICE: Final = 256  # died while their buckets were merged, at 10 us each; of more a worker finds the places
 NAMED_MAX: Final = 4_096  # of one sender's key, that a verb may be about; in the door at 50 us each
 RETRY_MS: Final = 1_000  # after a failure of the disk
+SPILL_RETRY_MS: Final = 10_000  # a spill reads and writes some 30 MB
 MERGE_RETRY_MS: Final = 60_000  # a merge reads and writes a gigabyte or two
 
 _PLACE: Final = Struct(">QQ")
@@ -150,6 +151,7 @@ class FarTimers:
         self._spills = 0  # that are over
         self._is_returning = False  # what was leaving is put back, a slice at a time
         self._spilled_mono_ms = 0
+        self._spill_mono_ms = 0  # no spill begins before
         self._load_to_ms: int | None = None  # of the load that is under way
         self._read: list[FarTimer] = []  # by a load, not in the wheel yet; the first one last
         self._reckoning: _Reckoning | None = None
@@ -541,7 +543,7 @@ class FarTimers:
         waiting = self._timers.beyond(from_ms)
         self.waiting, self.is_behind = waiting, waiting > 2 * self._spill_rows
         is_late = self._mono_ms - self._spilled_mono_ms >= min(SPILL_MS, self._near_ms)
-        if self._spill_from_ms is not None or self._is_returning:
+        if self._spill_from_ms is not None or self._is_returning or self._mono_ms < self._spill_mono_ms:
             return
         if waiting >= self._spill_rows or (waiting and is_late):
             self._spill_from_ms, self._spilled_mono_ms = from_ms, self._mono_ms
@@ -581,6 +583,7 @@ class FarTimers:
                 outcome = error
         if outcome is not None:
             self._is_returning = True
+            self._spill_mono_ms = self._mono_ms + SPILL_RETRY_MS
             self._failed("delayed messages to a bucket", outcome)
         self._spill = self._spill_from_ms = None
         if outcome is None:

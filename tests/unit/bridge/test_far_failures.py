@@ -100,7 +100,9 @@ def lived(nth: int) -> FailingTimers:
     add("99", start_ms + 100, "k9")  # instead of 09
     bench.turn_until_idle()
     assert len(bench.core.delays) == len(ids)
-    bench.core.clock.set_now_ms(start_ms + 1_000)
+    bench.core.clock.set_now_ms(start_ms - NEAR_MS // 4)  # All of them are loaded.
+    bench.turn_until_idle()
+    bench.core.clock.set_now_ms(start_ms + NEAR_MS)
     bench.turn_until_idle()
     expected = [value for value in sorted(ids) if value not in ("08", "09")] + ["08", "99"]
     assert [body.decode() for body in bench.bodies("orders")] == expected
@@ -126,3 +128,18 @@ def test_a_failure_of_the_disk_loses_nothing(nth: int) -> None:
 @pytest.mark.parametrize("nth", range(1, CALLS_MAX))
 def test_a_failure_of_the_disk_at_any_operation_loses_nothing(nth: int) -> None:
     lived(nth)
+
+
+def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
+    """To write a bucket in vain costs as much as to write one."""
+    disk = FailingTimers()
+    bench = Bench(disk)
+    bench.core.topic("orders", 1)
+    bench.call("_add", {"topic": "orders", "value": "v", "at_ms": bench.now_ms() + 600_000})
+    disk.nth = disk.calls + 1
+    for _ in range(9):
+        bench.turn(NEAR_MS)
+    assert disk.calls == disk.nth
+    for _ in range(9):
+        bench.turn(NEAR_MS)
+    assert bench.far.bucket_count == 1
