@@ -57,7 +57,7 @@ LOAD_ROWS: Final = 4_096  # read by a worker at once
 FRAMES_BYTES: Final = 32 << 20  # of loaded messages in memory; others are read when they are due
 FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
 FLUSH_FATES: Final = 4_096
-LOAD_FATES: Final = 1 << 16  # some 300 bytes each; a long load stops here to have them counted
+LOAD_FATES: Final = 1 << 14  # some 300 bytes each; a long load stops here to have them counted
 FLUSH_MS: Final = 10_000
 LATE_IN_SLICE: Final = 256  # died while their buckets were merged, at 10 us each; of more a worker finds the places
 NAMED_MAX: Final = 4_096  # of one sender's key, that a verb may be about; in the door at 50 us each
@@ -670,6 +670,8 @@ class FarTimers:
                 outcome = error
         if outcome is not None:
             self._failed("count of delivered messages", outcome)
+        elif len(self._fates) < FLUSH_FATES:
+            self._look_mono_ms = self._mono_ms  # A load may have stopped for it.
 
     # -- Merging
 
