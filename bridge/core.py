@@ -75,7 +75,7 @@ class Core:
         self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
         self.isolation = self.transactions.isolation
-        self.halves = Halves(self.ledger, options.txn)
+        self.halves = Halves(self.ledger, options.txn, options.store.segment_bytes // 2)
         self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()

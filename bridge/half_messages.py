@@ -74,9 +74,12 @@ class Decision(NamedTuple):
 
 
 class Halves:
-    """All half messages of a broker. `store_host` is the packed address of the RocketMQ port."""
+    """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
-    def __init__(self, ledger: Ledger, options: TxnOptions) -> None:
+    `unit_bytes_max`: of messages of several verdicts that become one unit, which a segment must take.
+    """
+
+    def __init__(self, ledger: Ledger, options: TxnOptions, unit_bytes_max: int) -> None:
         self.store_host = NO_HOST
         self.state = HalfMessages(
             immunity_ms=options.immunity_ms,
@@ -90,6 +93,7 @@ class Halves:
         self._store: Store | None = None
         self._gathered: dict[int, Decision] = {}  # Not appended yet: of requests that came by one read of a socket.
         self._gathered_bytes = self._told_bytes = 0
+        self._unit_bytes_max = unit_bytes_max
         self._paths: dict[int, str] = {}  # "topic/queue/" by the queue's key; no key is ever another queue's
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
@@ -189,10 +193,14 @@ class Halves:
 
         Nobody but `judge` knows of it before: whoever gathers settles before he returns to the loop.
         """
-        self._gathered[offset] = decision
+        size, told_bytes = 0, _TOLD_BYTES + 2 * len(decision.topic)
         for frame in decision.frames:
-            self._gathered_bytes += frame.size
-        self._told_bytes += _TOLD_BYTES + 2 * len(decision.topic)
+            size += frame.size
+        if self._gathered_bytes + self._told_bytes + size + told_bytes > self._unit_bytes_max and self._gathered:
+            self.settle(now_ms)
+        self._gathered[offset] = decision
+        self._gathered_bytes += size
+        self._told_bytes += told_bytes
         is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._told_bytes >= TOLD_BYTES_MAX
         if is_full or len(self._gathered) >= GATHERED_MAX:
             self.settle(now_ms)

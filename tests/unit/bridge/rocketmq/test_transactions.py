@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.callbacks import Callbacks
-from bridge.config import Options, TxnOptions
+from bridge.config import Options, StoreSection, TxnOptions
 from bridge.half_messages import GATHERED_BYTES_MAX, GATHERED_MAX
 from bridge.rocketmq.transactions import CHECKS_AT_ONCE, Checks
 from protocol.rocketmq import message, properties, remoting
@@ -18,6 +18,7 @@ from protocol.rocketmq.message import Message
 from protocol.rocketmq.message_id import parse_message_id
 from store.errors import DiskFull
 from store.format import UNIT_HEADER_SIZE
+from store.options import StoreOptions
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.rocketmq.office import Client, Office
 
@@ -27,9 +28,10 @@ IMMUNITY, INTERVAL, CHECK_MAX = 6_000, 30_000, 2
 
 
 class Shop(Office):
-    def __init__(self, *arguments: Any, **txn: int) -> None:
+    def __init__(self, *arguments: Any, segment_bytes: int = 256 << 20, **txn: int) -> None:
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
-        super().__init__(*arguments, options=Options(txn=TxnOptions(**given)))
+        options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
+        super().__init__(*arguments, options=options, store=StoreOptions(segment_bytes=segment_bytes))
         self.checks = Checks(self, Callbacks(1000))
         self.topic()
 
@@ -402,6 +404,19 @@ def test_unit_of_verdicts_has_a_bound(body_bytes: int, count: int, units: int) -
         shop.loop.turn()
     assert len(shop.halves.state) == 0
     assert len(shop.messages(OP)) == units
+
+
+def test_unit_of_verdicts_fits_into_a_small_segment() -> None:
+    segment_bytes = 64 << 10
+    shop = Shop(segment_bytes=segment_bytes)
+    client = shop.connect()
+    sizes = (20_000, 10, 20_000, 60_000, 100, 40_000, *[10] * 100, 60_000)
+    sent = [send_half(client, bytes(size)) for size in sizes]
+    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    while client.connection._holding:
+        shop.loop.turn()
+    assert (len(shop.halves.state), len(shop.messages("orders"))) == (0, len(sizes))
+    assert not shop.metrics.errors
 
 
 # -- With a delay
