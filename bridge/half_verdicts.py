@@ -1,8 +1,8 @@
 """Verdicts on half messages of Kafka's producers, given over HTTP.
 
     POST /api/transactions/{topic}/{id}   {"verdict": "commit" | "rollback"}
-        200 decided so, now or before;  404 no such half message, or forgotten;  409 decided otherwise, or its topic is
-        gone;  400 another body
+        200 decided so, now or before;  404 no such topic or half message, or forgotten;  409 decided otherwise, or its
+        topic is gone;  400 another body
 
 A verdict is durable before it is answered. RocketMQ's producers decide theirs by END_TRANSACTION alone.
 """
@@ -69,6 +69,8 @@ async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tu
     found = broker.topics.get(topic)
     offset = halves.ids.offset_of(found.name if found is not None else topic, id)
     try:
+        if offset is None and found is None:
+            raise web.HTTPNotFound(text=f"there is no topic {topic[:300]}")
         if offset is None:
             raise UnknownHalf(f"there is no half message {id[:300]!r} of topic {topic[:300]!r}")
         promise: Promise | None = broker.store.promise()
