@@ -282,10 +282,15 @@ def _shown(row: dict[str, Any], column: str) -> Any:
 
 @txn_app.command("describe")
 def txn_describe(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
-    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds."""
+    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds.
+
+    Of its half message, named TOPIC/ID as in the list, show the row of the list.
+    """
     found = _api(http).get("/api/transactions", transactional_id)
-    queues = found.pop("queues")
+    queues = found.pop("queues", None)
     show_tree(found)
+    if queues is None:
+        return
     columns = ("topic", "queue", "first_offset", "stable_end")
     show_table(
         tuple(column.replace("_", " ") for column in columns),
@@ -299,21 +304,29 @@ def txn_abort(transactional_id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     typer.echo(f"aborted {_api(http).delete('/api/transactions', transactional_id)['aborted']}")
 
 
+HalfTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="or TOPIC/ID, as `txn list` shows it")]
+HalfId = Annotated[str | None, typer.Argument(metavar="[ID]", help="the producer's own")]
+
+
 @txn_app.command("commit")
-def commit_half(topic: str, id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+def commit_half(topic: HalfTopic, id: HalfId = None, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Commit the half message that a Kafka producer gave this id."""
     _decide(http, topic, id, "commit")
 
 
 @txn_app.command("rollback")
-def roll_back_half(topic: str, id: str, http: HttpAddress = HTTP_ADDRESS) -> None:
+def roll_back_half(topic: HalfTopic, id: HalfId = None, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Roll back the half message that a Kafka producer gave this id."""
     _decide(http, topic, id, "rollback")
 
 
-def _decide(http: str, topic: str, id: str, verdict: str) -> None:
+def _decide(http: str, topic: str, id: str | None, verdict: str) -> None:
     from urllib.parse import quote
 
+    if id is None:
+        topic, _, id = topic.partition("/")  # No topic has a slash in its name.
+    if not id:
+        raise BadOption(f"expected TOPIC ID or TOPIC/ID, got {topic!r} alone")
     done = _api(http).post(f"/api/transactions/{quote(topic, safe='')}/{quote(id, safe='')}", {"verdict": verdict})
     typer.echo(f"{done['topic']} {done['id']}: {done['state']}")
 

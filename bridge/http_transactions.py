@@ -75,7 +75,10 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
 
 
 def transaction(broker: "Broker", transactional_id: str) -> Json:
-    """Tell all about a Kafka producer's transaction. Raises UnknownTransaction."""
+    """Tell all about a Kafka producer's transaction, or give the row of its half message. Raises UnknownTransaction."""
+    half = _half_named(broker, transactional_id)
+    if half is not None:
+        return _half_row(broker, half, broker.clock.now_ms())
     found = _find(broker, transactional_id)
     queues = []
     for key in sorted(found.keys):
@@ -96,6 +99,16 @@ def transaction(broker: "Broker", transactional_id: str) -> Json:
 def abort(broker: "Broker", transactional_id: str) -> Promise:
     """Abort the open transaction; its producer is fenced. Raises UnknownTransaction, StoreError."""
     return broker.transactions.fence(_find(broker, transactional_id), broker.clock.now_ms())
+
+
+def _half_named(broker: "Broker", name: str) -> Half | None:
+    """Find an open half message by the id that it is listed with, unless a transactional id is spelt like it."""
+    if broker.transactions.coordinator.get(name) is not None:
+        return None
+    topic_name, _, id = name.partition("/")  # No topic has a slash in its name.
+    topic = broker.topics.get(topic_name)
+    offset = None if topic is None else broker.halves.ids.offset_of(topic.name, id)
+    return None if offset is None else broker.halves.state.find(offset)
 
 
 def _find(broker: "Broker", transactional_id: str) -> Transaction:

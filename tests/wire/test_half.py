@@ -272,6 +272,8 @@ def test_kafka_producer_decides_its_half_messages_over_http(broker: Broker, agen
     shown = [line for line in duolog(broker, "txn", "list").splitlines() if topic in line]
     assert [line.split()[0] for line in shown] == ["kafka"] * 3
     assert decide(broker, topic, "order-3", "commit") == 200
+    assert "state: half" in duolog(broker, "txn", "describe", f"{topic}/order/2")
+    assert "rolled back" in duolog(broker, "txn", "rollback", f"{topic}/order/2")
     assert decide(broker, topic, "order%2F2", "rollback") == 200
     assert "committed" in duolog(broker, "txn", "commit", topic, "order 1")
     broker.kill()

@@ -30,6 +30,7 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("topic", "Missing command."),
         ("topic create", "Missing argument 'name'."),
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
+        ("txn commit orders", "expected TOPIC ID or TOPIC/ID, got 'orders' alone"),
         ("timer add t v", "Invalid value: expected either --in or --at"),
         ("timer add t v --in -5s", "Invalid value: --in: expected a number with ms, s, m, h or d, got '-5s'"),
         (

@@ -9,7 +9,7 @@ from aiohttp import web
 from bridge.config import ConfigError, Options, TxnOptions, load
 from bridge.half_messages import Decision
 from bridge.half_verdicts import decide_by_id
-from bridge.http_transactions import transactions
+from bridge.http_transactions import UnknownTransaction, transaction, transactions
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import InvalidBatch
 from tests.kit.core import ManualCore
@@ -126,7 +126,7 @@ def test_verdict_may_be_repeated_but_not_changed(end: str) -> None:
         ("orders", "nobody", None, 404, "there is no half message 'nobody' of topic 'orders'"),
         ("orders", "0", None, 404, "there is no half message '0'"),
         ("orders", "x" * 5000, None, 404, "there is no half message"),
-        ("none", "open", None, 404, "there is no half message 'open' of topic 'none'"),
+        ("none", "open", None, 404, "there is no topic none"),
         (HALF, "open", None, 404, "there is no half message"),
         ("orders", "rolled-back", b'{"verdict": "commit"}', 409, "was rolled back"),
         ("orders", "committed", b'{"verdict": "rollback"}', 409, "was committed"),
@@ -234,6 +234,11 @@ def test_listing_shows_whom_it_waits_for() -> None:
     assert (first["age_ms"], first["checks"]) == (10, 0)
     assert first["waits_for"] == "its producer's verdict, asked for in 5990 ms"
     assert (second["id"], second["producer"], second["waits_for"]) == ("orders/b", "", "a verdict")
+    assert transaction(made, "orders/b") == second
+    assert decide(made, "b", "commit") == (200, "committed")
+    for unknown in ("orders/b", "orders/c", "orders", "none/a"):
+        with pytest.raises(UnknownTransaction, match=f"there is no transactional id {unknown}"):
+            transaction(made, unknown)
 
 
 @pytest.mark.parametrize("urls", ["http://shop.example", "shop.example/", "http://a@b/", "http://ok/ ftp://no/"])
