@@ -9,13 +9,14 @@ a run may be killed at any moment: the next one goes on, with the same rows in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from protocol.names import kafka_name
 from spark.checkpoints import Progress, progress_of, query_of
 from spark.files import HadoopFiles
 from spark.progress import Summary, follow
@@ -32,6 +33,7 @@ SCHEMA: Final = """
 """
 OFFSETS_PER_BATCH: Final = 500_000
 COMPACT_EVERY_BATCHES: Final = 16
+ASK_MS: Final = 10_000  # for the broker to say which topics it has
 _DAY_MS: Final = 86_400_000
 
 
@@ -65,6 +67,36 @@ def archive(
     row_count, batch_count = follow(query, told)
     merged += table.compact() if batch_count else 0
     return {"rows": row_count, "batches": batch_count, "files merged": merged, "archive": options.path}
+
+
+def require_topics(session: SparkSession, topics: Sequence[str], bootstrap: str) -> None:
+    """Raise TableError if the broker has not all of these topics: Spark would say so without a name.
+
+    Of a broker that is not there it says nothing: the query waits for it, as long as Spark's own retries last.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    if not topics:
+        return
+    jvm = session._jvm
+    assert jvm is not None
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "request.timeout.ms": str(ASK_MS),
+        "default.api.timeout.ms": str(ASK_MS),
+    }
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(jvm.java.util.HashMap(settings))
+    try:
+        found = admin.describeTopics([kafka_name(topic) for topic in topics]).topicNameValues()
+        for topic in topics:
+            try:
+                found[kafka_name(topic)].get()
+            except Py4JJavaError as error:
+                if "UnknownTopicOrPartitionException" in str(error.java_exception):
+                    raise TableError(f"there is no topic {topic}") from None
+                return
+    finally:
+        admin.close()
 
 
 def schema() -> StructType:

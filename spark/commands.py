@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from spark.broker_api import ApiError
 from spark.progress import Summary, Told
+from spark.session import SessionError, open_session
 from spark.tables import TableError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except typer.TyperException as error:
         _say(error.format_message())
         status = error.exit_code
-    except (TableError, ApiError) as error:
+    except (TableError, ApiError, SessionError) as error:
         _say(str(error))
         status = REFUSED
     except PySparkException as error:
@@ -90,13 +91,14 @@ def archive(
     as_json: AsJson = False,
 ) -> int:
     """Bring topics into a lake table, exactly once, partitioned by topic and date."""
-    from spark.archive import ArchiveOptions
+    from spark.archive import ArchiveOptions, require_topics
     from spark.archive import archive as run
     from spark.messages import messages
 
     if (topics is None) == (pattern is None):
         raise typer.BadParameter("give --topics or --pattern")
     with _running("archive", master, as_json, _formats(format_)) as (session, told):
+        require_topics(session, topics.split(",") if topics else (), kafka)
         stream = messages(
             session,
             topics,
@@ -233,8 +235,6 @@ def _running(
     """Give a session, and whom to tell about progress: a bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from spark.session import open_session
 
     session = open_session(name, master, formats or ())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -1,18 +1,21 @@
 """The Spark session of a job: a local one with the connector, or that of `spark-submit`.
 
 A local session takes the connector's jars from the folders that DUOLOG_SPARK_JARS names, separated by colons; without
-that Spark fetches them once from Maven Central.
+that Spark fetches them once from Maven Central. There each has the version of Spark that it is for; `SessionError` says
+what to do where one is not to be had.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 JARS_VARIABLE: Final = "DUOLOG_SPARK_JARS"
@@ -39,15 +42,22 @@ _LOCAL: Final = {
 }
 
 
+class SessionError(Exception):
+    """Spark does not start; the message says what to do."""
+
+
 def open_session(name: str, master: str, formats: Iterable[str] = ()) -> SparkSession:
-    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own."""
+    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own. Raises SessionError."""
     builder = SparkSession.builder.appName(f"duolog {name}")
     for format_ in formats:
         builder = builder.config(map=dict(_EXTENSIONS[format_]))
     if _SUBMITTED not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whatever `python3` is.
         builder = builder.master(master).config(map={**_LOCAL, **_jars(("kafka", *formats))})
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SessionError(_why_not_started(error, ("kafka", *formats))) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -58,3 +68,20 @@ def _jars(wanted: Iterable[str]) -> dict[str, str]:
         return {"spark.jars.packages": ",".join(_PACKAGES[name] for name in wanted)}
     jars = [str(jar) for folder in folders.split(":") for jar in sorted(Path(folder).glob("*.jar"))]
     return {"spark.jars": ",".join(jars)}
+
+
+def _why_not_started(error: PySparkRuntimeError, wanted: Iterable[str]) -> str:
+    """Explain what Spark calls JAVA_GATEWAY_EXITED, whatever was the matter; Java's own words are above it already."""
+    java = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{java}/bin/java" if java else "java") is None:
+        return f"Spark needs Java 17 or later, and there is none in {java or 'the PATH'}"
+    jars = Path(_LOCAL["spark.jars.ivy"]) / "jars"
+    names = [] if os.environ.get(JARS_VARIABLE) else [_PACKAGES[name] for name in wanted]
+    missing = [name for name in names if not (jars / f"{name.replace(':', '_', 1).replace(':', '-')}.jar").exists()]
+    if not missing:
+        return f"Spark does not start: {error}"
+    return (
+        f"Spark does not start, and could not fetch {', '.join(missing)}: it takes Java 17, Maven Central, and a "
+        "PySpark whose connector is there (pip install 'pyspark==4.0.0'), or the jars in folders that "
+        f"{JARS_VARIABLE} names"
+    )

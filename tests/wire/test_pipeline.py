@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -275,6 +276,7 @@ def pipeline_result(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> An
 
 
 def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    from spark.archive import require_topics
     from spark.tables import TableError
 
     with pytest.raises(TableError, match=r"Spark has no Delta.*io\.delta:delta-spark"):
@@ -283,6 +285,26 @@ def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tm
         run_archive(broker, spark, topic, tmp_path / "lake", format="iceberg")
     with pytest.raises(TableError, match="there is no archive"):
         archived(spark, tmp_path / "lake")
+    require_topics(spark.session, [topic], broker.kafka)
+    with pytest.raises(TableError, match="there is no topic nobody-made-this"):
+        require_topics(spark.session, [topic, "nobody-made-this"], broker.kafka)
+
+
+def test_spark_that_lacks_its_connector_says_so_in_its_last_line(tmp_path: Path) -> None:
+    """A Java that fails at once stands for one that fails to fetch."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    command = [sys.executable, "-P", "-m", "spark", "archive", str(tmp_path / "lake"), "--topics", "orders"]
+    environment = os.environ | {"JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "DUOLOG_SPARK_JARS": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert re.search(r"could not fetch \S+:spark-sql-kafka-0-10_2\.13:[0-9.]+: .*pip install 'pyspark==", last), last
+    java.unlink()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
+    assert done.stderr.splitlines()[-1].endswith(f"there is none in {tmp_path}")
 
 
 def test_checkpoint_that_belongs_to_another_archive_is_refused(
