@@ -2,7 +2,8 @@
 
 The log says of each message when it was appended where it can be seen, by the broker's clock, and of a delayed one when
 it was due (`spark/log_source.py`, `withTimes`). Their difference is the lateness; below 0 would be early. Messages of
-RocketMQ's delay levels keep no due time, and are left out.
+RocketMQ's delay levels keep no due time, and are left out. So is what was due before it was made, by its own timestamp:
+a time in the past, given by its sender or by who rescheduled it, is nobody's lateness. The summary counts these.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+WAITED: Final = "due >= born or born is null"
 _ACCURACY: Final = 10_000  # of the percentiles: 1 in so many ranks
 
 
@@ -28,10 +30,12 @@ def lateness(rows: DataFrame, path: str, told: Told | None = None) -> Summary:
         late.coalesce(1).write.mode("overwrite").option("header", "true").csv(f"{path}/table")
         minutes = late.orderBy("topic", "minute").collect()
         late.unpersist()
-        all_ = _delayed(rows).agg(*_figures()).first()
+        left_out = F.count_if(F.col("late_ms").isNull()).alias("left_out")
+        all_ = _delayed(rows).agg(left_out, *_figures()).first()
     assert all_ is not None
     summary: Summary = {
         "delayed messages": all_.messages,
+        "left out, due before they were made": all_.left_out,
         "early": all_.early,
         **{f"{name} ms": getattr(all_, f"{name}_ms") for name in (*QUANTILES, "max")},
         "table": f"{path}/table",
@@ -41,11 +45,13 @@ def lateness(rows: DataFrame, path: str, told: Told | None = None) -> Summary:
 
 def by_minute(rows: DataFrame) -> DataFrame:
     """Give messages, early ones, percentiles and maximum in milliseconds, for each topic and minute of the due time."""
-    return _delayed(rows).groupBy("topic", F.date_trunc("minute", "due").alias("minute")).agg(*_figures())
+    waited = _delayed(rows).where("late_ms is not null")
+    return waited.groupBy("topic", F.date_trunc("minute", "due").alias("minute")).agg(*_figures())
 
 
 def _delayed(rows: DataFrame) -> DataFrame:
-    late_ms = (F.unix_millis("stored") - F.unix_millis("due")).alias("late_ms")
+    """Give the delayed messages with their lateness; null of those that are left out."""
+    late_ms = F.when(F.expr(WAITED), F.unix_millis("stored") - F.unix_millis("due")).alias("late_ms")
     return rows.where("due is not null").select("topic", "due", late_ms)
 
 
@@ -53,7 +59,7 @@ def _figures() -> list[Column]:
     quantiles = [
         F.percentile_approx("late_ms", share, _ACCURACY).alias(f"{name}_ms") for name, share in QUANTILES.items()
     ]
-    counts = [F.count("*").alias("messages"), F.count_if(F.col("late_ms") < 0).alias("early")]
+    counts = [F.count("late_ms").alias("messages"), F.count_if(F.col("late_ms") < 0).alias("early")]
     return [*counts, *quantiles, F.max("late_ms").alias("max_ms")]
 
 

@@ -17,9 +17,10 @@
     directory         what the broker says       the data directory, where tasks see it under another path
     splitBytes        67108864                   of a file, for one task
     leaseMs           600000                     how long files are held behind a task's last sign of life
-    withTimes         false                      two more columns: `stored`, when the broker appended the message where
-                                                 it can be seen, and `due`, when a delayed one was to be delivered; that
-                                                 is not known of RocketMQ's delay levels, which keep no due time
+    withTimes         false                      three more columns: `stored`, when the broker appended the message
+                                                 where it can be seen; `due`, when a delayed one was to be delivered,
+                                                 which is not known of RocketMQ's delay levels; `born`, its producer's
+                                                 own timestamp, of a delayed one
 
 The files must be readable where tasks run. Every task reads its piece whole, so a topic that is a small part of the log
 is read faster over the network. Rows are what was there at planning; for a stream take the Kafka source.
@@ -28,6 +29,7 @@ is read faster over the network. Rows are what was there at planning; for a stre
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,12 +56,13 @@ SCHEMA: Final = """
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
     headers array<struct<key: string, value: binary>>
 """
-TIMES: Final = ", stored timestamp, due timestamp"
+TIMES: Final = ", stored timestamp, due timestamp, born timestamp"
 ROWS_MAX: Final = 8192  # of one Arrow batch
 ROW_BYTES_MAX: Final = 16 << 20  # of keys and values of one Arrow batch, unless one row is larger
 SPLIT_BYTES: Final = 64 << 20
 LEASE_MS: Final = 600_000
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+_TIME: Final = re.compile(r"[0-9]{1,15}")  # milliseconds that a timestamp of Arrow can be
 _ENDS: Final = {-2: "start", -1: "end"}
 
 
@@ -249,7 +252,7 @@ class LogScan(DataSourceReader):
             records, _ = read_records(opened, FIRST, header.record_count)
         except ProtocolError as error:
             raise _unreadable("batch", range_, entry, error) from None
-        times = [Times(stored_ms, _due_ms(record)) for record in records] if self._plan.with_times else ()
+        times = [_times_of_record(record, stored_ms) for record in records] if self._plan.with_times else ()
         if records[0].offset < range_.start or records[-1].offset >= range_.end:
             inside = [range_.start <= record.offset < range_.end for record in records]
             records, times = list(compress(records, inside)), list(compress(times, inside))
@@ -263,20 +266,27 @@ def _unreadable(what: str, range_: QueueRange, entry: Entry, error: ProtocolErro
 
 
 class Times(NamedTuple):
-    """When a message was appended where it can be seen, and when it was due."""
+    """When a message was appended where it can be seen; and of a delayed one when it was due, when it was made."""
 
     stored_ms: int
-    due_ms: int | None
+    due_ms: int | None = None
+    born_ms: int | None = None
 
 
-def _due_ms(record: Record) -> int | None:
-    """Give the due time of a Kafka message: its timestamp, if it was delayed."""
-    return record.timestamp_ms if any(name == BORN_TIMESTAMP for name, _ in record.headers) else None
+def _times_of_record(record: Record, stored_ms: int) -> Times:
+    """Give the times of a Kafka message: of a delayed one the timestamp is the due time, its own is in a header."""
+    for name, value in record.headers:
+        if name == BORN_TIMESTAMP:
+            born = (value or b"").decode("latin-1")  # Who copies headers may have changed it.
+            return Times(stored_ms, record.timestamp_ms, int(born) if _TIME.fullmatch(born) else None)
+    return Times(stored_ms)
 
 
 def _times_of_message(frame: memoryview) -> Times:
     due = properties.get(message.properties_of(frame), properties.TIMER_OUT_MS)
-    return Times(message.store_ms_of(frame), int(due) if due is not None and due.isdecimal() else None)
+    if due is None or not _TIME.fullmatch(due):
+        return Times(message.store_ms_of(frame))
+    return Times(message.store_ms_of(frame), int(due), message.born_ms_of(frame))
 
 
 class _Rows:
@@ -338,6 +348,7 @@ class _Rows:
             columns |= {
                 "stored": _timestamps([times.stored_ms for times in self._times]),
                 "due": _timestamps([times.due_ms for times in self._times]),
+                "born": _timestamps([times.born_ms for times in self._times]),
             }
         self.records, self._runs, self._starts, self._times, self._bytes, self._last = [], [], [], [], 0, None
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -54,26 +55,32 @@ def _behind(source: Any) -> int:
 
 @contextmanager
 def watched(session: SparkSession, told: Told | None) -> Iterator[None]:
-    """Tell about the tasks of whatever runs inside."""
+    """Tell about the tasks of whatever runs inside; all of them are done when it ends well."""
+    if told is None:
+        yield
+        return
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(session, told, done), daemon=True)
-    if told is not None:
-        watcher.start()
+    seen: dict[int, tuple[int, int]] = {}  # by stage: tasks that are done, all of them
+    watcher = threading.Thread(
+        target=_watch, args=(session.sparkContext.statusTracker(), told, seen, done), daemon=True
+    )
+    watcher.start()
     try:
         yield
     finally:
         done.set()
-        if told is not None:
-            watcher.join()
+        watcher.join()
+    # Stages come and go between two looks, and a query may leave tasks out: what is done is done.
+    total = sum(tasks for _, tasks in seen.values()) or 1
+    told(total, total)
 
 
-def _watch(session: SparkSession, told: Told, done: threading.Event) -> None:
-    tracker = session.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}
+def _watch(tracker: StatusTracker, told: Told, seen: dict[int, tuple[int, int]], done: threading.Event) -> None:
     while not done.wait(EVERY_S):
-        for stage in tracker.getActiveStageIds():
+        running = (stage for stage, (completed, tasks) in seen.items() if completed < tasks)
+        for stage in {*tracker.getActiveStageIds(), *running}:
             info = tracker.getStageInfo(stage)
             if info is not None:
                 seen[stage] = info.numCompletedTasks, info.numTasks
         if seen:
-            told(sum(completed for completed, _ in seen.values()), sum(total for _, total in seen.values()))
+            told(sum(completed for completed, _ in seen.values()), sum(tasks for _, tasks in seen.values()))

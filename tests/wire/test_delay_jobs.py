@@ -17,7 +17,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.spark import Spark
 from tests.wire.clients.topics import create_topic, end_offsets
-from tests.wire.test_pipeline import Breaking
+from tests.wire.test_pipeline import LONG_AGO_MS, Breaking
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,18 +95,27 @@ def kept_rows(spark: Spark, state: str) -> DataFrame:
 
 
 def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
+    from spark.broker_api import BrokerApi
     from spark.lateness import lateness
     from spark.log_source import DuologLog
 
     delayed = [Message(b"late", number % 2, headers=(("TIMER_DELAY_MS", b"300"),)) for number in range(20)]
     Confluent(broker.kafka).write(topic, [*delayed, Message(b"at once")], way="batch", codec="none")
+    api = BrokerApi(broker.http)
+    far = api.post("/api/timers", body={"topic": topic, "value": "past", "delay_ms": 3_600_000})
+    api.post("/api/timers", far["id"], "reschedule", body={"at_ms": LONG_AGO_MS})
+    api.post("/api/timers", body={"topic": topic, "value": "past", "at_ms": LONG_AGO_MS})
     later = Message(b"late").as_rocketmq_json() | {"setDelayTimeMs": 300}
     agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=topic, messages=[later] * 10)
-    assert received(broker, topic, 31) == {b"late": 30, b"at once": 1}
+    assert received(broker, topic, 33) == {b"late": 30, b"at once": 1, b"past": 2}
     spark.session.dataSource.register(DuologLog)
     asked = {"topics": topic, "http": broker.http, "withTimes": "true"}
-    told = lateness(spark.session.read.format("duolog-log").options(**asked).load(), str(tmp_path))
+    steps: list[tuple[int, int]] = []
+    rows_of_log = spark.session.read.format("duolog-log").options(**asked).load()
+    told = lateness(rows_of_log, str(tmp_path), lambda done, total: steps.append((done, total)))
+    assert steps[-1][0] == steps[-1][1] > 0
     assert (told["delayed messages"], told["early"]) == (30, 0)
+    assert told["left out, due before they were made"] == 2
     assert 0 <= told["p50 ms"] <= told["p99 ms"] <= told["max ms"]
     rows = spark.session.read.option("header", "true").csv(str(tmp_path / "table")).collect()
     assert {row.topic for row in rows} == {topic}
