@@ -10,6 +10,11 @@ frames: live and at recovery `remember` alone changes them.
     older epoch                       taken, if its first sequence is 0 (KIP-360); else OutOfOrderSequence
     newer epoch                       InvalidProducerEpoch
 
+The end of a transaction takes its batches out of the five, and lets the sequence go on. Whoever sends one of them again
+means something else: librdkafka gives the sequences of what an abort took out of its queue to its next records, also of
+what had been sent (`epoch_base_msgid` in rd_kafka_toppar_purge), and Apache Kafka then answers these as stored, and
+stores none of them. Here they are out of order, which that client aborts for and goes on from in a new epoch.
+
 Sequences count records and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the longest silent goes; a retry of its
 last batches would then be appended again, as after its expiry.
 """
@@ -36,6 +41,7 @@ from store.entry import Promise, Slot
 from store.format import NO_OFFSET
 
 BATCHES_REMEMBERED: Final = 5
+NO_SEQUENCE: Final = -1  # nothing was written in this epoch
 IDS_RESERVED: Final = 1000  # ProducerIdsBlock.java
 WINDOWS_IN_RECORD: Final = 200
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
@@ -59,24 +65,28 @@ class ProducerPicture(NamedTuple):
     """What is known of a producer in a queue, for those who look."""
 
     epoch: int
-    last_sequence: int  # -1: it has written nothing in this epoch
+    last_sequence: int  # or NO_SEQUENCE
     stored_ms: int
 
 
 class _Window:
-    __slots__ = ("batches", "epoch", "next_sequence", "stored_ms")
+    __slots__ = ("batches", "epoch", "last_sequence", "stored_ms")
 
-    def __init__(self, epoch: int, stored_ms: int = 0) -> None:
+    def __init__(self, epoch: int, stored_ms: int = 0, last_sequence: int = NO_SEQUENCE) -> None:
         self.epoch = epoch
-        self.batches: list[ProducerBatch] = []
-        self.next_sequence = 0
+        self.batches: list[ProducerBatch] = []  # that may be repeated
+        self.last_sequence = last_sequence
         self.stored_ms = stored_ms  # of the latest batch, or of the marker that began the epoch
+
+    @property
+    def next_sequence(self) -> int:
+        return self.last_sequence + 1 & _SEQUENCE_MASK
 
     def add(self, batch: ProducerBatch) -> None:
         self.batches.append(batch)
         if len(self.batches) > BATCHES_REMEMBERED:
             del self.batches[0]
-        self.next_sequence = batch.last_sequence + 1 & _SEQUENCE_MASK
+        self.last_sequence = batch.last_sequence
         self.stored_ms = batch.stored_ms
 
 
@@ -168,9 +178,13 @@ class Producers:
         self.remember(key, producer_id, epoch, ProducerBatch(first, last, base_offset, position, stored_ms))
 
     def take_marker(self, key: int, producer_id: int, epoch: int, stored_ms: int) -> None:
-        """A transaction has ended; with a marker of a newer epoch, older batches are refused from here on."""
+        """A transaction has ended: no batch of it is repeated; a marker of a newer epoch fences all before it."""
         window = self._windows.get((producer_id, key))
-        if window is not None and window.epoch != epoch:
+        if window is None:
+            return
+        if window.epoch == epoch:
+            window.batches.clear()
+        else:
             self._windows[producer_id, key] = _Window(epoch, stored_ms)
             self._windows.move_to_end((producer_id, key))
 
@@ -178,8 +192,7 @@ class Producers:
         """The producers remembered in a queue. Looks at all there are: for people who ask."""
         for (producer_id, window_key), window in self._windows.items():
             if window_key == key:
-                last_sequence = window.batches[-1].last_sequence if window.batches else -1
-                yield producer_id, ProducerPicture(window.epoch, last_sequence, window.stored_ms)
+                yield producer_id, ProducerPicture(window.epoch, window.last_sequence, window.stored_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Drop who was silent for too long, on the log's own clock: so recovery comes to the same."""
@@ -194,11 +207,10 @@ class Producers:
         self._reserved = max(self._reserved, record.next_id)
 
     def _replay_windows(self, record: ProducerWindows, slot: Slot) -> None:
-        for key, producer_id, epoch, batches, stored_ms in record.windows:
-            window = self._windows[producer_id, key] = _Window(epoch, stored_ms)
+        for key, producer_id, epoch, batches, stored_ms, last_sequence in record.windows:
+            window = self._windows[producer_id, key] = _Window(epoch, stored_ms, last_sequence)
+            window.batches += batches
             self._windows.move_to_end((producer_id, key))
-            for batch in batches:
-                window.add(batch)
 
     def _replay_delayed(self, record: DelayedBatch, slot: Slot) -> None:
         key, producer_id, epoch, first, last = (
@@ -214,7 +226,7 @@ class Producers:
     def _snapshot(self) -> Iterable[Record]:
         yield ProducerIdsReserved(self._reserved)
         windows = [
-            ProducerWindow(key, producer_id, window.epoch, [*window.batches], window.stored_ms)
+            ProducerWindow(key, producer_id, window.epoch, [*window.batches], window.stored_ms, window.last_sequence)
             for (producer_id, key), window in self._windows.items()
         ]
         for at in range(0, len(windows), WINDOWS_IN_RECORD):

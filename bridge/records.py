@@ -130,8 +130,9 @@ class ProducerWindow(NamedTuple):
     key: int
     producer_id: int
     epoch: int
-    batches: Sequence[ProducerBatch]
-    stored_ms: int = 0  # of the latest batch, or of the marker that began the epoch
+    batches: Sequence[ProducerBatch]  # that may be repeated
+    stored_ms: int  # of the latest batch, or of the marker that began the epoch
+    last_sequence: int  # -1: nothing was written in this epoch
 
 
 class ProducerWindows(_Record, frozen=True, tag=31):

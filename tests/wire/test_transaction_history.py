@@ -60,6 +60,10 @@ class Writer:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def has_begun(self) -> bool:
+        """Whether it has taken its transactional id over; a run that does so later fences those after it."""
+        return self.said.stat().st_size > 0
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
@@ -176,7 +180,7 @@ def run(broker: Broker, agents: Agents, rng: random.Random, folder: Path, kills:
                     broker.start()
                 case "writer":
                     writers[name].kill()
-                case "zombie":
+                case "zombie" if writers[name].has_begun():
                     writers[name].signal(signal.SIGSTOP)
                     stopped.append(writers.pop(name))
             for each in NAMES:

@@ -81,6 +81,25 @@ def test_batch_after_others(before: list[BatchHeader], sent: BatchHeader, expect
             sender.send(sent)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["live", "from a snapshot"])
+def test_end_of_a_transaction_leaves_nothing_to_repeat(*, is_restarted: bool) -> None:
+    """What an abort took back is never sent again: who has its sequences has other records."""
+    state = opened()
+    Sender(state).send(*FIVE)
+    state.producers.take_marker(KEY, 1, 0, NOW)
+    if is_restarted:
+        before, state = state, opened()
+        for payload in before.ledger.snapshot():
+            state.ledger.replay_state(payload, Slot(0, 0, NOW))
+    sender = Sender(state)
+    for one in FIVE:
+        with pytest.raises(OutOfOrderSequence):
+            sender.send(one)
+    assert sender.send(header(20)) == 0
+    assert sender.send(header(20)) == 0, "of the transaction that is open now, it is a repeat"
+    assert sender.offset == 1
+
+
 def test_queues_do_not_know_each_other() -> None:
     sender = Sender(opened())
     sender.send(*FIVE)
