@@ -11,9 +11,10 @@ frames: live and at recovery `remember` alone changes them.
     newer epoch                       InvalidProducerEpoch
 
 The end of a transaction takes its batches out of the five, and lets the sequence go on. Whoever sends one of them again
-means something else: librdkafka gives the sequences of what an abort took out of its queue to its next records, also of
-what had been sent (`epoch_base_msgid` in rd_kafka_toppar_purge), and Apache Kafka then answers these as stored, and
-stores none of them. Here they are out of order, which that client aborts for and goes on from in a new epoch.
+means something else: librdkafka (2.16) gives the sequences of what an abort took out of its queue to its next records,
+also if that had been sent, and stored, before a connection broke. Apache Kafka keeps such batches in its window
+(ProducerStateEntry.java), so it would answer the next records as stored, and store none of them. Here they are out of
+order; that client aborts, and goes on in a new epoch.
 
 Sequences count records and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the longest silent goes; a retry of its
 last batches would then be appended again, as after its expiry.
