@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ import pytest
 from tests.kit.broker import Broker
 from tests.wire.clients import pipe_worker
 from tests.wire.clients.agent import Agent
+from tests.wire.clients.child import Child
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.topics import create_topic, end_offsets
 from tests.wire.clients.transactional import COMMITTED, LibrdkafkaClient
@@ -43,20 +42,9 @@ class Worker(Protocol):
     def kill(self) -> None: ...
 
 
-class LibrdkafkaWorker:
+class LibrdkafkaWorker(Child):
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
-        command = [sys.executable, pipe_worker.__file__, bootstrap, GROUP, transactional_id, SOURCE, TARGET]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        super().__init__(pipe_worker.__name__, [bootstrap, GROUP, transactional_id, SOURCE, TARGET])
 
 
 class JavaWorker:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -31,6 +29,7 @@ import pytest
 from tests.kit.broker import Broker
 from tests.wire.clients import txn_worker
 from tests.wire.clients.agent import AgentError
+from tests.wire.clients.child import Child
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.pipe_worker import FIND_AGAIN_FAST
 from tests.wire.clients.rocketmq_clients import RocketmqReader
@@ -42,34 +41,22 @@ NAMES = ("one", "two", "three")
 JAVA = "java"
 END = "end"
 READ_WITHIN_S = 60
-ROOT = Path(__file__).parents[2]
 
 Seen = tuple[int, int, str]  # queue, offset, text
 
 
-class Writer:
+class Writer(Child):
     """One run of a writer's program under its transactional id; what it says is in a file."""
 
     def __init__(self, broker: Broker, name: str, run: int, rng: random.Random, folder: Path) -> None:
         self.said = folder / f"{name}.{run}"
-        seed = str(rng.random())
-        command = [sys.executable, "-m", txn_worker.__name__, broker.kafka, name, str(run), seed, TOPIC, str(QUEUES)]
+        arguments = [broker.kafka, name, str(run), str(rng.random()), TOPIC, str(QUEUES)]
         with self.said.open("wb") as said:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.DEVNULL)
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+            super().__init__(txn_worker.__name__, arguments, said)
 
     def has_begun(self) -> bool:
         """Whether it has taken its transactional id over; a run that does so later fences those after it."""
         return self.said.stat().st_size > 0
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 class JavaWriter:
