@@ -183,7 +183,7 @@ class FarTimers:
         ids = sorted(self._fates)
         for bucket in view.buckets:
             for here in bucket.places(ids):
-                self._buckets.bury_at(bucket, here, self._fates[here.id].fate)
+                self._buckets.bury(bucket, here, self._fates[here.id].fate)
             for topic, count in bucket.pending_by_topic():
                 self._count_in(topic, count)
         view.close()
@@ -646,7 +646,7 @@ class FarTimers:
             if not self._buckets.has(bucket):
                 self._reckoning, self._is_flushing = None, False  # Merged meanwhile: it is looked for again.
                 return
-            self._buckets.bury_at(bucket, here, fate)
+            self._buckets.bury(bucket, here, fate)
         if not reckoning.deaths:
             self._reckoning = None
             self._write_flush(reckoning)

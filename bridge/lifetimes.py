@@ -34,7 +34,6 @@ EXPIRE_AT: Final = "EXPIRE_AT_MS"
 EXPIRE_AFTER: Final = "EXPIRE_AFTER_MS"
 PREFIX: Final = "EXPIRE_A"  # of both, and of nothing else that a message says
 NAMES: Final = (EXPIRE_AT, EXPIRE_AFTER)
-NO_EXPIRY: Final = dict.fromkeys(NAMES)
 
 _PREFIX_BYTES: Final = PREFIX.encode()
 

@@ -464,8 +464,7 @@ class Publisher:
                 frames.append(self._parked_message(topic, queue_id, message, wish, found, records, now_ms))
                 size += len(message.body)
                 continue
-            tag = properties.get(raw, properties.TAGS) if properties.TAGS in text else None
-            code = tags.hash_code(tag) if tag else tags.NO_TAG
+            code = _tag_code(raw, text)
             pieces = pieces_of(message)
             body_size = len(message.body)
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
@@ -503,8 +502,7 @@ class Publisher:
             return self.rocketmq_frames(topic, queue_id, [half], now_ms, records, sent_ms=sent_ms)
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
-        tag = properties.get(raw, properties.TAGS) if properties.TAGS in text else None
-        code = tags.hash_code(tag) if tag else tags.NO_TAG
+        code = _tag_code(raw, text)
         final = rocketmq_message.committed(record, topic_at, topic.rocketmq_name, queue_id, raw, self.store_host)
         self._metrics.records_in["rocketmq"] += 1
         self._metrics.bytes_in["rocketmq"] += rocketmq_message.body_bytes_of(record)
@@ -624,13 +622,17 @@ class Publisher:
         records, births_ms, raws = parked.delivered_messages(
             frames, topic.rocketmq_name, queue_id, self.store_host, now_ms
         )
-        return FrameRun(queue, form, records, births_ms, [*map(_tag_code, raws)], _stamp_rocketmq)
+        return FrameRun(
+            queue, form, records, births_ms, [_tag_code(raw, raw.decode("latin-1")) for raw in raws], _stamp_rocketmq
+        )
 
 
-def _tag_code(raw: bytes) -> int:
-    """Give the hash of the tag that a message's properties have."""
-    # In text, byte for byte: to search in it takes a quarter of what it takes in bytes.
-    tag = properties.get(raw, properties.TAGS) if properties.TAGS in raw.decode("latin-1") else None
+def _tag_code(raw: bytes, text: str) -> int:
+    """Give the hash of the tag that a message's properties have; `text` are the same, byte for byte.
+
+    To search in text takes a quarter of what it takes in bytes.
+    """
+    tag = properties.get(raw, properties.TAGS) if properties.TAGS in text else None
     return tags.hash_code(tag) if tag else tags.NO_TAG
 
 

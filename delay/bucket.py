@@ -43,7 +43,6 @@ BLOCK_BYTES: Final = 64 << 10
 BLOCK_TIMERS_MAX: Final = 1024
 WRITE_BYTES: Final = 512 << 10  # at once: each write gives up the interpreter, and waits for it while the loop is busy
 BUCKET_TIMERS_MAX: Final = (1 << 32) - 1  # ordinals are 32 bits
-NAME_BYTES_MAX: Final = (1 << 16) - 1
 FOREVER_MS: Final = (1 << 64) - 1
 
 _MAGIC: Final = 0x444C4754  # "DLGT"

@@ -135,15 +135,11 @@ class Buckets:
                 if self._buckets.get(bucket.entry.number) is not bucket:
                     bucket.close()
 
-    def bury(self, found: Found, fate: Fate) -> None:
+    def bury(self, bucket: Bucket, here: Here, fate: Fate) -> None:
         """Let a timer not be delivered from its bucket any more: what replaying its cancel or its delivery does.
 
         The log must keep saying so until a manifest counts the tombstone. A timer's first fate is its last.
         """
-        self.bury_at(found.bucket, Here(found.timer.id, found.ordinal, found.timer.topic), fate)
-
-    def bury_at(self, bucket: Bucket, here: Here, fate: Fate) -> None:
-        """The same, for what `Bucket.places` has found."""
         assert self.has(bucket), f"{bucket.path} counts no more: find the timer again"
         if self._merge is not None and bucket in self._merge.inputs:
             self._merge.buried_late.append((here.id, fate))
@@ -157,11 +153,6 @@ class Buckets:
     def merging(self) -> frozenset[int]:
         """The numbers of the buckets that are being merged."""
         return frozenset() if self._merge is None else frozenset(bucket.entry.number for bucket in self._merge.inputs)
-
-    @property
-    def unflushed(self) -> int:
-        """How many tombstones only the log and the memory have."""
-        return sum(len(bucket.tombstones.pending) for bucket in self._buckets.values())
 
     @property
     def pending(self) -> int:

@@ -31,7 +31,6 @@ SCHEMA: Final = """
     headers array<struct<key: string, value: binary>>, body binary, timestamp timestamp, born_time timestamp,
     store_time timestamp, deliver_time timestamp, producer string, topic string, date date
 """
-OFFSETS_PER_BATCH: Final = 500_000
 COMPACT_EVERY_BATCHES: Final = 16
 ASK_MS: Final = 10_000  # for the broker to say which topics it has
 _DAY_MS: Final = 86_400_000

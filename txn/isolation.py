@@ -19,11 +19,9 @@ Only queues with something to say are here; for all others the end is the visibl
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from store.queue import Queue
-
-_NOTHING_OPEN: Final = 1 << 62
 
 
 class Aborted(NamedTuple):

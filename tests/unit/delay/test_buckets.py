@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay.bucket import Bucket, FarTimer, TimerId, Writer, bucket_path
+from delay.bucket import Bucket, FarTimer, Found, Here, TimerId, Writer, bucket_path
 from delay.buckets import MERGE_WIDTH, Buckets, Manifest
 from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
 from store.errors import Corruption
@@ -38,6 +38,10 @@ def write(disk: CrashDisk, number: int, timers: Iterable[FarTimer]) -> Bucket:
     for timer in sorted(timers):
         writer.add(timer)
     return writer.finish()
+
+
+def bury(buckets: Buckets, found: Found, fate: Fate) -> None:
+    buckets.bury(found.bucket, Here(found.timer.id, found.ordinal, found.timer.topic), fate)
 
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> FarTimer:
@@ -69,7 +73,7 @@ def test_every_look_finds_what_a_sorted_list_has(all_timers: list[FarTimer], dat
     for victim, fate in fates.items():
         found = view.find(victim.id)
         assert found is not None
-        buckets.bury(found, fate)
+        bury(buckets, found, fate)
     pending = sorted(set(all_timers) - set(fates))
 
     for one in all_timers:
@@ -139,11 +143,11 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
     for one in list(view.scan((0, 0), 2)):
         found = view.find(one.id)
         assert found is not None
-        buckets.bury(found, Fate.CANCELLED)
+        bury(buckets, found, Fate.CANCELLED)
     assert buckets.merge_wanted() == []
     found = view.find((2, 20))
     assert found is not None
-    buckets.bury(found, Fate.CANCELLED)
+    bury(buckets, found, Fate.CANCELLED)
     assert [bucket.entry for bucket in buckets.merge_wanted()] == list(buckets.manifest)
 
 
@@ -260,7 +264,7 @@ class History:
         view = self.buckets.view()
         found = view.find(id)
         if found is not None:  # a merge may have left it out
-            self.buckets.bury(found, Fate.CANCELLED)
+            bury(self.buckets, found, Fate.CANCELLED)
         view.close()
 
     def flush(self) -> None:
@@ -316,7 +320,7 @@ class History:
         view = buckets.view()
         for id, fate in self.uncounted.items():
             if found := view.find(id):
-                buckets.bury(found, fate)
+                bury(buckets, found, fate)
         view.close()
         return buckets
 
