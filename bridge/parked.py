@@ -50,8 +50,8 @@ AGAIN_EXTRA_KIND: Final = 0x46
 HASH_AT: Final = _EXTRA.size
 HASH_SIZE: Final = _HASH.size
 _AGAIN_EXTRA: Final = Struct(">BQQQQQQQ")
-_OWN: Final = (names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID)
-_WISHES_OF_LEVEL: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+_OWN: Final = frozenset({names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID})
+_OWN_OF_LEVEL: Final = _OWN | {names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS}
 _LEVEL_FROM: Final = b"\x02DELAY\x01"
 _OUT_FROM: Final = b"\x02TIMER_OUT_MS\x01"
 _REAL_FROM: Final = b"\x02REAL_TOPIC\x01"
@@ -110,8 +110,8 @@ def park_message(
 
 def _own_properties(raw: bytes, wish: Wish, found: dict[str, str]) -> bytes:
     """Give the properties without those that the parked form has for itself, and the wishes that a level overrules."""
-    unwanted = (*_OWN, *_WISHES_OF_LEVEL) if wish.level else _OWN
-    if not any(name in found for name in unwanted):
+    unwanted = _OWN_OF_LEVEL if wish.level else _OWN
+    if unwanted.isdisjoint(found):
         return raw
     return names.encode({name: value for name, value in found.items() if name not in unwanted}).encode()
 

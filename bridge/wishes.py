@@ -63,7 +63,7 @@ class Wishes:
 
     def of_properties(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
         """Read RocketMQ's properties; None: deliver now. Raises DelayRefused."""
-        level = integer(properties.DELAY, found.get(properties.DELAY, "0").strip())
+        level = integer(properties.DELAY, found[properties.DELAY].strip()) if properties.DELAY in found else 0
         if level > 0:
             level = min(level, len(self._levels_ms))
             return Wish(now_ms + self._levels_ms[level - 1], level)

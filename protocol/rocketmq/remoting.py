@@ -141,10 +141,12 @@ def encode_stored(
 ) -> list[Buffer]:
     """Write the answer that tells where a message was stored: of all answers the most frequent, so it has a short way.
 
-    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id; only a delayed one has a handle.
+    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id; only a delayed one has a handle, which
+    is base64.
     """
-    if asked.json and not recall_handle:
-        header = _STORED_JSON % (asked.opaque, message_id.encode(), queue_id, queue_offset, _encode_text(key))
+    if asked.json:
+        handle = b'"recallHandle":"%b",' % recall_handle.encode() if recall_handle else b""
+        header = _STORED_JSON % (asked.opaque, handle, message_id.encode(), queue_id, queue_offset, _encode_text(key))
         return [_HEAD.pack(4 + len(header), _JSON << 24 | len(header)) + header]
     ext = {
         "msgId": message_id,
@@ -168,7 +170,7 @@ _HEAD = struct.Struct(">iI")
 
 
 _STORED_JSON = (
-    '{"code":0,"opaque":%d,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":%b,'
+    '{"code":0,"opaque":%d,"extFields":{%b"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":%b,'
     f'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":{FLAG_RESPONSE},"remark":null,"language":"PYTHON",'
     f'"version":{VERSION}}}'
 ).encode()
