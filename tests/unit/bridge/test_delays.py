@@ -6,7 +6,7 @@ On a real store whose disk is in memory; time is moved by hand.
 import pytest
 
 from bridge.config import DelayOptions
-from bridge.delays import DELIVERED_IN_SLICE, TooManyTimers
+from bridge.delays import DELIVERED_IN_SLICE, GATHER_MS, TooManyTimers
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge
 from bridge.topics import Topic
@@ -189,6 +189,7 @@ def test_batch_is_parted_and_each_record_comes_at_its_time(codec: Codec) -> None
     published = bench.kafka(topic, sent)
     assert published.base_offset == -1
     assert bench.bodies(topic) == [b"now", b"also"]
+    bench.run_until(NOW + 200)
     bench.run_until(NOW + 299)
     assert bench.bodies(topic) == [b"now", b"also", b"a", b"b"]
     bench.run_until(NOW + 300)
@@ -289,6 +290,30 @@ def test_clock_set_back_delays_and_set_forward_delivers() -> None:
     assert bench.bodies(topic) == [b"a"]
     bench.run_until(NOW + YEAR_MS)
     assert bench.bodies(topic) == [b"a", b"b"]
+
+
+def test_what_is_due_just_after_a_delivery_is_gathered() -> None:
+    """A delivery costs much the same for one message as for ten; nothing waits for longer than that, or is early."""
+    bench = Bench()
+    topic = bench.topic()
+    for n in (10, 11, 12, 20):
+        bench.send(topic, b"%d" % n, deliver_at(NOW + n))
+    due_ms = []
+    while (deadline_ms := bench.delays.next_deadline_ms()) is not None:
+        bench.run_until(deadline_ms)
+        due_ms.append((deadline_ms - NOW, len(bench.bodies(topic))))
+    assert [due for due in due_ms if due[1]] == [(10, 1), (10 + GATHER_MS, 3), (20, 4)]
+
+
+def test_clock_set_back_does_not_gather_until_it_is_there_again() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic, b"first", deliver_at(NOW + 60_000))
+    bench.run_until(NOW + 60_000)
+    bench.clock.set_now_ms(NOW)
+    bench.send(topic, b"second", deliver_at(NOW + 10))
+    bench.run_until(NOW + 10)
+    assert bench.bodies(topic) == [b"first", b"second"]
 
 
 def test_many_are_delivered_in_slices_and_topics_take_turns() -> None:
@@ -476,6 +501,7 @@ def test_state_after_a_snapshot_is_what_it_was() -> None:
     topic = bench.topic()
     assert bench.store.recovery.entries == 0
     assert bench.delays.cancel(timers[0], NOW).verdict is Verdict.CANCELLED
+    bench.run_until(NOW + 500)
     bench.run_until(NOW + 699)
     assert bench.bodies(topic) == [b"3", b"4", b"5"]
     bench.run_until(NOW + 700)
