@@ -720,8 +720,8 @@ class FarTimers:
         if record.left and self._spill is not None and record.left is self._spill.places:
             self._let_go()
         else:
-            stay = {(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)}  # moved back, perhaps
-            self._timers.have_left([place for place in _PLACE.iter_unpack(record.left) if place not in stay])
+            stay = [(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)]  # moved back, perhaps
+            self._timers.have_left(record.left, stay)
             for place in _PLACE.iter_unpack(record.left) if self._fates else ():
                 self._fates.pop(place, None)  # of an earlier stay in a bucket
         for due_ms, address, fate in _DEAD.iter_unpack(record.dead):
