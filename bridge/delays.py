@@ -21,7 +21,7 @@ from binascii import Error as Base64Error
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -63,6 +63,7 @@ DELIVERED_IN_SLICE: Final = 256
 SHARE_OF_TOPIC_MIN: Final = 64  # of them, while there are so many: fewer at a time cost more each
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
 MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
+FILED_IN_SLICE: Final = 256  # rows, at two or three microseconds each, for somebody who looks
 SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
 IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each, and all of them are in one unit of the log when it is tidied up
 WAITING_MAX: Final = 1_000_000  # of those that are to go to buckets
@@ -166,9 +167,8 @@ class Delays:
         self._store, self._door = store, door
         self.far.open(store)
         self._id_salt = cluster_id.encode()
-        for topic in self._timers.topics():
-            if self._topics.by_number(topic) is None:
-                self._sweep_out(topic)
+        for topic in self._topics_gone():
+            self._sweep_out(topic)
 
     def __len__(self) -> int:
         """How many are pending, or wait for a commit."""
@@ -400,12 +400,33 @@ class Delays:
             counts[topic] = counts.get(topic, 0) + count
         return counts
 
-    def rows(self, start_ms: int, until_ms: int) -> list[bytes]:
-        """Copy the rows among which the timers due in this time are (`delay.rows.select`), the earlier ones first.
+    # -- Many, of those that are in no bucket
 
-        Those that are in buckets are not among them.
-        """
-        return self._timers.between(start_ms, until_ms)
+    def file(self, topic: Topic | None, start_ms: int, until_ms: int) -> bool:
+        """Make ready for the next two in this time, a slice; false when all is, until the loop turns."""
+        if topic is None and self._timers.file(False, start_ms, until_ms, FILED_IN_SLICE):
+            return True
+        is_by_topic = topic is not None or bool(self._topics_gone())
+        return is_by_topic and self._timers.file(True, start_ms, until_ms, FILED_IN_SLICE)
+
+    def near(self, topic: Topic | None, start: TimerId, until_ms: int, count_max: int) -> list[Timer]:
+        """Return the first pending timers of a topic, or of all, from this place on."""
+        found = self._timers.due(None if topic is None else topic.number, start, until_ms)
+        return list(islice((timer for timer in found if self._topics.by_number(timer.topic) is not None), count_max))
+
+    def histogram(self, topic: Topic | None, edges_ms: Sequence[int]) -> list[int]:
+        """Count the pending timers of a topic, or of all, between each two neighbours of these times."""
+        if topic is not None:
+            return self._timers.histogram(topic.number, edges_ms)
+        counts = self._timers.histogram(None, edges_ms)
+        for gone in self._topics_gone():
+            of_topic = self._timers.histogram(gone, edges_ms)
+            counts = [count - less for count, less in zip(counts, of_topic, strict=True)]
+        return counts
+
+    def _topics_gone(self) -> list[int]:
+        """The deleted topics that timers still wait for."""
+        return [topic for topic in self._timers.topics() if self._topics.by_number(topic) is None]
 
     def text_id_of(self, timer: Timer) -> str:
         return self.text_of(self._timers.id_of(timer))

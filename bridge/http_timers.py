@@ -16,7 +16,7 @@
     GET    /api/schedules, /{name}        with the next run
     DELETE /api/schedules/{name}
 
-Rows are looked through in slices, between which the loop turns.
+What is in memory is filed in slices, between which the loop turns; then a look costs what it finds.
 """
 
 import asyncio
@@ -24,8 +24,7 @@ import base64
 import random
 import zlib
 from binascii import Error as Base64Error
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,7 +39,7 @@ from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
 from bridge.wishes import TIMER_NAMES, DelayRefused, Wish
 from delay.recurring import AMQ_NAMES, BadSchedule, Cron, Every, Missed, Schedule
-from delay.rows import ROW_SIZE, Timer, select
+from delay.rows import Timer
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
 from protocol.rocketmq import message as rocketmq_message
@@ -56,7 +55,6 @@ Form = TypeVar("Form")
 
 LIST_MAX = 1_000
 BINS_MAX = 1_000
-ROWS_IN_SLICE = 4_096  # a millisecond's work
 FOREVER_MS = 1 << 62
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
@@ -231,14 +229,12 @@ class TimerApi:
         if named is not None:
             found = [timer for timer in named if after is None or timer[:2] > after]
         else:
-            found = []
-            async for timers in self._near(topic, start_ms, until_ms):
-                found += [timer for timer in timers if after is None or timer[:2] > after]
-                if len(found) > limit:
-                    break
             start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
-            found += await awaited(partial(self._broker.delays.far.page, topic, start, until_ms, limit + 1))
-            found = sorted({timer[:2]: timer for timer in found}.values())
+            await self._filed(topic, start[0], until_ms)
+            # Both look at this moment, so each timer is in one of them.
+            near = self._broker.delays.near(topic, start, until_ms, limit + 1)
+            far = await awaited(partial(self._broker.delays.far.page, topic, start, until_ms, limit + 1))
+            found = sorted([*near, *far])
         page = found[:limit]
         await self._kept(self._broker.ledger.barrier())
         rows = [self._timer_row(timer) for timer in page]
@@ -278,12 +274,15 @@ class TimerApi:
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Count the pending timers between each two neighbours of these times."""
-        counts = [0] * (len(edges_ms) - 1)
-        async for timers in self._near(topic, edges_ms[0], edges_ms[-1]):
-            for timer in timers:
-                counts[bisect_right(edges_ms, timer.due_ms) - 1] += 1
+        await self._filed(topic, edges_ms[0], edges_ms[-1])
+        near = self._broker.delays.histogram(topic, edges_ms)  # as of the same moment as the next
         far = await awaited(partial(self._broker.delays.far.histogram, topic, edges_ms))
-        return [near + beyond for near, beyond in zip(counts, far, strict=True)]
+        return [count + beyond for count, beyond in zip(near, far, strict=True)]
+
+    async def _filed(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
+        """Have what is in memory filed for a look, which must follow before the loop turns."""
+        while self._broker.delays.file(topic, start_ms, until_ms):  # noqa: ASYNC110 (it is this that does the work)
+            await asyncio.sleep(0)
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
         """Give the pending timers with the key that is asked for, in due order; None if none is."""
@@ -299,16 +298,6 @@ class TimerApi:
             )
 
         return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
-
-    async def _near(self, topic: Topic | None, start_ms: int, until_ms: int) -> AsyncIterator[list[Timer]]:
-        """Yield the pending timers that are in no bucket, in due order."""
-        number, by_number = None if topic is None else topic.number, self._broker.topics.by_number
-        for rows in self._broker.delays.rows(start_ms, until_ms):
-            found: list[Timer] = []
-            for at in range(0, len(rows), ROWS_IN_SLICE * ROW_SIZE):
-                found += select(rows[at : at + ROWS_IN_SLICE * ROW_SIZE], start_ms, until_ms, number)
-                await asyncio.sleep(0)
-            yield sorted(timer for timer in found if by_number(timer.topic) is not None)
 
     def _span(self, request: web.Request) -> tuple[int, int]:
         return _number(request, "from_ms", 0, FOREVER_MS), _number(request, "until_ms", FOREVER_MS, FOREVER_MS)

@@ -7,11 +7,15 @@ address) is its *place* in the order of delivery. `home` says where the message 
 As the fields are big-endian, rows sort as bytes. A queue key of 0 marks a row that is gone.
 """
 
-from collections.abc import Container
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store.entry import new_tuple
+
+if TYPE_CHECKING:
+    from delay.filing import Filing
 
 ROW: Final = Struct(">QQQIHBB")
 ROW_SIZE: Final = ROW.size
@@ -24,6 +28,7 @@ _KEY_AT: Final = 16
 _PLACE_SIZE: Final = 16
 _NO_KEY: Final = bytes(8)
 _U64: Final = Struct(">Q")
+_PLACE: Final = Struct(">QQ")
 
 
 class Timer(NamedTuple):
@@ -52,7 +57,7 @@ class Pack:
     Rows mostly come in order; where one does not, the pack is sorted when somebody searches it.
     """
 
-    __slots__ = ("_is_sorted", "_last", "gone", "head", "rows")
+    __slots__ = ("_last", "filings", "gone", "head", "is_sorted", "rows")
 
     _from = 0  # of a row, the bytes that it is sorted by
     _until = 16
@@ -61,8 +66,9 @@ class Pack:
         self.rows = bytearray()
         self.head = 0  # rows before this byte were taken out
         self.gone = 0  # marked rows behind it
+        self.is_sorted = True
+        self.filings: tuple[Filing, ...] = ()  # of its rows where they lie; none before somebody looks
         self._last = b""
-        self._is_sorted = True
 
     def __len__(self) -> int:
         return (len(self.rows) - self.head) // ROW_SIZE - self.gone
@@ -71,7 +77,7 @@ class Pack:
         """Add rows that are in this pack's order among themselves."""
         start, until = self._from, self._until
         if rows[start:until] <= self._last:
-            self._is_sorted = False
+            self.is_sorted = False
         last = len(rows) - ROW_SIZE
         self._last = rows[last + start : last + until]
         self.rows += rows
@@ -103,14 +109,22 @@ class Pack:
 
     def mark(self, at: int) -> None:
         """Let the row that begins at this byte be gone."""
+        for filing in self.filings:
+            filing.unfile(at)
         self.rows[at + _KEY_AT : at + 24] = _NO_KEY
+        self.rows[at + _HOME_AT] = IN_LOG
         self.gone += 1
         if self.gone > SWEPT_FROM and self.gone * ROW_SIZE > (len(self.rows) - self.head) // 2:
             self._sweep()
 
     def _sweep(self) -> None:
-        self.rows = bytearray(b"".join(self.live()))
+        self._lay_out(b"".join(self.live()))
+
+    def _lay_out(self, rows: bytes) -> None:
+        """Have these rows instead, none of which is gone."""
+        self.rows = bytearray(rows)
         self.head = self.gone = 0
+        self.filings = ()
 
     def take_out(self, places: Container[bytes]) -> list[bytes]:
         """Take out the rows whose first 16 bytes are among these, and return them."""
@@ -119,18 +133,16 @@ class Pack:
         for row in self.live():
             (found if row[:_PLACE_SIZE] in places else kept).append(row)
         if found:
-            self.rows = bytearray(b"".join(kept))
-            self.head = self.gone = 0
+            self._lay_out(b"".join(kept))
         return found
 
     def sort(self) -> None:
-        if not self._is_sorted:
+        if not self.is_sorted:
             start, until = self._from, self._until
             rows = sorted(self.live(), key=lambda row: row[start:until])
-            self.rows = bytearray(b"".join(rows))
-            self.head = self.gone = 0
+            self._lay_out(b"".join(rows))
             self._last = bytes(self.rows[-ROW_SIZE:][start:until])
-            self._is_sorted = True
+            self.is_sorted = True
 
     def live(self) -> list[bytes]:
         """Return the rows that are not gone."""
@@ -144,6 +156,7 @@ class Pack:
     def drop_head(self, until: int) -> None:
         """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
         self.head = until
+        self.filings = ()
         if self.head > len(self.rows) // 2:
             del self.rows[: self.head]
             self.head = 0
@@ -167,6 +180,8 @@ class Pack:
         """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
         at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
         taken = bytes(memoryview(self.rows)[at:])
+        for filing in self.filings:
+            filing.cut(at)
         del self.rows[at:]
         self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until]) if at > self.head else b""
         if self.gone:
@@ -186,15 +201,6 @@ def logged(rows: bytes) -> bytes:
     return b"".join([row for row in rows_of(rows) if not row[_HOME_AT]])
 
 
-def select(rows: bytes, start_ms: int, until_ms: int, topic: int | None) -> list[Timer]:
-    """Return the timers among rows that are due in this time, go to this topic, and have their messages in the log."""
-    return [
-        new_tuple(Timer, row)
-        for row in ROW.iter_unpack(rows)
-        if start_ms <= row[0] < until_ms and row[2] and not row[6] and (topic is None or row[2] >> TOPIC_SHIFT == topic)
-    ]
-
-
 class AddressPack(Pack):
     __slots__ = ()
     _from = 8
@@ -208,3 +214,30 @@ class AddressPack(Pack):
 
 class DuePack(Pack):
     __slots__ = ()
+
+    def logged_from(self, place: tuple[int, int], until_ms: int) -> Iterator[Timer]:
+        """Yield those due from this place on until then, whose messages are in the log."""
+        for at in range(self._first_at(_PLACE.pack(*place)) * ROW_SIZE, len(self.rows), ROW_SIZE):
+            timer = self.at(at)
+            if timer.due_ms >= until_ms:
+                return
+            if timer.key and not timer.home:
+                yield timer
+
+    def count_logged(self, topic: int, edges_ms: Sequence[int], counts: list[int]) -> None:
+        """Add to `counts` how many of these are due between each two neighbours of these times.
+
+        All rows are of this topic.
+        """
+        self.sort()
+        rows, at = self.rows, self._first_at(_U64.pack(edges_ms[0])) * ROW_SIZE
+        # A byte of the key in which no live row has 0; and no row that is gone has a home in a bucket.
+        byte_at = _KEY_AT + next(number for number, byte in enumerate(topic.to_bytes(6, "big")) if byte)
+        while at < len(rows):
+            bin = bisect_right(edges_ms, int.from_bytes(rows[at : at + 8], "big")) - 1
+            if bin == len(counts):
+                return
+            end = self._first_at(_U64.pack(edges_ms[bin + 1])) * ROW_SIZE
+            gone = rows[at + byte_at : end : ROW_SIZE].count(0)
+            counts[bin] += (end - at) // ROW_SIZE - gone - rows[at + _HOME_AT : end : ROW_SIZE].count(IN_BUCKET)
+            at = end

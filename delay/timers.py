@@ -22,6 +22,10 @@ goes to its end, behind its equals.
 Ready topics take turns. Their rows stay until they are delivered: up to that moment each may be cancelled.
 If the clock is set back, ready rows wait in their order until it says again that they are due.
 
+A look at some topic or time goes by index: what waits in windows is filed for it (`delay/filing.py`), what is ready
+lies by topic and in order. `file` does so a slice at a time, and the look that follows in the same turn of the loop
+sees one moment.
+
 Rows that are due late leave for a bucket (`delay/buckets.py`): `detach` takes them out of their windows, a slice at a
 time, and until they are there they are found, cancelled and moved as before; then `let_go` forgets them. Rows that came
 back from a bucket (`home`) are not counted here, nor in snapshots: their bucket has them.
@@ -29,9 +33,12 @@ back from a bucket (`home`) are not counted here, nor in snapshots: their bucket
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from heapq import merge as in_order
+from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
+from delay.filing import Filing
 from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, logged, pack_row, rows_of
 from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
 from store.entry import new_tuple
@@ -67,29 +74,29 @@ FROM_THE_LATEST: Final = Cursor(NEVER_MS, 0)
 
 
 class _Window(AddressPack):
-    __slots__ = ("level", "name", "start_ms")
+    """The rows due within 2**bits ms from `start_ms`."""
+
+    __slots__ = ("bits", "name", "start_ms")
 
     def __init__(self, level: int, name: int, start_ms: int) -> None:
         super().__init__()
-        self.level = level
+        self.bits = level * DIGIT_BITS
         self.name = name
         self.start_ms = start_ms
-
-    def meets(self, start_ms: int, until_ms: int) -> bool:
-        """Whether it may hold timers that are due in this time."""
-        return self.start_ms < until_ms and self.start_ms + (1 << self.level * DIGIT_BITS) > start_ms
 
 
 class _Leaving(DuePack):
     """Rows on their way to a bucket, with what they count."""
 
-    __slots__ = ("counts", "pins")
+    __slots__ = ("bits", "counts", "pins", "start_ms")
 
     def __init__(self, rows: list[bytes]) -> None:
         super().__init__()
         self.extend(b"".join(rows))
         self.counts = _topics_of(rows)
         self.pins = _pins_of(rows)
+        self.start_ms, last_ms = (int.from_bytes(row[:8], "big") for row in (rows[0], rows[-1]))
+        self.bits = (self.start_ms ^ last_ms).bit_length()
 
 
 class Timers:
@@ -409,6 +416,7 @@ class Timers:
         """Move rows of the open window down to where they belong when it begins; returns how many it looked at."""
         window = self._moving
         assert window is not None, "no window is open"
+        window.filings = ()
         window.sort()
         start_ms, rows = window.start_ms, window.rows
         end = min(len(rows), window.head + moves_max * ROW_SIZE)
@@ -561,20 +569,47 @@ class Timers:
         """Return a position of the log from which on it is needed; None if none of it is."""
         return min(self._pins) << PIN_BITS if self._pins else None
 
-    def between(self, start_ms: int, until_ms: int) -> list[bytes]:
-        """Copy the rows among which those due in this time are, window by window in the order of time."""
-        ready = [pack.bytes_from_head() for pack in self._ready.values()]
-        windows = [window for window in self._windows.values() if window.meets(start_ms, until_ms)]
-        windows.sort(key=lambda window: window.start_ms)
-        found = [b"".join(ready)]
-        leaving = [pack.bytes_from_head() for pack in self._leaving]
-        first_ms = min((int.from_bytes(rows[:8], "big") for rows in leaving if rows), default=NEVER_MS)
-        for window in windows:
-            if window.meets(first_ms, NEVER_MS):
-                leaving.append(window.bytes_from_head())
-            else:
-                found.append(window.bytes_from_head())
-        return [*found, b"".join(leaving)]
+    def file(self, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
+        """Make ready for `due` or `histogram` in this time, by looking at about so many rows.
+
+        False: it is ready, and stays so until the loop turns. True: there is more to be filed.
+        """
+        while self._moving is not None and rows_max > 0:
+            rows_max -= self._move_some(rows_max)  # What is half moved would have to be filed again and again.
+        for pack in self._meeting(start_ms, until_ms):
+            if rows_max <= 0:
+                return True
+            rows_max -= _filing_of(pack, by_topic).file(rows_max)
+        return rows_max <= 0
+
+    def due(self, topic: int | None, start: TimerId, until_ms: int) -> Iterator[Timer]:
+        """Yield the timers of a topic, or of all, in due order from this place on, as far as the log has them.
+
+        All must be filed, and nothing may change until the last one was taken.
+        """
+        packs = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
+        by_topic = topic is not None
+        found = [pack.logged_from(start, until_ms) for pack in packs]
+        found += [_filing_of(pack, by_topic).timers(topic, start, until_ms) for pack in self._leaving]
+        windows = sorted(self._meeting(start[0], until_ms, leaving=False), key=_start_of)
+        in_windows = (_filing_of(window, by_topic).timers(topic, start, until_ms) for window in windows)
+        return in_order(chain.from_iterable(in_windows), *found)
+
+    def histogram(self, topic: int | None, edges_ms: Sequence[int]) -> list[int]:
+        """Count the same between each two neighbours of these times. All must be filed."""
+        counts = [0] * (len(edges_ms) - 1)
+        for number in self._ready if topic is None else self._ready.keys() & {topic}:
+            self._ready[number].count_logged(number, edges_ms, counts)
+        for pack in self._meeting(edges_ms[0], edges_ms[-1]):
+            _filing_of(pack, topic is not None).count(topic, edges_ms, counts)
+        return counts
+
+    def _meeting(self, start_ms: int, until_ms: int, *, leaving: bool = True) -> "list[_Window | _Leaving]":
+        """Return the packs in which timers that are due in this time may be, but for ready ones."""
+        packs: Iterable[_Window | _Leaving] = self._windows.values()
+        if leaving:
+            packs = chain(packs, self._leaving)
+        return [pack for pack in packs if pack.start_ms < until_ms and pack.start_ms + (1 << pack.bits) > start_ms]
 
     def all(self) -> Iterator[Timer]:
         """Yield every pending timer, in no order; nothing may change meanwhile."""
@@ -630,8 +665,17 @@ class Timers:
         yield from self._leaving
 
 
-def _start_of(window: _Window) -> int:
-    return window.start_ms
+def _start_of(pack: _Window | _Leaving) -> int:
+    return pack.start_ms
+
+
+def _filing_of(pack: _Window | _Leaving, by_topic: bool) -> Filing:
+    for filing in pack.filings:
+        if filing.by_topic == by_topic:
+            return filing
+    filing = Filing(pack, pack.start_ms, pack.bits, by_topic=by_topic)
+    pack.filings += (filing,)
+    return filing
 
 
 def _name_of(due_ms: int, hand_ms: int) -> int:

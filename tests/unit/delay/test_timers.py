@@ -1,10 +1,15 @@
 """Proves that timers are delivered in due order, each once and never early, whatever happens to clock and process.
 
 A random history of adds, cancels, moves, pauses, steps of the clock in both directions and restarts runs against a
-sorted list. At every step what is taken is what the list says, topic by topic; restarts go through a snapshot.
+sorted list. At every step what is taken is what the list says, topic by topic; restarts go through a snapshot. Looks at
+a topic and a time find what the list has, for about as much work as there is to be found.
 """
 
+import sys
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable
+from itertools import islice
 from random import Random
 
 import pytest
@@ -101,6 +106,35 @@ class History:
     def move_a_little(self) -> None:
         self.timers.advance(self.now_ms, self.rng.randrange(1, 50))
 
+    def leave_in_vain(self) -> None:
+        """What is far leaves for a bucket that comes to nothing; it may be cancelled and is seen meanwhile."""
+        for _ in range(self.rng.randrange(4)):
+            self.timers.detach(self.now_ms + 1_000, self.rng.choice((10, 1_000)), ())
+            self.look()
+        for step in (self.cancel, self.look, self.add, self.cancel, self.look):
+            step()
+        while self.timers.stay():
+            self.look()
+
+    def look(self) -> None:
+        topic = self.rng.choice((None, *range(1, TOPICS + 1)))
+        some = self.rng.choice([*self.model.pending.values(), Timer(self.now_ms, 0, 1 << 16, 0, 0, 3)])
+        start = (some.due_ms - self.rng.randrange(self.rng.choice(SPANS)), self.rng.choice((0, some.address)))
+        until_ms = start[0] + self.rng.randrange(1, 2 * self.rng.choice(SPANS))
+        while self.timers.file(topic is not None, start[0], until_ms, self.rng.choice((10, 1_000))):
+            pass
+        of_topic = sorted(timer for timer in self.model.pending.values() if topic in (None, timer.topic))
+        expected = [timer for timer in of_topic if timer[:2] >= start and timer.due_ms < until_ms]
+        count_max = self.rng.choice((1, 20, 10_000))
+        assert list(islice(self.timers.due(topic, start, until_ms), count_max)) == expected[:count_max]
+        inner = [self.rng.randrange(start[0], until_ms) for _ in range(self.rng.choice((0, 1, 9)))]
+        edges_ms = sorted([start[0], *inner, until_ms])
+        counts = [0] * (len(edges_ms) - 1)
+        for timer in of_topic:
+            if start[0] <= timer.due_ms < until_ms:
+                counts[bisect_right(edges_ms, timer.due_ms) - 1] += 1
+        assert self.timers.histogram(topic, edges_ms) == counts
+
     def take_once(self) -> bool:
         """Take one turn and compare it with the model; false when there is none."""
         turn = self.timers.take(self.now_ms, self.rng.choice((1, 7, 100)), self.rng.choice((0, 1000, 1 << 20)))
@@ -143,7 +177,8 @@ class History:
     def run(self, steps: int) -> None:
         choices = [
             (self.add, 10), (self.cancel, 6), (self.move, 4), (self.pass_time, 10), (self.step_clock, 1),
-            (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3),
+            (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3), (self.look, 6),
+            (self.leave_in_vain, 1),
         ]  # fmt: skip
         for _ in range(steps):
             self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]()
@@ -168,6 +203,54 @@ def test_every_history_delivers_what_a_sorted_list_would(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_many_histories_deliver_what_a_sorted_list_would(seed: int) -> None:
     History(seed).run(2_000)
+
+
+def work_of(do: Callable[[], object]) -> int:
+    """Count the calls that something makes: no row is looked at without one."""
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("moment", ["65 seconds", "one millisecond", "overdue"])
+def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> None:
+    """A page of a topic, and a count, beside many others and many of its own; once what came is filed."""
+    rng, per_topic, timers = Random(7), 4_000, Timers(0)
+    start_ms = 1 << 20
+    for address in range(1, 5 * per_topic + 1):
+        due_ms = start_ms + (rng.randrange(1 << 16) if moment == "65 seconds" else 0)
+        timers.add(Timer(due_ms, address, (1 + address % 5) << 16, 10, 0, 3))
+    timers.add(Timer(start_ms + 500, address + 1, 9 << 16, 10, 0, 3))
+    if moment == "overdue":
+        timers.advance(start_ms, 1 << 30)
+    until_ms = start_ms + (1 << 16)
+
+    def filed() -> int:
+        return work_of(lambda: timers.file(True, start_ms, until_ms, 1 << 30))
+
+    def page(topic: int, start: tuple[int, int] = (start_ms, 0)) -> list[Timer]:
+        return list(islice(timers.due(topic, start, until_ms), 100))
+
+    filed()
+    assert filed() < 50, "each row is filed once"
+    *_, last = page(2)
+    for topic, start in ((2, (start_ms, 0)), (2, last[:2]), (9, (start_ms, 0))):
+        assert len(page(topic, start)) == (1 if topic == 9 else 100)
+        assert work_of(lambda: page(topic, start)) < 1_500  # noqa: B023
+    assert work_of(lambda: timers.histogram(2, [start_ms, start_ms + 40_000, until_ms])) < 1_000
+    assert timers.histogram(2, [start_ms, until_ms]) == [per_topic]
+    timers.add(Timer(until_ms - 1, address + 2, 2 << 16, 10, 0, 3))
+    assert filed() < 100, "what came since, no more"
+    assert timers.histogram(2, [start_ms, until_ms]) == [per_topic + 1]
 
 
 def test_turns_go_round_the_topics_however_much_one_has() -> None:
