@@ -778,7 +778,7 @@ def _named(view: View, topic: int, hashed: int) -> Iterator[Asked]:
     pending = (found for found in view.named(topic, hashed.to_bytes(8, "big")) if found.fate is Fate.PENDING)
     for number, found in enumerate(pending):
         if number == NAMED_MAX:
-            raise TooManyNamed(f"more than {NAMED_MAX} delayed messages have this key")
+            raise TooManyNamed(f"more than {NAMED_MAX} delayed messages with this key are due beyond delay.near_ms")
         yield Asked(found.bucket, Here(found.timer.id, found.ordinal, topic), found.timer)
 
 

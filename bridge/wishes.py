@@ -140,4 +140,6 @@ def integer_of_header(name: str, value: bytes | None) -> int:
         return int(value)
     if value is not None and len(value) == _BYTES_OF_INTEGER:
         return int.from_bytes(value, "big", signed=True)
-    raise DelayRefused(f"header {name} has neither digits nor an integer of eight bytes: {(value or b'')[:40]!r}")
+    raise DelayRefused(
+        f"header {name} has neither up to {_DIGITS_MAX} digits nor an integer of eight bytes: {(value or b'')[:40]!r}"
+    )
