@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from delay.rows import Timer
+from delay.rows import AddressPack, Timer, pack_row
 from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
@@ -336,3 +336,34 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
             assert timers.remove(timer.due_ms, timer.address) == timer
             found.add(timer.address)
     assert found == wanted
+
+
+class Counted(AddressPack):
+    """A pack that counts how many rows it has sorted."""
+
+    sorted_rows = 0
+
+    def _order(self, row: bytes) -> bytes:
+        self.sorted_rows += 1
+        return super()._order(row)
+
+
+@pytest.mark.parametrize("searches_each", [1, 100])
+def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searches(searches_each: int) -> None:
+    """Loaded timers come between parked ones; sorting a window for each look took the loop for a tenth of a second."""
+    rng = Random(7)
+    pack, count = Counted(), 1 << 13
+    addresses = rng.sample(range(1, 1 << 40), count)
+    gone: set[int] = set()
+    for number, address in enumerate(addresses):
+        pack.extend(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
+        if number % searches_each == 0:
+            wanted = rng.choice(addresses[: number + 1])
+            at = pack.find(wanted % 1000, wanted)
+            assert (at < 0) == (wanted in gone)
+            if at >= 0 and rng.random() < 0.3:
+                pack.mark(at)
+                gone.add(wanted)
+    assert all((pack.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
+    assert len(pack) == count - len(gone)
+    assert pack.sorted_rows <= count * (count.bit_length() + 2)
