@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -48,6 +48,12 @@ class ScheduleOptions:
     part_rows: int = PART_ROWS
 
 
+class _Part(NamedTuple):
+    number: int
+    rows: int
+    topics: list[str]
+
+
 def schedule(
     session: SparkSession,
     table: DataFrame,
@@ -65,11 +71,13 @@ def schedule(
     if files.read_text(f"{_ROWS}/_SUCCESS") is None:
         _in_parts(table, options.part_rows).write.mode("overwrite").partitionBy("part").parquet(rows_path)
     kept = session.read.parquet(rows_path)
-    parts = sorted(row.part for row in kept.select("part").distinct().collect())
+    # In one job for all parts: a job for each takes longer than a small part takes to be sent.
+    counted = kept.groupBy("part").agg(F.count("*").alias("rows"), F.collect_set("topic").alias("topics"))
+    parts = [_Part(*row) for row in counted.sort("part").collect()]
     sent = found = 0
     for done, part in enumerate(parts):
-        if files.read_text(f"{_DONE}/{part}.json") is None:
-            counts = _send_part(kept.where(F.col("part") == part), part, options, files)
+        if files.read_text(f"{_DONE}/{part.number}.json") is None:
+            counts = _send_part(kept.where(F.col("part") == part.number), part, options, files)
             sent, found = sent + counts[0], found + counts[1]
         if told is not None:
             told(done + 1, len(parts))
@@ -83,10 +91,11 @@ def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
         F.col("body").cast("binary").alias("body"),
         F.unix_millis(F.col("deliver_at").cast("timestamp")).alias("deliver_at_ms"),
     )
-    keyed = rows.withColumn("timer_key", timer_key()).dropDuplicates(["timer_key"])
+    # Equal rows count here, so parts may be smaller; to find them first would take all of the table twice.
     count = max(1, -(-table.count() // part_rows))
     part = F.pmod(F.xxhash64("timer_key"), F.lit(count)).cast("int")
-    return keyed.withColumn("part", part).repartition(count, "part")
+    parted = rows.withColumn("timer_key", timer_key()).withColumn("part", part).repartition(count, "part")
+    return parted.dropDuplicates(["part", "timer_key"])  # With `part` it needs no second shuffle.
 
 
 def timer_key() -> Column:
@@ -97,23 +106,23 @@ def timer_key() -> Column:
     return F.sha2(F.concat(head, *(F.coalesce(part, F.lit(b"")) for part in parts)), 256)
 
 
-def _send_part(rows: DataFrame, part: int, options: ScheduleOptions, files: Files) -> tuple[int, int]:
+def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Files) -> tuple[int, int]:
     """Send what of a part was not sent; returns how many were, and how many had been."""
-    topics = sorted(kafka_name(row.topic) for row in rows.select("topic").distinct().collect())
-    begun = files.read_text(f"{_BEGUN}/{part}.json")
-    total = rows.count()
+    begun = files.read_text(f"{_BEGUN}/{part.number}.json")
+    left = part.rows
     if begun is None:
+        topics = sorted(map(kafka_name, part.topics))
         ends = _ends_of([kafka_name(TIMER_TOPIC), *topics], BrokerApi(options.http))
-        files.write_text(f"{_BEGUN}/{part}.json", json.dumps(ends))
+        files.write_text(f"{_BEGUN}/{part.number}.json", json.dumps(ends))
     else:
         already = _sent_since(json.loads(begun), options, rows.sparkSession)
         rows = rows.join(already, "timer_key", "left_anti").persist()
-    left = total if begun is None else rows.count()
+        left = rows.count()
     if left:
         _send(rows, options.bootstrap)
     rows.unpersist()
-    files.write_text(f"{_DONE}/{part}.json", json.dumps({"rows": total}))
-    return left, total - left
+    files.write_text(f"{_DONE}/{part.number}.json", json.dumps({"rows": part.rows}))
+    return left, part.rows - left
 
 
 def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
