@@ -22,18 +22,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
-from protocol.names import kafka_name
+from protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
 from protocol.rocketmq.names import TIMER_TOPIC
 from protocol.rocketmq.properties import TIMER_DELIVER_MS
 from spark.broker_api import ApiError, BrokerApi
 from spark.files import Files, HadoopFiles
 from spark.messages import LATEST, messages
 from spark.progress import Summary, Told
+from spark.tables import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SCHEDULE_KEY: Final = "__SCHEDULE_KEY"
+COLUMNS: Final = ("topic", "key", "body", "deliver_at")
 PART_ROWS: Final = 200_000
 _BEGUN, _DONE, _ROWS = "begun", "done", "rows"
 
@@ -51,6 +53,7 @@ class ScheduleOptions:
 class _Part(NamedTuple):
     number: int
     rows: int
+    unfit: int  # rows without a topic or a time
     topics: list[str]
 
 
@@ -63,17 +66,22 @@ def schedule(
 ) -> Summary:
     """Send the rows of a table that no run with this state has sent.
 
-    `table` has the columns topic, key, body and deliver_at (a timestamp); key may be null. It is read by the first run
-    only. Raises ApiError, and what Spark raises.
+    `table` has the columns topic (in either family's spelling), key, body and deliver_at (a timestamp); key and body
+    may be null. It is read by the first run only. Raises TableError for rows that cannot be sent, before any is;
+    ApiError; and what Spark raises.
     """
     files = files or HadoopFiles(session, options.state)
     rows_path = f"{options.state.rstrip('/')}/{_ROWS}"
     if files.read_text(f"{_ROWS}/_SUCCESS") is None:
+        _check_columns(table)
         _in_parts(table, options.part_rows).write.mode("overwrite").partitionBy("part").parquet(rows_path)
     kept = session.read.parquet(rows_path)
-    # In one job for all parts: a job for each takes longer than a small part takes to be sent.
-    counted = kept.groupBy("part").agg(F.count("*").alias("rows"), F.collect_set("topic").alias("topics"))
-    parts = [_Part(*row) for row in counted.sort("part").collect()]
+    parts = _parts(kept)
+    try:
+        _check(parts)
+    except TableError:
+        files.remove(_ROWS)  # A table that is mended is to be read.
+        raise
     sent = found = 0
     for done, part in enumerate(parts):
         if files.read_text(f"{_DONE}/{part.number}.json") is None:
@@ -82,6 +90,29 @@ def schedule(
         if told is not None:
             told(done + 1, len(parts))
     return {"parts": len(parts), "sent": sent, "found sent by an earlier run": found}
+
+
+def _check_columns(table: DataFrame) -> None:
+    missing = [name for name in COLUMNS if name not in map(str.lower, table.columns)]
+    if missing:
+        raise TableError(f"the table has no column {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+
+
+def _parts(kept: DataFrame) -> list[_Part]:
+    """Count the parts, in one job for all: a job for each takes longer than a small part takes to be sent."""
+    unfit = F.count_if(F.col("topic").isNull() | F.col("deliver_at_ms").isNull())
+    counted = kept.groupBy("part").agg(F.count("*"), unfit, F.collect_set("topic"))
+    return [_Part(*row) for row in counted.sort("part").collect()]
+
+
+def _check(parts: Iterable[_Part]) -> None:
+    """Raise TableError if a row cannot be sent."""
+    unfit = sum(part.unfit for part in parts)
+    if unfit:
+        raise TableError(f"{unfit} rows of the table have no topic or no deliver_at; nothing was sent")
+    for name in sorted({name for part in parts for name in part.topics}):
+        if not (is_kafka_topic(name) or is_rocketmq_topic(name)):
+            raise TableError(f"{name!r} in the table is no name of a topic; nothing was sent")
 
 
 def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
@@ -119,7 +150,7 @@ def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Fi
         rows = rows.join(already, "timer_key", "left_anti").persist()
         left = rows.count()
     if left:
-        _send(rows, options.bootstrap)
+        _send(rows, part.topics, options.bootstrap)
     rows.unpersist()
     files.write_text(f"{_DONE}/{part.number}.json", json.dumps({"rows": part.rows}))
     return left, part.rows - left
@@ -155,11 +186,13 @@ def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> 
     return rows.select(F.col("properties")[SCHEDULE_KEY].alias("timer_key")).where("timer_key is not null").distinct()
 
 
-def _send(rows: DataFrame, bootstrap: str) -> None:
+def _send(rows: DataFrame, topics: Iterable[str], bootstrap: str) -> None:
+    spellings = F.create_map(*(F.lit(spelled) for name in topics for spelled in (name, kafka_name(name))))
     headers = F.array(
         _header(TIMER_DELIVER_MS, F.col("deliver_at_ms").cast("string")), _header(SCHEDULE_KEY, F.col("timer_key"))
     )
-    sink = rows.select("topic", "key", F.col("body").alias("value"), headers.alias("headers")).write.format("kafka")
+    columns = (spellings[F.col("topic")].alias("topic"), "key", F.col("body").alias("value"), headers.alias("headers"))
+    sink = rows.select(*columns).write.format("kafka")
     sink.option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
 
 
