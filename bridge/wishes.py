@@ -119,7 +119,10 @@ def replaces(found: Mapping[str, str]) -> bool:
 
 def replaces_header(headers: Sequence[Header]) -> bool:
     """Whether the headers of a Kafka record ask for that."""
-    return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
+    for name, value in headers:  # noqa: SIM110  # `any` of a generator takes three times as long.
+        if name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode():
+            return True
+    return False
 
 
 def too_far(what: str, away_ms: int, max_days: int) -> DelayRefused:

@@ -31,7 +31,7 @@ time, and until they are there they are found, cancelled and moved as before; th
 back from a bucket (`home`) are not counted here, nor in snapshots: their bucket has them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge as in_order
 from itertools import chain
@@ -86,17 +86,17 @@ class _Window(AddressPack):
 
 
 class _Leaving(DuePack):
-    """Rows on their way to a bucket, with what they count."""
+    """Rows on their way to a bucket, in due order, with what they count."""
 
-    __slots__ = ("bits", "counts", "pins", "start_ms")
+    __slots__ = ("bits", "counts", "last_ms", "pins", "start_ms")
 
     def __init__(self, rows: list[bytes]) -> None:
         super().__init__()
         self.extend(b"".join(rows))
         self.counts = _topics_of(rows)
         self.pins = _pins_of(rows)
-        self.start_ms, last_ms = (int.from_bytes(row[:8], "big") for row in (rows[0], rows[-1]))
-        self.bits = (self.start_ms ^ last_ms).bit_length()
+        self.start_ms, self.last_ms = (int.from_bytes(row[:8], "big") for row in (rows[0], rows[-1]))
+        self.bits = (self.start_ms ^ self.last_ms).bit_length()
 
 
 class Timers:
@@ -117,6 +117,8 @@ class Timers:
         self._ids: dict[int, TimerId] = {}  # by address, of those that are not at the place that their id says
         self._places: dict[TimerId, TimerId] = {}  # of the same, by id; also of those that are in buckets
         self._leaving: list[_Leaving] = []
+        # The same by the parts of the log that they pin: there are hundreds, and most that is looked for is in none.
+        self._leaving_at: defaultdict[int, list[_Leaving]] = defaultdict(list)
         self._leaving_bytes = 0  # of their messages
         self._have_left: set[bytes] = set()  # places, packed, of rows that are in buckets; during recovery
         self._lost: dict[TimerId, None] = {}  # places of those that were removed while they were leaving
@@ -360,9 +362,8 @@ class Timers:
         if found is None and self._moving is not None:
             found = self._look(due_ms, address, self._moving.start_ms)
         if found is None and self._leaving:
-            for pack in self._leaving:
-                at = pack.find(due_ms, address)
-                if at >= 0:
+            for pack in self._leaving_at.get(address >> PIN_BITS, ()):
+                if pack.start_ms <= due_ms <= pack.last_ms and (at := pack.find(due_ms, address)) >= 0:
                     return pack, at
         return found
 
@@ -459,9 +460,14 @@ class Timers:
                 self._put_many(b"".join(stay), self._hand_ms)
             if rows:
                 rows.sort()
-                self._leaving.append(_Leaving(rows))
+                self._leave(_Leaving(rows))
                 return b"".join(rows)
         return b""
+
+    def _leave(self, pack: _Leaving) -> None:
+        self._leaving.append(pack)
+        for pin in pack.pins:
+            self._leaving_at[pin].append(pack)
 
     def let_go(self) -> Mapping[int, int]:
         """What was leaving is in a bucket: forget it. Returns its numbers by topic."""
@@ -472,6 +478,7 @@ class Timers:
             pins.update(pack.pins)
         self._count_off(topics, pins)
         self._leaving, self._leaving_bytes = [], 0
+        self._leaving_at.clear()
         self._lost.clear()
         return topics
 
@@ -490,7 +497,10 @@ class Timers:
         self._lost.clear()
         self._leaving_bytes = 0
         if self._leaving:
-            self._put_many(self._leaving.pop().bytes_from_head(), self._hand_ms)
+            pack = self._leaving.pop()
+            for pin in pack.pins:  # A part that is not among them any more has no row of it.
+                self._leaving_at[pin].remove(pack)
+            self._put_many(pack.bytes_from_head(), self._hand_ms)
         return bool(self._leaving)
 
     # -- Delivering

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from delay.rows import AddressPack, Timer, pack_row
+from delay.rows import ROW, AddressPack, Timer, pack_row
 from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
@@ -309,6 +309,37 @@ def test_what_moves_back_to_a_place_that_a_bucket_has_dead_does_not_leave_again(
     turn = timers.take(100_000, 1, 1 << 20)
     assert turn is not None
     assert [timer.address for timer in turn.timers] == [1]
+
+
+def test_what_is_leaving_is_found_until_it_is_gone() -> None:
+    """In packs of all windows, of which some stay after all, and some is removed meanwhile."""
+    rng = Random(7)
+    timers = Timers(0)
+    places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
+    for due_ms, address in places:
+        timers.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
+    packs = [*iter(lambda: timers.detach(1_000, 16, ()), b"")]
+    removed = set(rng.sample(sorted(places), 60))
+    for place in removed:
+        assert timers.remove(*place) is not None
+
+    def check(pending: set[tuple[int, int]]) -> None:
+        assert {place for place in places if timers.find(*place) is not None} == pending
+        assert not any(timers.find(due_ms + 1, address) for due_ms, address in places)
+        assert not any(timers.find(due_ms, address + 1) for due_ms, address in places)
+
+    check(places - removed)
+    left = places - removed
+    assert timers.stay()
+    stayed = {row[:2] for row in ROW.iter_unpack(packs[-1])} & left
+    check(left)
+    place = stayed.pop()
+    assert timers.remove(*place) is not None
+    check(left - {place})
+    timers.let_go()
+    check(stayed)
+    assert timers.detach(1_000, 16, ())
+    check(stayed)
 
 
 def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
