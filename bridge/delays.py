@@ -703,11 +703,14 @@ class Delays:
     def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
         if record.is_paused:
             self._timers.pause(record.topic)
+            self.far.pause(record.topic)
         else:
             self._timers.resume(record.topic)
+            self.far.resume(record.topic)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._timers.resume(record.number)  # What is due is dropped in its turn.
+        self.far.resume(record.number)
         self.far.forget_topic(record.number)
         self._sweep_out(record.number)
         for producer_id, held in [*self._held.items()]:

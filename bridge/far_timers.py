@@ -2,20 +2,27 @@
 
     home      where its row is                 what moves it on
     near      window of the wheel, home log    due beyond `delay.near_ms`: taken in slices             -> leaving
+              ready, home log                  its topic is paused: taken in slices                    -> leaving
     leaving   leaving, home log                a worker has written and synced the bucket; one record,
                                                `FarTimersChanged`, names the bucket                    -> far
                                                cancelled, moved: stays in the bucket, dead there       -> (dead)
                                                the disk failed                                         -> near
     far       none; sorted in its bucket       due in less than half of `near_ms`                      -> loaded
+              and not loaded when it was due   its topic, which was paused, is resumed or deleted      -> loaded
                                                a verb asks for it: loaded until the verb is done       -> loaded
-    loaded    wheel, home bucket               delivered, cancelled: the log says so, `fates` knows it  -> (dead)
+    loaded    wheel, home bucket               due, and its topic is paused                            -> far
+                                               delivered, cancelled: the log says so, `fates` knows it  -> (dead)
                                                rescheduled: parked again in the log, under its old id  -> near
     (dead)    none                             the bucket's tombstones, or its start, count it: `fates` forgets it
 
 Only the arrows that a record makes are state; what is loaded is found again by the next start. The *cursor* is a place,
-(due, address): all that is far and before it is loaded. New buckets begin behind it, so nothing is loaded twice or
-passed by. Workers do what blocks: `spill` (log -> bucket), `load`, `flush` (fates -> tombstones), `merge`; each comes
-back to the loop, which commits. Loads and flushes take turns, and no merge begins while a flush is under way: so what a
+(due, address): all that is far and before it is loaded, but for what waits for paused topics. Of each of these the
+first such place is known, `_passed`; when it is resumed, it *catches up*: a load of its own, from there to the cursor.
+Until that gets to them, the topic's later messages are held back, so that all come in due order. What leaves for a new
+bucket is due behind the cursor, or of a paused topic: so nothing is loaded twice or passed by.
+
+Workers do what blocks: `spill` (log -> bucket), `load`, `flush` (fates -> tombstones), `merge`; each comes back to the
+loop, which commits. Loads and flushes take turns, and no merge begins while a flush is under way: so what a
 load has read is dead only if `fates` says so, and no death is counted in a bucket that has been written anew.
 """
 
@@ -53,7 +60,8 @@ BURIED_IN_SLICE: Final = 512
 SPILL_ROWS: Final = 1 << 16  # of one bucket; its frames are in memory while it is written
 SPILL_BYTES: Final = 32 << 20
 SPILL_MS: Final = 30_000  # a bucket gets fewer rows when so much time has passed since the one before
-LOAD_ROWS: Final = 4_096  # read by a worker at once
+LOAD_ROWS: Final = 4_096  # read by a worker at once; of a topic that was paused, when it has fewer left
+CATCH_UP_MS: Final = 10  # from one look at that to the next
 FRAMES_BYTES: Final = 32 << 20  # of loaded messages in memory; others are read when they are due
 FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
 FLUSH_FATES: Final = 4_096
@@ -122,6 +130,46 @@ class Asked(NamedTuple):
     timer: FarTimer
 
 
+class _Run:
+    """Places of what was loaded, in order; before the first that is pending all are dead, or passed by again."""
+
+    def __init__(self, topic: int | None = None) -> None:
+        self._topic = topic  # of all of them
+        self._places = bytearray()
+        self._head = 0
+
+    def add(self, place: TimerId) -> None:
+        self._places += _PLACE.pack(*place)
+
+    def __len__(self) -> int:
+        return (len(self._places) - self._head) // _PLACE.size
+
+    def first(self, is_pending: Callable[[TimerId, int | None], bool]) -> TimerId | None:
+        """Return the first that is pending, and forget those before it."""
+        places, at, found = self._places, self._head, None
+        while at < len(places):
+            place: TimerId = _PLACE.unpack_from(places, at)
+            if is_pending(place, self._topic):
+                found = place
+                break
+            at += _PLACE.size
+        if at > len(places) // 2:
+            del places[:at]
+            at = 0
+        self._head = at
+        return found
+
+
+class _CatchUp:
+    """A topic that was paused and is no more: what is far, from this place up to the cursor, is to be loaded."""
+
+    def __init__(self, topic: int, start: TimerId) -> None:
+        self.topic = topic
+        self.start = start
+        self.next: TimerId | None = None  # once all that was read is in memory; None: there is no more
+        self.run = _Run(topic)
+
+
 class FarTimers:
     """The timers in buckets. Belongs to the loop; `executor` has the threads for what blocks."""
 
@@ -142,11 +190,15 @@ class FarTimers:
         self._messages_bytes = 0
         self._cursor: TimerId = (0, 0)
         self._loaded_to_ms = -1  # all that is due by then is before the cursor
-        self._loaded = bytearray()  # places of what was loaded, in order
+        self._loaded = _Run()  # up to the cursor
+        self._caught_up: list[_Run] = []  # by others, of which something may be pending
+        self._passed: dict[int, TimerId] = {}  # paused topics -> the first place before the cursor that is far
+        self._catch_ups: dict[int, _CatchUp] = {}  # by topic; the one that is under way, or begins next, first
+        self._catching_up: _CatchUp | None = None  # what a worker reads for, or was read for
         self._found_now: dict[TimerId, int] = {}  # topics of what the door asks for, until it has decided
-        self._loaded_head = 0  # before it all are dead
         self._packs: list[bytes] = []  # of the spill that is under way
-        self._spill_from_ms: int | None = None  # none of its rows is due before; None: no spill is under way
+        self._spill_from_ms: int | None = None  # none but paused ones is due before; None: no spill is under way
+        self._has_shed = False  # rows of paused topics are leaving
         self._spill: Spill | None = None  # once a worker has it
         self._spills = 0  # that are over
         self._is_returning = False  # what was leaving is put back, a slice at a time
@@ -235,6 +287,34 @@ class FarTimers:
         """The same for a cancel; without a topic, the one that `named_now` found."""
         self.note(place, Fate.CANCELLED, self._found_now.get(place, 0) if topic is None else topic, position)
 
+    def pause(self, topic: int) -> None:
+        """A topic is paused: what is due of it needs no memory."""
+        behind = self._catch_ups.pop(topic, None)
+        if behind is not None:
+            self._timers.hold_back(topic, None)
+            self._pass_by(topic, behind.start)
+
+    def resume(self, topic: int) -> None:
+        """A topic is paused no more: what was passed by is loaded, and the rest waits for that."""
+        place = self._passed.pop(topic, None)
+        if place is not None:
+            self._catch_up_from(topic, place)
+
+    def _pass_by(self, topic: int, place: TimerId) -> None:
+        """Something far of a topic that was paused a moment ago is before the cursor, or will be, and not loaded."""
+        if self._timers.is_paused(topic):
+            self._passed[topic] = min(place, self._passed.get(topic, place))
+        else:
+            self._catch_up_from(topic, place)
+
+    def _catch_up_from(self, topic: int, place: TimerId) -> None:
+        """Begin anew, though some of it may be under way."""
+        behind = self._catch_ups.pop(topic, None)
+        start = place if behind is None else min(place, behind.start)
+        self._catch_ups[topic] = _CatchUp(topic, start)
+        self._timers.hold_back(topic, start)
+        self._look_mono_ms = self._mono_ms
+
     def forget_topic(self, topic: int) -> None:
         """A topic is gone: what waits for it is seen no more, and dropped when it is due."""
         if count := self._counts.pop(topic, 0):
@@ -286,7 +366,8 @@ class FarTimers:
                 done(_as_store_error(found))
                 return
             for timer in found:
-                self._keep_message(timer)
+                if self._timers.is_at(timer.id):
+                    self._keep_message(timer)
             done(None)
 
         self._submit(read, take)
@@ -353,11 +434,12 @@ class FarTimers:
         return asked.timer.id not in self._fates and asked.bucket.fate(asked.here.ordinal) is Fate.PENDING
 
     def _with_loaded(self, found: list[FarTimer], then: Callable[[StoreError | None], None]) -> None:
-        brought = [timer for timer in found if not self._timers.is_at(timer.id)]
+        brought = [timer for timer in found if not self._timers.is_at(timer.id, timer.topic)]
         for timer in found:
             self._keep_message(timer)
         for timer in brought:
-            self._put_near(timer)
+            self._timers.add(_near(timer))
+            self._note_name(timer)
         try:
             then(None)
         finally:
@@ -366,11 +448,9 @@ class FarTimers:
                     self._timers.remove_at(timer.id)
                     self._drop_message(timer.address)
 
-    def _put_near(self, timer: FarTimer) -> None:
-        near = _near(timer)
-        self._timers.add(near)
+    def _note_name(self, timer: FarTimer) -> None:
         if timer.name:
-            self._names.add(int.from_bytes(timer.name, "big"), self._timers.id_of(near))
+            self._names.add(int.from_bytes(timer.name, "big"), self._timers.id_at(timer.id))
 
     # -- Lists
 
@@ -444,7 +524,7 @@ class FarTimers:
         if self._read:
             self._take_in()
         if self._is_returning:
-            self._is_returning = self._timers.stay()
+            self._is_returning = self._has_shed = self._timers.stay()
         elif self._is_taking:
             self._take_out()
         if self._has_deaths:
@@ -487,20 +567,48 @@ class FarTimers:
         is_wanted = until_ms > self._loaded_to_ms and self._loaded_to_ms < self._now_ms + self._ahead_ms * 3 // 4
         if not self.has_any:
             self._cursor, self._loaded_to_ms = max(self._cursor, (until_ms, 0)), max(until_ms, self._loaded_to_ms)
-        elif is_wanted and self._load_to_ms is None and not self._is_flushing:
+        elif is_wanted and not self._is_loading and not self._is_flushing:
             self._load_to_ms = until_ms
             self._load()
+        if self._catch_ups:
+            self._begin_catch_up()
+
+    def _begin_catch_up(self) -> None:
+        """Read some for the next topic that has little left of what was read before."""
+        self._look_mono_ms = self._mono_ms + min(self._look_ms, CATCH_UP_MS)
+        if self._is_loading or self._is_flushing or self._has_shed:
+            return
+        for behind in self._catch_ups.values():
+            behind.run.first(self._is_near)
+            if len(behind.run) < LOAD_ROWS:
+                self._catching_up = behind
+                self._catch_up(behind)
+                return
+
+    @property
+    def _is_loading(self) -> bool:
+        return self._load_to_ms is not None or self._catching_up is not None
 
     def _load(self) -> None:
         assert self._load_to_ms is not None, "a load is under way"
         view, cursor, until_ms = self._buckets.view(), self._cursor, self._load_to_ms + 1
+        paused = self._timers.paused
 
-        def take(found: list[FarTimer] | Failure) -> None:
+        def read() -> tuple[list[FarTimer], list[FarTimer]]:
+            """Return what is to be loaded, and what is the first of each paused topic."""
+            firsts = (next(view.of_topic(topic, cursor, until_ms), None) for topic in paused)
+            passed = [first for first in firsts if first is not None]
+            return list(islice(view.scan(cursor, until_ms, paused), LOAD_ROWS)), passed
+
+        def take(outcome: tuple[list[FarTimer], list[FarTimer]] | Failure) -> None:
             view.close()
-            if isinstance(found, Exception):
+            if isinstance(outcome, Exception):
                 self._load_to_ms = None
-                self._failed("load of delayed messages", found)
+                self._failed("load of delayed messages", outcome)
                 return
+            found, passed = outcome
+            for timer in passed:
+                self._pass_by(timer.topic, timer.id)
             self._read = found[::-1]
             if len(found) < LOAD_ROWS:
                 self._cursor = (until_ms, 0)
@@ -509,31 +617,88 @@ class FarTimers:
             if not found:
                 self._end_load()
 
-        self._submit(lambda: list(islice(view.scan(cursor, until_ms), LOAD_ROWS)), take)
+        self._submit(read, take)
+
+    def _catch_up(self, behind: _CatchUp) -> None:
+        """Read what was passed by while a topic was paused."""
+        view, start, end = self._buckets.view(), behind.start, self._cursor
+
+        def read() -> list[FarTimer]:
+            found = takewhile(lambda timer: timer.id < end, view.of_topic(behind.topic, start, end[0] + 1))
+            return list(islice(found, LOAD_ROWS))
+
+        def take(found: list[FarTimer] | Failure) -> None:
+            view.close()
+            if isinstance(found, Exception):
+                self._catching_up = None
+                self._failed("load of delayed messages", found)
+                return
+            self._read = found[::-1]
+            behind.next = (found[-1].due_ms, found[-1].address + 1) if len(found) == LOAD_ROWS else None
+            if not found:
+                self._end_catch_up(behind)
+
+        self._submit(read, take)
 
     def _take_in(self) -> None:
         """Put a slice of what was read into the wheel."""
-        fates = self._fates
-        for _ in range(min(LOADED_IN_SLICE, len(self._read))):
-            timer = self._read.pop()
-            if timer.id in fates:
-                continue
-            self._put_near(timer)
-            self._loaded += _PLACE.pack(*timer.id)
+        fates, is_paused = self._fates, self._timers.is_paused
+        some = [self._read.pop() for _ in range(min(LOADED_IN_SLICE, len(self._read)))]
+        wanted = []
+        for timer in some:
+            if is_paused(timer.topic):
+                self._pass_by(timer.topic, timer.id)
+            elif timer.id not in fates:
+                wanted.append(timer)
+        behind = self._catching_up
+        if behind is None:
+            for timer in wanted:
+                self._timers.add(_near(timer))
+            self._note_loaded(self._loaded, wanted)
+        else:
+            wanted = [timer for timer in wanted if not self._timers.is_at(timer.id)]
+            self._timers.add_loaded([*map(_near, wanted)])
+            self._note_loaded(behind.run, wanted)
+            if behind.run not in self._caught_up:
+                self._caught_up.append(behind.run)
+        if self._read:
+            return
+        if behind is None:
+            self._end_load()
+        else:
+            self._end_catch_up(behind)
+
+    def _note_loaded(self, run: _Run, timers: Iterable[FarTimer]) -> None:
+        for timer in timers:
+            run.add(timer.id)
+            self._note_name(timer)
             if self._messages_bytes < FRAMES_BYTES:
                 self._keep_message(timer)
-        if not self._read:
-            self._end_load()
 
     def _end_load(self) -> None:
         assert self._load_to_ms is not None, "a load is under way"
         if self._cursor[0] > self._load_to_ms:
             self._loaded_to_ms, self._load_to_ms = self._load_to_ms, None
+            if self._catch_ups:
+                self._begin_catch_up()
         elif len(self._fates) >= LOAD_FATES:
             self._loaded_to_ms, self._load_to_ms = max(self._loaded_to_ms, self._cursor[0] - 1), None
             self._begin_flush()
         else:
             self._load()
+
+    def _end_catch_up(self, behind: _CatchUp) -> None:
+        """Let go on what waited for this; the others have their turns before this topic has its next."""
+        self._catching_up = None
+        if self._catch_ups.get(behind.topic) is behind:  # Else it was paused meanwhile.
+            del self._catch_ups[behind.topic]
+            if behind.next is not None:
+                behind.start = behind.next
+                self._catch_ups[behind.topic] = behind
+            self._timers.hold_back(behind.topic, behind.next)
+        self._look_mono_ms = self._mono_ms
+        if len(self._fates) >= LOAD_FATES:
+            self._begin_flush()
 
     # -- Spilling
 
@@ -552,11 +717,21 @@ class FarTimers:
     def _take_out(self) -> None:
         """Take a slice; when there is enough, or no more, give it to a worker once all of it is written."""
         assert self._spill_from_ms is not None, "a spill is under way"
-        pack = self._timers.detach(self._spill_from_ms, min(TAKEN_IN_SLICE, self._spill_rows), self._fates)
+        rows_max = min(TAKEN_IN_SLICE, self._spill_rows)
+        shed = self._timers.detach_paused(rows_max, self._fates)
+        if shed is None:
+            pack = self._timers.detach(self._spill_from_ms, rows_max, self._fates)
+        else:
+            pack, away = shed
+            self._pass_by(away[0].topic, min(timer[:2] for timer in away))
+            for timer in away:
+                if timer.home:
+                    self._drop_message(timer.address)
+            self._has_shed = self._has_shed or bool(pack)
         if pack:
             self._packs.append(pack)
         is_enough = sum(map(len, self._packs)) >= self._spill_rows * ROW_SIZE
-        if pack and not is_enough and self._timers.leaving_bytes < SPILL_BYTES:
+        if (pack or shed) and not is_enough and self._timers.leaving_bytes < SPILL_BYTES:
             return
         if not self._packs:
             self._spill_from_ms = None
@@ -587,6 +762,7 @@ class FarTimers:
             self._failed("delayed messages to a bucket", outcome)
         self._spill = self._spill_from_ms = None
         if outcome is None:
+            self._has_shed = False
             self._look_mono_ms = self._mono_ms  # There may be more.
 
     # -- Counting the dead
@@ -595,7 +771,7 @@ class FarTimers:
         """Have the deaths that only the log has counted by a manifest, before there are many."""
         count = len(self._fates)
         is_late = count and self._mono_ms - self._flushed_mono_ms >= FLUSH_MS
-        if self._is_flushing or self._load_to_ms is not None or not (count >= FLUSH_FATES or is_late):
+        if self._is_flushing or self._is_loading or not (count >= FLUSH_FATES or is_late):
             return
         self._is_flushing, self._flushed_mono_ms = True, self._mono_ms
         counted_to, low, merging = self._store.next_position, self._low(), self._buckets.merging
@@ -624,18 +800,13 @@ class FarTimers:
 
     def _low(self) -> TimerId:
         """Return the place before which all far timers are dead."""
-        loaded, at, fates = self._loaded, self._loaded_head, self._fates
-        while at < len(loaded):
-            place: TimerId = _PLACE.unpack_from(loaded, at)
-            if place not in fates and self._timers.is_at(place):
-                break
-            at += _PLACE.size
-        low = _PLACE.unpack_from(loaded, at) if at < len(loaded) else self._cursor
-        if at > len(loaded) // 2:
-            del loaded[:at]
-            at = 0
-        self._loaded_head = at
-        return low
+        firsts = {run: run.first(self._is_near) for run in (self._loaded, *self._caught_up)}
+        self._caught_up = [run for run in self._caught_up if firsts[run] is not None]
+        behind = [each.start for each in self._catch_ups.values()]
+        return min([self._cursor, *filter(None, firsts.values()), *self._passed.values(), *behind])
+
+    def _is_near(self, place: TimerId, topic: int | None) -> bool:
+        return place not in self._fates and self._timers.is_at(place, topic)
 
     def _bury(self) -> None:
         """Note a slice of the dead in their buckets' tombstones."""

@@ -368,11 +368,20 @@ class Bucket:
 
     # -- Timers in due order
 
-    def scan(self, start: TimerId, until_ms: int) -> Iterator[FarTimer]:
-        """Yield the pending timers from this id on, up to and not including what is due at `until_ms`."""
+    def scan(self, start: TimerId, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[FarTimer]:
+        """Yield the pending timers from this id on, up to and not including what is due at `until_ms`.
+
+        Topics may be left out: of blocks that have no others only the rows are read.
+        """
         ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
         for number in range(self._block_of(ordinal), self._block_of(until - 1) + 1 if until > ordinal else 0):
-            yield from self._scan_block(number, ordinal, until)
+            if not without:
+                yield from self._scan_block(number, ordinal, until)
+            elif any(
+                key >> 16 not in without
+                for _, _, key, _, _, _ in _ROW.iter_unpack(self._rows(number, self._block(number)))
+            ):
+                yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
 
     def of_topic(self, topic: int, start: TimerId, until_ms: int) -> Iterator[FarTimer]:
         """The same, of one topic."""

@@ -287,9 +287,9 @@ class View:
         self._owner.unpin(self.buckets)
         self.buckets = ()
 
-    def scan(self, start: TimerId, until_ms: int) -> Iterator[FarTimer]:
-        """Yield the pending timers in due order."""
-        return _in_order([bucket.scan(start, until_ms) for bucket in self._meeting(start, until_ms)])
+    def scan(self, start: TimerId, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[FarTimer]:
+        """Yield the pending timers in due order, but for those of some topics."""
+        return _in_order([bucket.scan(start, until_ms, without) for bucket in self._meeting(start, until_ms)])
 
     def of_topic(self, topic: int, start: TimerId, until_ms: int) -> Iterator[FarTimer]:
         """The same, of one topic."""

@@ -259,6 +259,16 @@ class AddressPack(Pack):
 class DuePack(Pack):
     __slots__ = ()
 
+    def insert(self, rows: bytes) -> None:
+        """Add rows that are in order among themselves, between those before the first of them and the others."""
+        at = self._first_at(rows[:_PLACE_SIZE]) * ROW_SIZE
+        if at == len(self.rows):
+            self.extend(rows)
+            return
+        if rows[-ROW_SIZE:][:_PLACE_SIZE] > self.rows[at : at + _PLACE_SIZE]:
+            self._starts = [at + len(rows)]
+        self.rows[at:at] = rows
+
     def logged_from(self, place: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         """Yield those due from this place on until then, whose messages are in the log."""
         for at in range(self._first_at(_PLACE.pack(*place)) * ROW_SIZE, len(self.rows), ROW_SIZE):

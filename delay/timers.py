@@ -27,14 +27,15 @@ lies by topic and in order. `file` does so a slice at a time, and the look that 
 sees one moment.
 
 Rows that are due late leave for a bucket (`delay/buckets.py`): `detach` takes them out of their windows, a slice at a
-time, and until they are there they are found, cancelled and moved as before; then `let_go` forgets them. Rows that came
-back from a bucket (`home`) are not counted here, nor in snapshots: their bucket has them.
+time, `detach_paused` those that are due but whose topic is paused. Until they are there they are found, cancelled and
+moved as before; then `let_go` forgets them. Rows that came back from a bucket (`home`) are not counted here, nor in
+snapshots: their bucket has them.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge as in_order
-from itertools import chain
+from itertools import chain, takewhile
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -112,6 +113,7 @@ class Timers:
         self._ready_ms = NEVER_MS  # no topic in turn has anything due before
         self._away: set[int] = set()  # topics that had their turn and are not back
         self._paused: set[int] = set()
+        self._held_back: dict[int, TimerId] = {}  # topics -> the place from which on they wait for what is before it
         self._counts: dict[int, int] = {}  # by topic
         self._pins: dict[int, int] = {}  # how many timers lie in each part of the log
         self._ids: dict[int, TimerId] = {}  # by address, of those that are not at the place that their id says
@@ -140,6 +142,16 @@ class Timers:
         self._pins[pin] = self._pins.get(pin, 0) + 1
         self._count += 1
 
+    def add_loaded(self, timers: Sequence[Timer]) -> None:
+        """Add timers of one topic that come back from a bucket, in due order, before those that wait for them."""
+        ready = list(takewhile(lambda timer: timer.due_ms <= self._hand_ms, timers))
+        if ready:
+            topic = ready[0].topic
+            self._ready.setdefault(topic, DuePack()).insert(b"".join(map(pack_row, ready)))
+            self._line_up(topic)
+        for timer in timers[len(ready) :]:
+            self.add(timer)
+
     def find(self, given_ms: int, address: int) -> Timer | None:
         """Return the timer whose id has this due time and address, with the time at which it is due now."""
         found = self._place(given_ms, address)
@@ -153,9 +165,9 @@ class Timers:
         self.forget_place((given_ms, address))
         return self._take_out(*found)
 
-    def is_at(self, place: TimerId) -> bool:
-        """Whether a timer is at this place."""
-        return self._at(place) is not None
+    def is_at(self, place: TimerId, topic: int | None = None) -> bool:
+        """Whether a timer is at this place; quicker if its topic is known."""
+        return self._at(place, topic) is not None
 
     def remove_at(self, place: TimerId) -> Timer | None:
         """Take out what is at this place, if anything is; it may come back."""
@@ -353,24 +365,26 @@ class Timers:
             return None  # It names a place, and is no id.
         return self._at(place)
 
-    def _at(self, place: TimerId) -> tuple[AddressPack | DuePack, int] | None:
+    def _at(self, place: TimerId, topic: int | None = None) -> tuple[AddressPack | DuePack, int] | None:
         """Find the pack and the row of what is at this place."""
         if self._have_left and ID.pack(*place) in self._have_left:
             return None
         due_ms, address = place
-        found = self._look(due_ms, address, self._hand_ms)
+        found = self._look(due_ms, address, self._hand_ms, topic)
         if found is None and self._moving is not None:
-            found = self._look(due_ms, address, self._moving.start_ms)
+            found = self._look(due_ms, address, self._moving.start_ms, topic)
         if found is None and self._leaving:
             for pack in self._leaving_at.get(address >> PIN_BITS, ()):
                 if pack.start_ms <= due_ms <= pack.last_ms and (at := pack.find(due_ms, address)) >= 0:
                     return pack, at
         return found
 
-    def _look(self, due_ms: int, address: int, hand_ms: int) -> tuple[AddressPack | DuePack, int] | None:
+    def _look(
+        self, due_ms: int, address: int, hand_ms: int, topic: int | None
+    ) -> tuple[AddressPack | DuePack, int] | None:
         packs: Iterable[AddressPack | DuePack]
         if due_ms <= hand_ms:
-            packs = self._ready.values()
+            packs = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
         else:
             window = self._windows.get(_name_of(due_ms, hand_ms))
             packs = () if window is None else (window,)
@@ -433,8 +447,9 @@ class Timers:
     # -- Leaving for a bucket
 
     def beyond(self, from_ms: int) -> int:
-        """Count the rows that `detach` may take."""
-        return sum(len(window) for window in self._windows.values() if window.start_ms >= from_ms)
+        """Count the rows that `detach` and `detach_paused` may take."""
+        late = sum(len(window) for window in self._windows.values() if window.start_ms >= from_ms)
+        return late + sum(map(len, self._of_paused()))
 
     def detach(self, from_ms: int, rows_max: int, dead: Container[TimerId]) -> bytes:
         """Take up to so many rows out of a window that begins then or later: from now on they are leaving.
@@ -445,29 +460,50 @@ class Timers:
         for window in self._windows.values():
             if window.start_ms < from_ms or window is self._moving or not len(window.rows) - window.head:
                 continue
-            taken = window.drop_tail(rows_max)
-            rows, stay = [], []
-            for at in range(0, len(taken), ROW_SIZE):
-                row = taken[at : at + ROW_SIZE]
-                due_ms, address, key, size, _, _, home = ROW.unpack(row)
-                place = (due_ms, address)
-                if home or place in dead or place in self._lost:
-                    stay.append(row)
-                elif key:
-                    rows.append(row)
-                    self._leaving_bytes += size
-            if stay:
-                self._put_many(b"".join(stay), self._hand_ms)
-            if rows:
-                rows.sort()
-                self._leave(_Leaving(rows))
-                return b"".join(rows)
+            found = self._leave(window.drop_tail(rows_max), dead)
+            if found:
+                return found
         return b""
 
-    def _leave(self, pack: _Leaving) -> None:
-        self._leaving.append(pack)
-        for pin in pack.pins:
-            self._leaving_at[pin].append(pack)
+    def detach_paused(self, rows_max: int, dead: Container[TimerId]) -> tuple[bytes, list[Timer]] | None:
+        """Do the same with what is ready of a paused topic; None: there is no such row.
+
+        Also returns those that are not here any more: of one topic, in no order. Some have come from buckets, and that
+        is where they are now; the others are leaving, as the rows.
+        """
+        for pack in self._of_paused():
+            taken = pack.drop_tail(rows_max)
+            rows = self._leave(logged(taken), dead)
+            loaded = [timer for timer in map(Timer._make, ROW.iter_unpack(taken)) if timer.key and timer.home]
+            if rows or loaded:
+                return rows, [*loaded, *map(Timer._make, ROW.iter_unpack(rows))]
+        return None
+
+    def _of_paused(self) -> list[DuePack]:
+        """Return what is ready of topics that are paused and not just having a turn."""
+        found = (self._ready.get(topic) for topic in self._paused if topic not in self._away)
+        return [pack for pack in found if pack is not None and len(pack)]
+
+    def _leave(self, taken: bytes, dead: Container[TimerId]) -> bytes:
+        """Let rows be leaving, but for those that are gone or stay; returns them in due order."""
+        rows, stay = [], []
+        for row in rows_of(taken):
+            due_ms, address, key, size, _, _, home = ROW.unpack(row)
+            place = (due_ms, address)
+            if home or place in dead or place in self._lost:
+                stay.append(row)
+            elif key:
+                rows.append(row)
+                self._leaving_bytes += size
+        if stay:
+            self._put_many(b"".join(stay), self._hand_ms)
+        if rows:
+            rows.sort()
+            pack = _Leaving(rows)
+            self._leaving.append(pack)
+            for pin in pack.pins:
+                self._leaving_at[pin].append(pack)
+        return b"".join(rows)
 
     def let_go(self) -> Mapping[int, int]:
         """What was leaving is in a bucket: forget it. Returns its numbers by topic."""
@@ -515,9 +551,15 @@ class Timers:
         earliest_ms = NEVER_MS
         turn: Turn | None = None
         emptied: list[int] = []
+        held: list[int] = []
         for topic in self._turns:
             pack = self._ready[topic]
             timers = _first_of(pack, now_ms, count_max, bytes_max)
+            if timers and topic in self._held_back:
+                timers = [timer for timer in timers if timer[:2] < self._held_back[topic]]
+                if not timers:
+                    held.append(topic)
+                    continue
             if timers:
                 turn = Turn(topic, timers)
                 break
@@ -527,6 +569,8 @@ class Timers:
                 earliest_ms = min(earliest_ms, next(_timers_of(pack)).due_ms)
         for topic in emptied:
             self._forget_ready(topic)
+        for topic in held:
+            del self._turns[topic]
         if turn is None:
             self._ready_ms = earliest_ms
         else:
@@ -556,6 +600,17 @@ class Timers:
     @property
     def paused(self) -> frozenset[int]:
         return frozenset(self._paused)
+
+    def is_paused(self, topic: int) -> bool:
+        return topic in self._paused
+
+    def hold_back(self, topic: int, place: TimerId | None) -> None:
+        """Let a topic's timers from this place on wait: some that are before them are not here. None: no more."""
+        if place is None:
+            self._held_back.pop(topic, None)
+        else:
+            self._held_back[topic] = place
+        self._line_up(topic)
 
     def _line_up(self, topic: int) -> None:
         if topic in self._ready and topic not in self._paused and topic not in self._away:

@@ -1,6 +1,7 @@
 """Proves that timers in buckets behave as those in memory do: random histories against a dict, by the verbs of the API.
 
-What is due in more than a second lies in a bucket; clocks step, brokers are killed, buckets merge, topics go.
+What is due in more than a second lies in a bucket; clocks step, brokers are killed, buckets merge, topics go, or are
+paused, and what is due of them goes to buckets too.
 """
 
 import asyncio
@@ -105,20 +106,23 @@ class History:
         for name in TOPICS:
             self.bench.core.topic(name, 1)
         self.pending: dict[bytes, Pending] = {}
+        self.paused: set[str] = set()
         self.delivered: set[bytes] = set()
         self.sent = 0
-        self.buckets = self.merges = 0
+        self.buckets = self.merges = self.passed = 0
 
     def run(self, steps: int) -> None:
         weighted = [
             (self.add, 8), (self.add_batch, 4), (self.cancel, 4), (self.cancel_key, 2), (self.move, 4),
             (self.move_key, 2), (self.deliver_now, 2), (self.turn, 30), (self.pass_time, 6), (self.step_clock, 1),
-            (self.look, 8), (self.restart, 1), (self.take_all, 2),
+            (self.look, 8), (self.restart, 1), (self.take_all, 2), (self.pause_or_resume, 3),
         ]  # fmt: skip
         steps_of, weights = zip(*weighted, strict=True)
         for _ in range(steps):
             self.rng.choices(steps_of, weights)[0]()
             self.note_delivered()
+        for topic in [*self.paused]:
+            self.pause_or_resume(topic)
         self.take_all()
 
     # -- Steps
@@ -195,6 +199,7 @@ class History:
         self.bench.turn(self.rng.choice((0, 0, 200, 2_000)))
         self.buckets += self.bench.far.bucket_count > before
         self.merges += self.bench.far.bucket_count < before - 2
+        self.passed += bool(self.bench.far._passed)
 
     def pass_time(self) -> None:
         self.bench.core.clock.pass_ms(self.rng.randrange(1, self.rng.choice(SPANS[:3])))
@@ -203,13 +208,20 @@ class History:
         step_ms = self.rng.choice((-100_000, -3_000, 86_400_000))
         self.bench.core.clock.set_now_ms(self.bench.now_ms() + step_ms)
 
+    def pause_or_resume(self, topic: str | None = None) -> None:
+        topic = topic or self.rng.choice(TOPICS)
+        self.bench.call("_resume" if topic in self.paused else "_pause", match=topic)
+        self.paused ^= {topic}
+
     def restart(self) -> None:
         self.bench = self.bench.restarted()
 
     def take_all(self) -> None:
         self.bench.turn_until_idle()
         self.note_delivered()
-        late = [one for one in self.pending.values() if one.due_ms <= self.bench.now_ms()]
+        late = [
+            one for one in self.pending.values() if one.due_ms <= self.bench.now_ms() and one.topic not in self.paused
+        ]
         assert not late, f"due and not delivered at {self.bench.now_ms()}"
 
     # -- What must hold
@@ -222,6 +234,7 @@ class History:
                 if body not in self.delivered:
                     one = self.pending.pop(body)
                     assert (one.topic, one.due_ms <= self.bench.now_ms()) == (topic, True), "early"
+                    assert topic not in self.paused
                     self.delivered.add(body)
 
     def listed(self, topic: str | None = None, key: str | None = None, **span: int) -> list[Any]:
@@ -310,6 +323,7 @@ def test_every_history_does_what_a_dict_would(seed: int) -> None:
     history = History(seed)
     history.run(120)
     assert history.buckets
+    assert history.passed
 
 
 @pytest.mark.soak

@@ -86,6 +86,7 @@ class Race:
         weighted: list[tuple[Callable[[], object], int]] = [
             (self.add, 8), (self.cancel, 6), (self.move, 6), (self.cancel_named, 2), (self.work, 50), (self.turn, 40),
             (self.pass_time, 8), (self.step_clock, 1), (self.kill, 1), (self.look, 4),
+            (self.pause_or_resume, 3),
         ]  # fmt: skip
         actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
         for _ in range(steps):
@@ -190,6 +191,12 @@ class Race:
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.randrange(1, 5_000))
 
+    def pause_or_resume(self) -> None:
+        delays = self.core.delays
+        change = delays.resume if delays.is_paused(self.topic) else delays.pause
+        change(self.topic, self.now_ms())
+        self.core.settle()
+
     def step_clock(self) -> None:
         self.core.clock.set_now_ms(self.now_ms() + self.rng.choice((-30_000, 60_000)))
 
@@ -215,6 +222,7 @@ class Race:
         """All that waits is delivered in the end, but for what was or may have been cancelled."""
         while self.late.step():
             self.turn()
+        self.core.delays.resume(self.topic, self.now_ms())
         self.core.clock.set_now_ms(FOREVER_MS)
         for _ in range(10_000):
             self.core.clock.pass_ms(NEAR_MS)
