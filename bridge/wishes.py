@@ -139,10 +139,10 @@ def integer(name: str, text: str) -> int:
 
 def integer_of_header(name: str, value: bytes | None) -> int:
     """Read a number of a Kafka header; raises DelayRefused."""
-    if value and value.isdigit() and len(value) <= _DIGITS_MAX:
+    if value and value.isdigit():
+        if len(value) > _DIGITS_MAX:
+            raise DelayRefused(f"header {name} has {len(value)} digits; the largest time has {_DIGITS_MAX}")
         return int(value)
     if value is not None and len(value) == _BYTES_OF_INTEGER:
         return int.from_bytes(value, "big", signed=True)
-    raise DelayRefused(
-        f"header {name} has neither up to {_DIGITS_MAX} digits nor an integer of eight bytes: {(value or b'')[:40]!r}"
-    )
+    raise DelayRefused(f"header {name} has neither digits nor an integer of eight bytes: {(value or b'')[:40]!r}")
