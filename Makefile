@@ -37,7 +37,7 @@ lock:
 	$(VENV)-lock/bin/python -m pip -q install pip-tools
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) -o requirements.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
-LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host
+LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
 	rm -rf $(VENV) $(VENV)-lock build *.egg-info
