@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
+# pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup setup-test run test unit check soak bench bench-delay bench-spark lock clean
 
 setup: $(VENV)/.run

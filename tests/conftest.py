@@ -7,6 +7,7 @@ With `-n 2` two workers share the tests as `tests.kit.workers` says.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections import Counter
@@ -44,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
     os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers.
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the collector of garbage need not go through it in every test."""
+    gc.freeze()
 
 
 @pytest.fixture
