@@ -24,8 +24,13 @@ class WholeFiles(LoadScopeScheduling):
     """Hands out files in the order of their first tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "Spark" if has_spark(file) else file
+        return scope(nodeid)
+
+
+def scope(nodeid: str) -> str:
+    """Tests of one scope have one worker."""
+    file = nodeid.partition("::")[0]
+    return "Spark" if has_spark(file) else file
 
 
 def rank(nodeid: str) -> int:
