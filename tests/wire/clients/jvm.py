@@ -33,7 +33,7 @@ JVM_OPTIONS = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel
 
 
 class Agents:
-    """All agents of a test run, started when first asked for and ended together."""
+    """All agents of a test run, or of one of its workers, started when first asked for and ended together."""
 
     def __init__(self) -> None:
         self._running: dict[str, Agent] = {}
