@@ -338,31 +338,38 @@ def test_bad_command_is_answered_and_its_connection_goes_on(
 # -- What one protocol takes and the other cannot read
 
 
-def test_gigabytes_in_a_body_are_not_inflated_for_kafka(kafka: Wire, rocketmq: Wire) -> None:
-    bombs = {
+@pytest.fixture(scope="module")
+def bombs() -> dict[int, bytes]:
+    """By the flag of their compression. Making them takes longer than a connection may wait for its first request."""
+    return {
         flags.COMPRESSION_ZLIB: zlib.compress(bytes(256 * MIB)),
         flags.COMPRESSION_LZ4: GIB_OF_ZEROS[Codec.LZ4],
         flags.COMPRESSION_ZSTD: GIB_OF_ZEROS[Codec.ZSTD],
     }
+
+
+def test_gigabytes_in_a_body_are_not_inflated_for_kafka(broker: Broker, bombs: dict[int, bytes]) -> None:
     count = 0
-    for kind, body in bombs.items():
-        for _ in range(10):
-            fields = frames.send_fields("bombs", sysFlag=flags.COMPRESSED | kind)
-            assert rocketmq.rocketmq(SEND, fields, body).code == 0
-            count += 1
+    with Wire(broker.rocketmq) as rocketmq:
+        for kind, body in bombs.items():
+            for _ in range(10):
+                fields = frames.send_fields("bombs", sysFlag=flags.COMPRESSED | kind)
+                assert rocketmq.rocketmq(SEND, fields, body).code == 0
+                count += 1
     offset = 0
-    while offset < count:  # Each read passes over one of them at most.
-        found = kafka.kafka(frames.FETCH, 4, fetch("bombs", offset))
-        batch_at = len(found) - (len(found) - found.index(b"bombs") - 5 - 4 - 4 - 2 - 8 - 8 - 4 - 4)
-        base, last_delta = (
-            struct.unpack_from(">q", found, batch_at)[0],
-            struct.unpack_from(">i", found, batch_at + 23)[0],
-        )
-        assert base == offset
-        offset = base + last_delta + 1
+    with Wire(broker.kafka) as kafka:
+        while offset < count:  # Each read passes over one of them at most.
+            found = kafka.kafka(frames.FETCH, 4, fetch("bombs", offset))
+            batch_at = len(found) - (len(found) - found.index(b"bombs") - 5 - 4 - 4 - 2 - 8 - 8 - 4 - 4)
+            base, last_delta = (
+                struct.unpack_from(">q", found, batch_at)[0],
+                struct.unpack_from(">i", found, batch_at + 23)[0],
+            )
+            assert base == offset
+            offset = base + last_delta + 1
 
 
-def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(kafka: Wire, rocketmq: Wire) -> None:
+def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.CREATE_TOPICS, 2, frames.create_topic("closed", delay_headers="false"))
     for codec, stream in GIB_OF_ZEROS.items():
         for stream_of in (stream, os.urandom(100)):
@@ -371,10 +378,11 @@ def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(kafka: Wire, rocketm
     asked = frames.produce("closed", 0, batch(b"after"))
     end = frames.produced(kafka.kafka(frames.PRODUCE, 7, asked))[0][1]
     offset = 0
-    while offset <= end:
-        pulled = rocketmq.rocketmq(PULL, frames.pull_fields("closed", offset))
-        assert int(pulled.fields["nextBeginOffset"]) > offset
-        offset = int(pulled.fields["nextBeginOffset"])
+    with Wire(broker.rocketmq) as rocketmq:
+        while offset <= end:
+            pulled = rocketmq.rocketmq(PULL, frames.pull_fields("closed", offset))
+            assert int(pulled.fields["nextBeginOffset"]) > offset
+            offset = int(pulled.fields["nextBeginOffset"])
     assert b"after" in pulled.body
 
 
@@ -485,6 +493,7 @@ def test_held_pulls_keep_nothing_of_their_requests(rocketmq: Wire) -> None:
         rocketmq.send(frames.remoting_request(PULL, fields | {"more": "x" * MIB}, b"", number))
 
 
+@pytest.mark.alone
 def test_parked_fetches_of_many_partitions_do_not_pile_up(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.METADATA, 4, frames.metadata("empty"))
     asked = kafka_request(frames.FETCH, 4, fetch("empty", wait_ms=60_000, min_bytes=2**31 - 1, times=49_000))
@@ -494,6 +503,7 @@ def test_parked_fetches_of_many_partitions_do_not_pile_up(broker: Broker, kafka:
             assert len(wire.receive()) > 49_000  # A partition named twice is not waited for.
 
 
+@pytest.mark.alone
 def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.CREATE_TOPICS, 2, frames.create_topic("wide", 1000))
     done = threading.Event()
@@ -515,6 +525,7 @@ def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Br
     assert done.is_set()
 
 
+@pytest.mark.alone
 def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocketmq: Wire) -> None:
     told = [{"topic": f"t{n}", "subString": "*", "subVersion": 1} for n in range(2000)]
     groups = [{"groupName": f"g--{n}", "subscriptionDataSet": told} for n in range(8)]
@@ -523,6 +534,7 @@ def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocke
     assert (codes[0], codes[-1]) == (0, ResponseCode.SYSTEM_ERROR)
 
 
+@pytest.mark.alone
 def test_flood_of_tools_lets_senders_pass_and_is_told_when_it_is_too_much(broker: Broker) -> None:
     """As many questions at once as the limit allows, and half as many again; each is answered, in time."""
     each, wires = 1_500, 10
