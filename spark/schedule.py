@@ -27,7 +27,7 @@ from protocol.rocketmq.names import TIMER_TOPIC
 from protocol.rocketmq.properties import TIMER_DELIVER_MS
 from spark.broker_api import ApiError, BrokerApi
 from spark.files import Files, HadoopFiles
-from spark.messages import LATEST, messages
+from spark.messages import LATEST, first_header, messages
 from spark.progress import Summary, Told
 from spark.tables import TableError
 
@@ -183,7 +183,8 @@ def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> 
         ending={topic: dict.fromkeys(queues, LATEST) for topic, queues in starts.items()},
         committed_only=False,
     )
-    return rows.select(F.col("properties")[SCHEDULE_KEY].alias("timer_key")).where("timer_key is not null").distinct()
+    # All that was delivered since may be among them: neither a map is made of their headers, nor are they sorted.
+    return rows.select(first_header(SCHEDULE_KEY).cast("string").alias("timer_key")).where("timer_key is not null")
 
 
 def _send(rows: DataFrame, topics: Iterable[str], bootstrap: str) -> None:
