@@ -166,7 +166,8 @@ class _CatchUp:
     def __init__(self, topic: int, start: TimerId) -> None:
         self.topic = topic
         self.start = start
-        self.next: TimerId | None = None  # once all that was read is in memory; None: there is no more
+        self.is_last = False  # what was read is all that there is
+        self.is_stale = False  # more was passed by than a worker has seen
         self.run = _Run(topic)
 
 
@@ -292,27 +293,29 @@ class FarTimers:
         behind = self._catch_ups.pop(topic, None)
         if behind is not None:
             self._timers.hold_back(topic, None)
-            self._pass_by(topic, behind.start)
+            self._passed[topic] = behind.start
 
     def resume(self, topic: int) -> None:
         """A topic is paused no more: what was passed by is loaded, and the rest waits for that."""
         place = self._passed.pop(topic, None)
         if place is not None:
-            self._catch_up_from(topic, place)
+            behind = self._catching_up
+            is_under_way = behind is not None and (behind.topic, behind.start) == (topic, place) and not behind.is_stale
+            self._begin_behind(behind if behind is not None and is_under_way else _CatchUp(topic, place))
 
     def _pass_by(self, topic: int, place: TimerId) -> None:
-        """Something far of a topic that was paused a moment ago is before the cursor, or will be, and not loaded."""
+        """Something far, of a topic that is paused or was a moment ago, is not loaded though before the cursor."""
+        if self._catching_up is not None and self._catching_up.topic == topic:
+            self._catching_up.is_stale = True
         if self._timers.is_paused(topic):
             self._passed[topic] = min(place, self._passed.get(topic, place))
         else:
-            self._catch_up_from(topic, place)
+            behind = self._catch_ups.pop(topic, None)
+            self._begin_behind(_CatchUp(topic, place if behind is None else min(place, behind.start)))
 
-    def _catch_up_from(self, topic: int, place: TimerId) -> None:
-        """Begin anew, though some of it may be under way."""
-        behind = self._catch_ups.pop(topic, None)
-        start = place if behind is None else min(place, behind.start)
-        self._catch_ups[topic] = _CatchUp(topic, start)
-        self._timers.hold_back(topic, start)
+    def _begin_behind(self, behind: _CatchUp) -> None:
+        self._catch_ups[behind.topic] = behind
+        self._timers.hold_back(behind.topic, behind.start)
         self._look_mono_ms = self._mono_ms
 
     def forget_topic(self, topic: int) -> None:
@@ -633,8 +636,7 @@ class FarTimers:
                 self._catching_up = None
                 self._failed("load of delayed messages", found)
                 return
-            self._read = found[::-1]
-            behind.next = (found[-1].due_ms, found[-1].address + 1) if len(found) == LOAD_ROWS else None
+            self._read, behind.is_last = found[::-1], len(found) < LOAD_ROWS
             if not found:
                 self._end_catch_up(behind)
 
@@ -642,31 +644,49 @@ class FarTimers:
 
     def _take_in(self) -> None:
         """Put a slice of what was read into the wheel."""
-        fates, is_paused = self._fates, self._timers.is_paused
-        some = [self._read.pop() for _ in range(min(LOADED_IN_SLICE, len(self._read)))]
-        wanted = []
-        for timer in some:
-            if is_paused(timer.topic):
-                self._pass_by(timer.topic, timer.id)
-            elif timer.id not in fates:
-                wanted.append(timer)
         behind = self._catching_up
+        if behind is not None and not self._is_current(behind):
+            self._read.clear()
+            self._end_catch_up(behind)
+            return
+        some = [self._read.pop() for _ in range(min(LOADED_IN_SLICE, len(self._read)))]
         if behind is None:
-            for timer in wanted:
-                self._timers.add(_near(timer))
-            self._note_loaded(self._loaded, wanted)
+            self._take_in_next(some)
         else:
-            wanted = [timer for timer in wanted if not self._timers.is_at(timer.id)]
-            self._timers.add_loaded([*map(_near, wanted)])
-            self._note_loaded(behind.run, wanted)
-            if behind.run not in self._caught_up:
-                self._caught_up.append(behind.run)
+            self._take_in_passed(behind, some)
         if self._read:
             return
         if behind is None:
             self._end_load()
         else:
             self._end_catch_up(behind)
+
+    def _take_in_next(self, some: Iterable[FarTimer]) -> None:
+        wanted = []
+        for timer in some:
+            if self._timers.is_paused(timer.topic):
+                self._pass_by(timer.topic, timer.id)
+            elif timer.id not in self._fates:
+                self._timers.add(_near(timer))
+                wanted.append(timer)
+        self._note_loaded(self._loaded, wanted)
+
+    def _take_in_passed(self, behind: _CatchUp, some: Sequence[FarTimer]) -> None:
+        """Let the topic go on up to what is in memory again."""
+        wanted = [timer for timer in some if not self._is_dead_or_near(timer)]
+        self._timers.add_loaded([*map(_near, wanted)])
+        self._note_loaded(behind.run, wanted)
+        if behind.run not in self._caught_up:
+            self._caught_up.append(behind.run)
+        behind.start = (some[-1].due_ms, some[-1].address + 1)
+        self._timers.hold_back(behind.topic, behind.start)
+
+    def _is_current(self, behind: _CatchUp) -> bool:
+        """Whether its topic was not paused meanwhile."""
+        return not behind.is_stale and self._catch_ups.get(behind.topic) is behind
+
+    def _is_dead_or_near(self, timer: FarTimer) -> bool:
+        return timer.id in self._fates or self._timers.is_at(timer.id, timer.topic)
 
     def _note_loaded(self, run: _Run, timers: Iterable[FarTimer]) -> None:
         for timer in timers:
@@ -688,14 +708,14 @@ class FarTimers:
             self._load()
 
     def _end_catch_up(self, behind: _CatchUp) -> None:
-        """Let go on what waited for this; the others have their turns before this topic has its next."""
+        """The others have their turns before this topic has its next, if it needs one."""
         self._catching_up = None
-        if self._catch_ups.get(behind.topic) is behind:  # Else it was paused meanwhile.
+        if self._is_current(behind):
             del self._catch_ups[behind.topic]
-            if behind.next is not None:
-                behind.start = behind.next
+            if behind.is_last:
+                self._timers.hold_back(behind.topic, None)
+            else:
                 self._catch_ups[behind.topic] = behind
-            self._timers.hold_back(behind.topic, behind.next)
         self._look_mono_ms = self._mono_ms
         if len(self._fates) >= LOAD_FATES:
             self._begin_flush()

@@ -95,8 +95,11 @@ def bodies(core: ManualCore, name: str) -> list[bytes]:
     """What lies in the only queue of a topic."""
     topic = core.topic(name, 1)
     queue = topic.queues[0]
-    found = now(core.reader.kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
-    return [record.value for frame in found for record in record_batch.records(frame, 1 << 24)]
+    found: list[bytes] = []
+    while (offset := queue.start_offset + len(found)) < queue.visible_end:
+        frames = now(core.reader.kafka(queue, topic, offset, 1 << 30, queue.visible_end))
+        found += [record.value for frame in frames for record in record_batch.records(frame, 1 << 24)]
+    return found
 
 
 class History:
