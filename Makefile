@@ -16,9 +16,10 @@ run: setup
 
 setup-test: $(VENV)/.test
 test: setup-test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest tests/wire
 unit: setup-test
-	$(BIN)/python -m pytest -q -n 2 -m 'not soak and not power_cut' tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test

@@ -2,7 +2,6 @@
 
 A test whose machine lacks something (a JDK, Maven) calls `tests.kit.lacking.leave_out`: it is skipped here, and fails
 where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random choices.
-With `-n 2` two workers share the tests as `tests.kit.workers` says.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import gc
 import os
 import random
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 
 from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
-from tests.kit.workers import WholeFiles, rank, turn
 
 SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
 
@@ -44,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # kafka-python
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
-    os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers.
+    os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 2`.
 
 
 def pytest_collection_finish() -> None:
@@ -57,33 +55,6 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     """Chance for one test, the same for the same seed and test whatever else runs."""
     print(f"DUOLOG_SEED={SEED}")
     return random.Random(f"{SEED} {request.node.nodeid}")
-
-
-# -- Two workers
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
-    config.option.loadscopereorder = False
-    return WholeFiles(config, log)
-
-
-def is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if is_worker(config):
-        items.sort(key=lambda item: rank(item.nodeid))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Outermost, so that waiting for one's turn is not in the test's own time."""
-    if not is_worker(item.config):
-        return (yield)
-    folder = item.config._tmp_path_factory.getbasetemp().parent  # type: ignore[attr-defined]
-    with turn(folder, alone=item.get_closest_marker("alone") is not None):
-        return (yield)
 
 
 # -- What was left out

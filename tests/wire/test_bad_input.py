@@ -493,7 +493,6 @@ def test_held_pulls_keep_nothing_of_their_requests(rocketmq: Wire) -> None:
         rocketmq.send(frames.remoting_request(PULL, fields | {"more": "x" * MIB}, b"", number))
 
 
-@pytest.mark.alone
 def test_parked_fetches_of_many_partitions_do_not_pile_up(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.METADATA, 4, frames.metadata("empty"))
     asked = kafka_request(frames.FETCH, 4, fetch("empty", wait_ms=60_000, min_bytes=2**31 - 1, times=49_000))
@@ -503,7 +502,6 @@ def test_parked_fetches_of_many_partitions_do_not_pile_up(broker: Broker, kafka:
             assert len(wire.receive()) > 49_000  # A partition named twice is not waited for.
 
 
-@pytest.mark.alone
 def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.CREATE_TOPICS, 2, frames.create_topic("wide", 1000))
     done = threading.Event()
@@ -525,7 +523,6 @@ def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Br
     assert done.is_set()
 
 
-@pytest.mark.alone
 def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocketmq: Wire) -> None:
     told = [{"topic": f"t{n}", "subString": "*", "subVersion": 1} for n in range(2000)]
     groups = [{"groupName": f"g--{n}", "subscriptionDataSet": told} for n in range(8)]
@@ -534,7 +531,6 @@ def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocke
     assert (codes[0], codes[-1]) == (0, ResponseCode.SYSTEM_ERROR)
 
 
-@pytest.mark.alone
 def test_flood_of_tools_lets_senders_pass_and_is_told_when_it_is_too_much(broker: Broker) -> None:
     """As many questions at once as the limit allows, and half as many again; each is answered, in time."""
     each, wires = 1_500, 10

@@ -583,7 +583,6 @@ def test_group_active_in_one_protocol_refuses_members_of_the_other(
 # -- Long polls
 
 
-@pytest.mark.alone
 @pytest.mark.usefixtures("both_families")
 @pytest.mark.parametrize("sender", ["kafka", "rocketmq"])
 def test_waiting_readers_get_a_message_within_milliseconds(
