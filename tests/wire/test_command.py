@@ -140,10 +140,16 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
 
 
 def test_ready_within_a_second_of_its_own_time(tmp_path: Path) -> None:
-    """Of processor time, so that a busy machine does not matter."""
+    """Of processor time, so that a busy machine does not matter.
+
+    Where others have the core's other half, or the hypervisor gives it to them, that time grows, too: so do four times
+    what a loop takes which elsewhere takes a quarter of a second.
+    """
+    loop = "import time\nn = 0\nfor i in range(3_000_000): n += i & 7\nprint(time.process_time())"
+    loop_s = float(subprocess.check_output([sys.executable, "-I", "-c", loop]))
     with Broker(tmp_path / "data") as broker:
         fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(") ")[2].split()
-        assert (int(fields[11]) + int(fields[12])) / 100 < 1.0
+        assert (int(fields[11]) + int(fields[12])) / 100 < max(1.0, 4 * loop_s)
         time.sleep(0.2)
         anonymous = next(
             line for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines() if "RssAnon" in line
