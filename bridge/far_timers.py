@@ -63,6 +63,7 @@ SPILL_MS: Final = 30_000  # a bucket gets fewer rows when so much time has passe
 LOAD_ROWS: Final = 4_096  # read by a worker at once; of a topic that was paused, when it has fewer left
 CATCH_UP_MS: Final = 10  # from one look at that to the next
 FRAMES_BYTES: Final = 32 << 20  # of loaded messages in memory; others are read when they are due
+FETCH_BYTES: Final = 4 << 20  # of those that are read when they are due, and their next ones
 FRAME_COST_BYTES: Final = 500  # of memory, beside the frame
 FLUSH_FATES: Final = 4_096
 LOAD_FATES: Final = 1 << 14  # some 300 bytes each; a long load stops here to have them counted
@@ -353,15 +354,26 @@ class FarTimers:
         return int.from_bytes(self._messages[timer.address].name, "big")
 
     def fetch(self, timers: Sequence[Timer], done: Callable[[StoreError | None], None]) -> None:
-        """Have messages of loaded timers of one topic in memory, then call `done`."""
+        """Have messages of loaded timers of one topic in memory, then call `done`.
+
+        Those that are due next come with them, as far as there is room: a block holds hundreds, of a few milliseconds
+        or of minutes, and would be read again for each slice of a delivery.
+        """
         topic, wanted = timers[0].topic, {(timer.due_ms, timer.address) for timer in timers}
         first, last = min(wanted), max(wanted)
+        room_bytes, until_ms = min(FETCH_BYTES, FRAMES_BYTES - self._messages_bytes), max(self._cursor[0], last[0] + 1)
         view = self._buckets.view()
 
         def read() -> list[FarTimer]:
-            # Thousands may be due in the same millisecond as the last one.
-            found = takewhile(lambda timer: timer.id <= last, view.of_topic(topic, first, last[0] + 1))
-            return [timer for timer in found if timer.id in wanted]
+            found: list[FarTimer] = []
+            left_bytes = room_bytes
+            for timer in view.of_topic(topic, first, until_ms):
+                if timer.id > last and left_bytes <= 0:
+                    break
+                if timer.id in wanted or left_bytes > 0:
+                    found.append(timer)
+                    left_bytes -= len(timer.frame) + FRAME_COST_BYTES
+            return found
 
         def take(found: list[FarTimer] | Failure) -> None:
             view.close()
