@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
+# pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup setup-test run test unit check soak bench bench-delay bench-spark lock clean
 
 setup: $(VENV)/.run
@@ -13,9 +16,10 @@ run: setup
 
 setup-test: $(VENV)/.test
 test: setup-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest tests/wire
 unit: setup-test
-	$(BIN)/python -m pytest -q -m 'not soak and not power_cut' tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
@@ -37,7 +41,7 @@ lock:
 	$(VENV)-lock/bin/python -m pip -q install pip-tools
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) -o requirements.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
-LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host
+LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
 	rm -rf $(VENV) $(VENV)-lock build *.egg-info

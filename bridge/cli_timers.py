@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 BAR_WIDTH = 50
-NOT_FOUND = "not_found"  # a verdict
+CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # verdicts
 PAGE_MAX = 1_000  # rows, or spans of a histogram, that the broker gives at once
 
 timer_app = typer.Typer(help="Delayed messages.", rich_markup_mode=None)
@@ -91,11 +91,12 @@ def timer_show(timer_id: str, http: Http = HTTP_ADDRESS) -> None:
 @timer_app.command("cancel")
 def timer_cancel(timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = HTTP_ADDRESS) -> None:
     """Let a message never be delivered."""
+    _check_named(timer_id, topic, key)
     api = _api(http)
     if timer_id is not None:
-        _tell(api.delete("/api/timers", timer_id))
+        _tell(api.delete("/api/timers", timer_id), CANCELLED)
     else:
-        _tell(api.delete(f"/api/timers?{_query(**_named(topic, key))}"))
+        _tell(api.delete(f"/api/timers?{_query(topic=topic, key=key)}"), CANCELLED)
 
 
 @timer_app.command("reschedule")
@@ -108,17 +109,18 @@ def timer_reschedule(
     http: Http = HTTP_ADDRESS,
 ) -> None:
     """Deliver a message at another time."""
+    _check_named(timer_id, topic, key)
     api, time = _api(http), _time(delay, at)
     if timer_id is not None:
-        _tell(api.post(f"/api/timers/{quote(timer_id, safe='')}/reschedule", time))
+        _tell(api.post(f"/api/timers/{quote(timer_id, safe='')}/reschedule", time), RESCHEDULED)
     else:
-        _tell(api.post("/api/timers/reschedule", time | _named(topic, key)))
+        _tell(api.post("/api/timers/reschedule", time | {"topic": topic, "key": key}), RESCHEDULED)
 
 
 @timer_app.command("now")
 def timer_now(timer_id: str, http: Http = HTTP_ADDRESS) -> None:
     """Deliver a message now."""
-    _tell(_api(http).act("/api/timers", timer_id, "now"))
+    _tell(_api(http).act("/api/timers", timer_id, "now"), RESCHEDULED, DELIVERED)
 
 
 @timer_app.command("histogram")
@@ -237,11 +239,15 @@ def _api(http: str) -> "Api":
 
 
 def _content(topic: str, value: str, key: str | None, queue: int | None, headers: list[str] | None) -> dict[str, Any]:
-    pairs = [text.partition("=") for text in headers or ()]
-    for name, equals, _ in pairs:
+    named: dict[str, str] = {}
+    for pair in headers or ():
+        name, equals, text = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"--header {name}: expected NAME=VALUE")
-    body: dict[str, Any] = {"topic": topic, "value": value, "headers": {name: text for name, _, text in pairs}}
+        if name in named:
+            raise typer.BadParameter(f"--header {name}: given twice")
+        named[name] = text
+    body: dict[str, Any] = {"topic": topic, "value": value, "headers": named}
     return body | _given(key=key, queue=queue)
 
 
@@ -251,10 +257,10 @@ def _time(delay: str | None, at: str | None) -> dict[str, int]:
     return {"delay_ms": _length_ms("--in", delay)} if delay is not None else {"at_ms": _ms("--at", at) or 0}
 
 
-def _named(topic: str | None, key: str | None) -> dict[str, str]:
-    if topic is None or key is None:
-        raise typer.BadParameter("expected an ID, or --topic and --key")
-    return {"topic": topic, "key": key}
+def _check_named(timer_id: str | None, topic: str | None, key: str | None) -> None:
+    """A verb is about one message, or about all of a topic that have a key."""
+    if (timer_id is not None, topic is not None, key is not None) not in {(True, False, False), (False, True, True)}:
+        raise typer.BadParameter("expected either an ID, or --topic and --key")
 
 
 def _length_ms(option: str, text: str) -> int:
@@ -295,11 +301,11 @@ def _query(**values: Any) -> str:
 # -- What is shown
 
 
-def _tell(decided: dict[str, Any]) -> None:
-    """Print the verdict, and of how many; exit status 1 if there was nothing to decide about."""
+def _tell(decided: dict[str, Any], *wanted: str) -> None:
+    """Print the verdict, and of how many; exit status 1 if it is none that was wanted."""
     verdict = decided["verdict"].replace("_", " ")
     typer.echo(f"{verdict}, messages: {decided['messages']}" if decided.get("messages") else verdict)
-    if decided["verdict"] == NOT_FOUND:
+    if decided["verdict"] not in wanted:
         raise typer.Exit(1)
 
 

@@ -911,8 +911,8 @@ class FarTimers:
         if record.left and self._spill is not None and record.left is self._spill.places:
             self._let_go()
         else:
-            stay = {(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)}  # moved back, perhaps
-            self._timers.have_left([place for place in _PLACE.iter_unpack(record.left) if place not in stay])
+            stay = [(due_ms, address) for due_ms, address, _ in _DEAD.iter_unpack(record.dead)]  # moved back, perhaps
+            self._timers.have_left(record.left, stay)
             for place in _PLACE.iter_unpack(record.left) if self._fates else ():
                 self._fates.pop(place, None)  # of an earlier stay in a bucket
         for due_ms, address, fate in _DEAD.iter_unpack(record.dead):
@@ -969,7 +969,7 @@ def _named(view: View, topic: int, hashed: int) -> Iterator[Asked]:
     pending = (found for found in view.named(topic, hashed.to_bytes(8, "big")) if found.fate is Fate.PENDING)
     for number, found in enumerate(pending):
         if number == NAMED_MAX:
-            raise TooManyNamed(f"more than {NAMED_MAX} delayed messages have this key")
+            raise TooManyNamed(f"more than {NAMED_MAX} delayed messages with this key are due beyond delay.near_ms")
         yield Asked(found.bucket, Here(found.timer.id, found.ordinal, topic), found.timer)
 
 

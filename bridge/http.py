@@ -25,6 +25,7 @@ from aiohttp import web
 
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views, topic_configs
 from bridge.awaited import awaited
+from bridge.far_timers import TooManyNamed
 from bridge.http_readers import Readers
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
@@ -304,7 +305,7 @@ class HttpPort:
             return _error(str(error), 400)
         except UnknownTransaction as error:
             return _error(str(error), 404)
-        except REDRIVE_REFUSALS as error:
+        except (TooManyNamed, *REDRIVE_REFUSALS) as error:
             return _error(str(error), 409)
         except StoreError as error:
             return _error(str(error), 503)

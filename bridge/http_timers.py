@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from bridge import forms
+from bridge import forms, half_records
 from bridge.awaited import awaited
 from bridge.delays import Decision, TimerView
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
-from bridge.wishes import TIMER_NAMES, DelayRefused, Wish
+from bridge.wishes import TIMER_NAMES, TIMER_REPLACE, DelayRefused, Wish
 from delay.recurring import AMQ_NAMES, BadSchedule, Cron, Every, Missed, Schedule
 from delay.rows import Timer
 from protocol.kafka import record_batch
@@ -57,6 +57,7 @@ LIST_MAX = 1_000
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
+NOT_BY_HEADER = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_records.ID)
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
 
 
@@ -138,9 +139,10 @@ class TimerApi:
         wanted = _parsed(await self._read(request), NewTimer)
         topic, queue_id, record = self._message(wanted)
         now_ms = broker.clock.now_ms()
-        due_ms = _due_ms(wanted, now_ms)
-        wish = broker.delays.wishes.at(due_ms, now_ms) or Wish(max(0, due_ms))
-        timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=wanted.replace)
+        wish = broker.delays.wishes.at(_due_ms(wanted, now_ms), now_ms)
+        replaces = wanted.replace and wish is not None
+        wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.
+        timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=replaces)
         await self._kept(promise)
         text = broker.delays.text_of(timer_id)
         return _json({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
@@ -222,7 +224,7 @@ class TimerApi:
     async def _list(self, request: web.Request) -> web.Response:
         """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held."""
         _check_query(request, {*FILTERS, "limit", "after"})
-        limit = max(1, _number(request, "limit", 100, LIST_MAX))
+        limit = _number(request, "limit", 100, LIST_MAX, lowest=1)
         after = self._after(request)
         start_ms, until_ms = self._span(request)
         topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
@@ -260,9 +262,7 @@ class TimerApi:
         _check_query(request, {"topic", "from_ms", "until_ms", "bins"})
         start_ms = _number(request, "from_ms", self._now_ms(), FOREVER_MS)
         until_ms = _number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
-        bins = _number(request, "bins", 60, BINS_MAX)
-        if not bins:
-            raise web.HTTPBadRequest(text="bins: expected 1 or more, got 0")
+        bins = _number(request, "bins", 60, BINS_MAX, lowest=1)
         if until_ms <= start_ms:
             raise web.HTTPBadRequest(
                 text=f"until_ms {until_ms} is not after from_ms {start_ms}, which is now if not given"
@@ -326,6 +326,8 @@ class TimerApi:
 
     async def _pause(self, request: web.Request) -> web.Response:
         topic = self._topic(request.match_info["name"])
+        if not topic.may_produce:
+            raise web.HTTPBadRequest(text=f"{topic.name} is the broker's own: nothing is delivered to it")
         await self._kept(self._broker.delays.pause(topic, self._now_ms()))
         return _json({"topic": topic.name, "is_paused": True})
 
@@ -409,9 +411,9 @@ class TimerApi:
             queue_id = zlib.crc32(key or spread_by.encode()) % topic.queue_count  # as librdkafka's partitioner
         else:
             queue_id = random.randrange(topic.queue_count)
-        for name in (*TIMER_NAMES, *AMQ_NAMES):
+        for name in NOT_BY_HEADER:
             if name in wanted.headers:
-                raise web.HTTPBadRequest(text=f"header {name}: the time is said by the request, not by a header")
+                raise web.HTTPBadRequest(text=f"header {name}: asks the broker for what the request itself has to say")
         headers = [(name, value.encode()) for name, value in wanted.headers.items()]
         return topic, queue_id, Record(0, self._now_ms(), key, _value(wanted), headers)
 
@@ -485,16 +487,17 @@ def _check_query(request: web.Request, names: set[str]) -> None:
 def _required(request: web.Request, name: str) -> str:
     value = request.query.get(name)
     if not value:
-        raise web.HTTPBadRequest(text=f"{name}: missing")
+        lack = "missing" if value is None else "empty"
+        raise web.HTTPBadRequest(text=f"{name}: {lack}")
     return value
 
 
-def _number(request: web.Request, name: str, default: int, highest: int) -> int:
+def _number(request: web.Request, name: str, default: int, highest: int, *, lowest: int = 0) -> int:
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 20) or int(text) > highest:
-        raise web.HTTPBadRequest(text=f"{name}: expected a number from 0 to {highest}, got {text[:40]!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and lowest <= int(text) <= highest):
+        raise web.HTTPBadRequest(text=f"{name}: expected a number from {lowest} to {highest}, got {text[:40]!r}")
     return int(text)
 
 

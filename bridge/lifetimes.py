@@ -65,6 +65,8 @@ class Lifetimes:
     def of_headers(self, headers: Sequence[Header], now_ms: int) -> int | None:
         """Read the headers of a Kafka record; of a name that occurs twice the last counts."""
         found = {name: value for name, value in headers if name in NAMES}
+        if not found:  # As with nearly all.
+            return None
         return self._expiry({name: integer_of_header(name, value) for name, value in found.items()}, now_ms)
 
     def _expiry(self, asked: Mapping[str, int], now_ms: int) -> int | None:

@@ -358,7 +358,10 @@ class Publisher:
 
         Raises InvalidBatch if too many records do.
         """
-        replacing = sum(wishes.replaces_header(record.headers) for _, record in later)
+        replaces = [wishes.replaces_header(record.headers) for _, record in later]
+        replacing = sum(replaces)
+        if not replacing:
+            return later, []
         if replacing > REPLACING_RECORDS_MAX:
             raise InvalidBatch(
                 Reason.TOO_LARGE,
@@ -370,7 +373,7 @@ class Publisher:
         for number, (_, record) in enumerate(later):
             if not record.key:
                 continue
-            if wishes.replaces_header(record.headers):
+            if replaces[number]:
                 for earlier in numbers.pop(record.key, ()):
                     del kept[earlier]
                 replaced |= dict.fromkeys(self._delays.replaced(topic, record.key))

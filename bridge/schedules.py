@@ -134,7 +134,9 @@ class Schedules:
             return Registered(Outcome.UNCHANGED, self._ledger.barrier())
         run = schedule.first(now_ms)
         if run is None:
-            raise BadSchedule("the schedule ends before its first run")
+            raise BadSchedule(
+                f"the schedule would end before its first run: until_ms {schedule.until_ms}, now {now_ms}"
+            )
         promise = self.commit([*records, self.record(name, schedule, message, run)], now_ms)
         return Registered(Outcome.CREATED if before is None else Outcome.REPLACED, promise)
 
@@ -148,15 +150,18 @@ class Schedules:
 
     def check_room(self, records: Iterable[Record]) -> None:
         """Raise TooManySchedules unless all that these records register, together, have room."""
-        sizes = [len(record.frame) for record in records if isinstance(record, ScheduleRegistered)]
-        running = len(self)
-        if sizes and running + len(sizes) > self._count_max:
+        coming = [record for record in records if isinstance(record, ScheduleRegistered)]
+        replaced = [standing for record in coming if (standing := self._all.get(record.name)) is not None]
+        running = len(self) - sum(standing.run is not None for standing in replaced)
+        if coming and running + len(coming) > self._count_max:
             raise TooManySchedules(
-                f"{running} schedules, and {len(sizes)} more; delay.schedules_max is {self._count_max}"
+                f"{running} schedules, and {len(coming)} more; delay.schedules_max is {self._count_max}"
             )
-        if self._bytes + sum(sizes) > self._bytes_max:
+        held = self._bytes - sum(len(standing.message.frame) for standing in replaced)
+        more = sum(len(record.frame) for record in coming)
+        if held + more > self._bytes_max:
             raise TooManySchedules(
-                f"schedules hold {self._bytes} bytes, and {sum(sizes)} more; delay.schedules_bytes is {self._bytes_max}"
+                f"schedules hold {held} bytes, and {more} more; delay.schedules_bytes is {self._bytes_max}"
             )
 
     def new_name(self) -> str:

@@ -119,7 +119,10 @@ def replaces(found: Mapping[str, str]) -> bool:
 
 def replaces_header(headers: Sequence[Header]) -> bool:
     """Whether the headers of a Kafka record ask for that."""
-    return any(name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode() for name, value in headers)
+    for name, value in headers:  # noqa: SIM110  # `any` of a generator takes three times as long.
+        if name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode():
+            return True
+    return False
 
 
 def too_far(what: str, away_ms: int, max_days: int) -> DelayRefused:
@@ -136,7 +139,9 @@ def integer(name: str, text: str) -> int:
 
 def integer_of_header(name: str, value: bytes | None) -> int:
     """Read a number of a Kafka header; raises DelayRefused."""
-    if value and value.isdigit() and len(value) <= _DIGITS_MAX:
+    if value and value.isdigit():
+        if len(value) > _DIGITS_MAX:
+            raise DelayRefused(f"header {name} has {len(value)} digits; the largest time has {_DIGITS_MAX}")
         return int(value)
     if value is not None and len(value) == _BYTES_OF_INTEGER:
         return int.from_bytes(value, "big", signed=True)

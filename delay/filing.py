@@ -43,7 +43,9 @@ class Rows(Protocol):
 
     rows: bytearray
     head: int
-    is_sorted: bool
+
+    @property
+    def is_sorted(self) -> bool: ...
 
 
 class _Node:

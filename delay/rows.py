@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 ROW: Final = Struct(">QQQIHBB")
 ROW_SIZE: Final = ROW.size
 TOPIC_SHIFT: Final = 16  # of a queue key: topic number << 16 | queue id
+RUNS_MAX: Final = 256  # that nobody has merged, for nobody has searched
 SWEPT_FROM: Final = 64  # rows that are gone, from which on a pack may be swept
 IN_LOG: Final = 0  # homes
 IN_BUCKET: Final = 1
 _HOME_AT: Final = ROW_SIZE - 1
 _KEY_AT: Final = 16
-_ID_SIZE: Final = 16
+_PLACE_SIZE: Final = 16
 _NO_KEY: Final = bytes(8)
 _U64: Final = Struct(">Q")
 _PLACE: Final = Struct(">QQ")
@@ -54,10 +55,12 @@ def pack_row(timer: Timer) -> bytes:
 class Pack:
     """Rows in one order: by address (`AddressPack`) or by due time and address (`DuePack`).
 
-    Rows mostly come in order; where one does not, the pack is sorted when somebody searches it.
+    Rows mostly come in order; where one does not, a new *run* begins. Who searches merges the last runs, until each is
+    twice as long as the one behind it: so a search looks into a few, and a row is merged a few times, whatever comes
+    between. Who needs all in order merges all.
     """
 
-    __slots__ = ("_last", "filings", "gone", "head", "is_sorted", "rows")
+    __slots__ = ("_last", "_starts", "filings", "gone", "head", "rows")
 
     _from = 0  # of a row, the bytes that it is sorted by
     _until = 16
@@ -66,35 +69,50 @@ class Pack:
         self.rows = bytearray()
         self.head = 0  # rows before this byte were taken out
         self.gone = 0  # marked rows behind it
-        self.is_sorted = True
+        self._starts: list[int] = []  # the bytes at which runs begin, but for the first
         self.filings: tuple[Filing, ...] = ()  # of its rows where they lie; none before somebody looks
         self._last = b""
 
     def __len__(self) -> int:
         return (len(self.rows) - self.head) // ROW_SIZE - self.gone
 
+    @property
+    def is_sorted(self) -> bool:
+        return not self._starts
+
     def extend(self, rows: bytes) -> None:
         """Add rows that are in this pack's order among themselves."""
         start, until = self._from, self._until
         if rows[start:until] <= self._last:
-            self.is_sorted = False
+            if len(self._starts) == RUNS_MAX:
+                self._merge()
+            self._starts.append(len(self.rows))
         last = len(rows) - ROW_SIZE
         self._last = rows[last + start : last + until]
         self.rows += rows
 
     def find(self, due_ms: int, address: int) -> int:
         """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
-        due, place = _U64.pack(due_ms), _U64.pack(address)
-        at = self._first_at(place if self._from else due + place) * ROW_SIZE
-        rows = self.rows
-        is_here = rows[at : at + 8] == due and rows[at + 8 : at + 16] == place
-        return at if is_here and rows[at + _KEY_AT : at + 24] != _NO_KEY else -1
+        place = _PLACE.pack(due_ms, address)
+        wanted, rows = place[self._from :], self.rows
+        self._merge()
+        high = len(rows) // ROW_SIZE
+        for start in (*reversed(self._starts), self.head):
+            low = start // ROW_SIZE
+            at = self._bisect(wanted, low, high) * ROW_SIZE
+            if rows[at : at + _PLACE_SIZE] == place and rows[at + _KEY_AT : at + 24] != _NO_KEY:
+                return at
+            high = low
+        return -1
 
     def _first_at(self, wanted: bytes) -> int:
         """Return the number of the first row that is sorted by `wanted` or more."""
         self.sort()
+        return self._bisect(wanted, self.head // ROW_SIZE, len(self.rows) // ROW_SIZE)
+
+    def _bisect(self, wanted: bytes, low: int, high: int) -> int:
+        """The same in one run, between the numbers of its first row and of the one behind its last."""
         rows, start, until = self.rows, self._from, self._until
-        low, high = self.head // ROW_SIZE, len(rows) // ROW_SIZE
         while low < high:
             middle = (low + high) // 2
             at = middle * ROW_SIZE
@@ -118,37 +136,60 @@ class Pack:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._lay_out(b"".join(self.live()))
+        self._lay_out(self.live())
 
-    def _lay_out(self, rows: bytes) -> None:
-        """Have these rows instead, none of which is gone."""
-        self.rows = bytearray(rows)
+    def _lay_out(self, rows: list[bytes]) -> None:
+        """Have these rows instead, none of which is gone; they come as they lay here."""
+        if self._starts:
+            rows = sorted(rows, key=self._order)
+            self._starts = []
+        self.rows = bytearray(b"".join(rows))
+        self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until])
         self.head = self.gone = 0
         self.filings = ()
 
-    def take_out(self, ids: Container[bytes]) -> list[bytes]:
+    def _order(self, row: bytes) -> bytes:
+        return row[self._from : self._until]
+
+    def _merge(self) -> None:
+        """Merge the last runs, until each is twice as long as the one behind it."""
+        starts, end, count = self._starts, len(self.rows), len(self._starts)
+        while starts and 2 * (end - starts[-1]) > starts[-1] - (starts[-2] if len(starts) > 1 else self.head):
+            starts.pop()
+        if len(starts) == count:
+            return
+        at = starts[-1] if starts else self.head
+        for filing in self.filings:
+            filing.cut(at)
+        rows = sorted(self._live_from(at), key=self._order)
+        self.gone -= (end - at) // ROW_SIZE - len(rows)
+        self.rows[at:] = b"".join(rows)
+        if starts and not rows:
+            starts.pop()
+        self._last = self._order(bytes(self.rows[-ROW_SIZE:]))
+
+    def take_out(self, places: Container[bytes]) -> list[bytes]:
         """Take out the rows whose first 16 bytes are among these, and return them."""
-        rows = list(self.live())
-        found = [row for row in rows if row[:_ID_SIZE] in ids]
+        found: list[bytes] = []
+        kept: list[bytes] = []
+        for row in self.live():
+            (found if row[:_PLACE_SIZE] in places else kept).append(row)
         if found:
-            self._lay_out(b"".join([row for row in rows if row[:_ID_SIZE] not in ids]))
+            self._lay_out(kept)
         return found
 
     def sort(self) -> None:
-        if not self.is_sorted:
-            start, until = self._from, self._until
-            rows = sorted(self.live(), key=lambda row: row[start:until])
-            self._lay_out(b"".join(rows))
-            self._last = bytes(self.rows[-ROW_SIZE:][start:until])
-            self.is_sorted = True
+        """Have all rows in order."""
+        if self._starts:
+            self._lay_out(self.live())
 
-    def live(self) -> Iterator[bytes]:
-        """Yield the rows that are not gone."""
-        rows = bytes(self.rows)
-        for at in range(self.head, len(rows), ROW_SIZE):
-            row = rows[at : at + ROW_SIZE]
-            if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY:
-                yield row
+    def live(self) -> list[bytes]:
+        """Return the rows that are not gone."""
+        return self._live_from(self.head)
+
+    def _live_from(self, at: int) -> list[bytes]:
+        rows = rows_of(bytes(memoryview(self.rows)[at:]))
+        return [row for row in rows if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY] if self.gone else rows
 
     def bytes_from_head(self) -> bytes:
         """Return the live rows as they lie there."""
@@ -162,20 +203,20 @@ class Pack:
             del self.rows[: self.head]
             self.head = 0
 
-    def drop_first(self, ids: bytes) -> tuple[int, bytes]:
-        """Take out the first rows as long as their (due, address) are these.
+    def drop_first(self, places: bytes) -> bytes:
+        """Take out the first rows if their places are these; returns a byte for each: its home. Else it returns none.
 
-        Returns how many bytes of `ids` that were, and a byte for each row that was taken out: its home. No row may be
-        gone.
+        No row may be gone.
         """
         self.sort()
-        rows, at, taken = self.rows, self.head, 0
-        while taken < len(ids) and rows[at : at + _ID_SIZE] == ids[taken : taken + _ID_SIZE]:
-            at += ROW_SIZE
-            taken += _ID_SIZE
-        homes = bytes(rows[self.head + _HOME_AT : at : ROW_SIZE])
-        self.drop_head(at)
-        return taken, homes
+        end = self.head + len(places) // _PLACE_SIZE * ROW_SIZE
+        rows = bytes(memoryview(self.rows)[self.head : end])
+        # Words of 8 bytes: a row has four, a place two.
+        found, wanted = memoryview(rows).cast("Q"), memoryview(places).cast("Q")
+        if found[::4] != wanted[::2] or found[1::4] != wanted[1::2]:
+            return b""
+        self.drop_head(end)
+        return rows[_HOME_AT::ROW_SIZE]
 
     def drop_tail(self, rows_max: int) -> bytes:
         """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
@@ -184,18 +225,24 @@ class Pack:
         for filing in self.filings:
             filing.cut(at)
         del self.rows[at:]
-        self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until]) if at > self.head else b""
+        while self._starts and self._starts[-1] >= at:
+            self._starts.pop()
+        self._last = self._order(bytes(self.rows[-ROW_SIZE:])) if at > self.head else b""
         if self.gone:
             self.gone -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
         return taken
+
+
+def rows_of(rows: bytes) -> list[bytes]:
+    """Part rows that come joined."""
+    return [rows[at : at + ROW_SIZE] for at in range(0, len(rows), ROW_SIZE)]
 
 
 def logged(rows: bytes) -> bytes:
     """Leave out the rows whose messages lie in buckets."""
     if not any(rows[_HOME_AT::ROW_SIZE]):
         return rows
-    parts = (rows[at : at + ROW_SIZE] for at in range(0, len(rows), ROW_SIZE))
-    return b"".join([row for row in parts if not row[_HOME_AT]])
+    return b"".join([row for row in rows_of(rows) if not row[_HOME_AT]])
 
 
 class AddressPack(Pack):
@@ -214,12 +261,12 @@ class DuePack(Pack):
 
     def insert(self, rows: bytes) -> None:
         """Add rows that are in order among themselves, between those before the first of them and the others."""
-        at = self._first_at(rows[:_ID_SIZE]) * ROW_SIZE
+        at = self._first_at(rows[:_PLACE_SIZE]) * ROW_SIZE
         if at == len(self.rows):
             self.extend(rows)
             return
-        if rows[-ROW_SIZE:][:_ID_SIZE] > self.rows[at : at + _ID_SIZE]:
-            self.is_sorted = False
+        if rows[-ROW_SIZE:][:_PLACE_SIZE] > self.rows[at : at + _PLACE_SIZE]:
+            self._starts = [at + len(rows)]
         self.rows[at:at] = rows
 
     def logged_from(self, place: tuple[int, int], until_ms: int) -> Iterator[Timer]:

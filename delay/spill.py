@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from delay.bucket import Bucket, FarTimer, Writer
-from delay.rows import ROW, ROW_SIZE
+from delay.rows import ROW, ROW_SIZE, rows_of
 from store.entry import Place, Stored
 
 READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
@@ -37,7 +37,7 @@ class Spill:
         writer = self._begin()
         try:
             places = bytearray()
-            for row in in_order(*map(_rows_of, self._packs)):
+            for row in in_order(*map(rows_of, self._packs)):
                 due_ms, address, key, _, _, form, _ = ROW.unpack(row)
                 name, frame = frames[address]  # Of a timer that was moved on its way there may be two.
                 writer.add(FarTimer(due_ms, address, key, form, name, frame))
@@ -60,10 +60,6 @@ class Spill:
             for (_, address, _, size, name_size, _, _), stored in zip(some, self._read(places), strict=True):
                 name = bytes(stored.frame[size + self._name_from :]) if name_size else b""
                 frames[address] = (name, bytes(stored.frame[:size]))
-
-
-def _rows_of(pack: bytes) -> list[bytes]:
-    return [pack[at : at + ROW_SIZE] for at in range(0, len(pack), ROW_SIZE)]
 
 
 def _address_of(row: tuple[int, ...]) -> int:

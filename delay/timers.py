@@ -32,7 +32,7 @@ moved as before; then `let_go` forgets them. Rows that came back from a bucket (
 snapshots: their bucket has them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge as in_order
 from itertools import chain, takewhile
@@ -40,7 +40,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from delay.filing import Filing
-from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, logged, pack_row
+from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, logged, pack_row, rows_of
 from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
 from store.entry import new_tuple
 
@@ -49,6 +49,8 @@ PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB
 
 ID: Final = Struct(">QQ")  # a timer's id: the due time and the address that it was given; its place: those it has now
 TimerId = tuple[int, int]
+
+_PLACED: Final = Struct(">QQQ8x")  # of a row: due, address, key
 
 # A window's name: the time at which it begins, without the digits that are 0, and in the lowest bits its level.
 LEVEL_BITS: Final = 4
@@ -85,17 +87,17 @@ class _Window(AddressPack):
 
 
 class _Leaving(DuePack):
-    """Rows on their way to a bucket, with what they count."""
+    """Rows on their way to a bucket, in due order, with what they count."""
 
-    __slots__ = ("bits", "counts", "pins", "start_ms")
+    __slots__ = ("bits", "counts", "last_ms", "pins", "start_ms")
 
     def __init__(self, rows: list[bytes]) -> None:
         super().__init__()
         self.extend(b"".join(rows))
-        self.counts = Counter(int.from_bytes(row[16:24], "big") >> TOPIC_SHIFT for row in rows)
-        self.pins = Counter(int.from_bytes(row[8:16], "big") >> PIN_BITS for row in rows)
-        self.start_ms, last_ms = (int.from_bytes(row[:8], "big") for row in (rows[0], rows[-1]))
-        self.bits = (self.start_ms ^ last_ms).bit_length()
+        self.counts = _topics_of(rows)
+        self.pins = _pins_of(rows)
+        self.start_ms, self.last_ms = (int.from_bytes(row[:8], "big") for row in (rows[0], rows[-1]))
+        self.bits = (self.start_ms ^ self.last_ms).bit_length()
 
 
 class Timers:
@@ -117,8 +119,10 @@ class Timers:
         self._ids: dict[int, TimerId] = {}  # by address, of those that are not at the place that their id says
         self._places: dict[TimerId, TimerId] = {}  # of the same, by id; also of those that are in buckets
         self._leaving: list[_Leaving] = []
+        # The same by the parts of the log that they pin: there are hundreds, and most that is looked for is in none.
+        self._leaving_at: defaultdict[int, list[_Leaving]] = defaultdict(list)
         self._leaving_bytes = 0  # of their messages
-        self._have_left: set[TimerId] = set()  # places of rows that are in buckets, during recovery
+        self._have_left: set[bytes] = set()  # places, packed, of rows that are in buckets; during recovery
         self._lost: dict[TimerId, None] = {}  # places of those that were removed while they were leaving
         self._count = 0
 
@@ -170,23 +174,18 @@ class Timers:
         found = self._at(place)
         return None if found is None else self._take_out(*found)
 
-    def have_left(self, places: Iterable[TimerId]) -> None:
-        """Let what is at these places be found no more, and taken out by `clear_away`; for recovery."""
-        self._have_left.update(places)
+    def have_left(self, places: bytes, stay: Iterable[TimerId]) -> None:
+        """Let what is at these places, but for some, be found no more, and taken out by `clear_away`; for recovery."""
+        left = {places[at : at + ID.size] for at in range(0, len(places), ID.size)}
+        left.difference_update([ID.pack(*place) for place in stay])
+        self._have_left |= left
 
     def clear_away(self) -> None:
         """Take out all that has left."""
-        wanted = {ID.pack(*place) for place in self._have_left}
-        self._have_left.clear()
-        if not wanted:
-            return
-        topics: Counter[int] = Counter()
-        pins: Counter[int] = Counter()
-        for pack in self._packs():
-            for row in pack.take_out(wanted):
-                topics[int.from_bytes(row[16:24], "big") >> TOPIC_SHIFT] += 1
-                pins[int.from_bytes(row[8:16], "big") >> PIN_BITS] += 1
-        self._count_off(topics, pins)
+        if self._have_left:
+            taken = [row for pack in self._packs() for row in pack.take_out(self._have_left)]
+            self._have_left = set()
+            self._count_off(_topics_of(taken), _pins_of(taken))
 
     def _count_off(self, topics: Counter[int], pins: Counter[int]) -> None:
         for topic, count in topics.items():
@@ -202,11 +201,10 @@ class Timers:
         """
         pack = self._ready.get(topic)
         elsewhere: list[TimerId] = []
-        taken = 0
-        if pack is not None and not pack.gone and not self._have_left:
-            taken, homes = pack.drop_first(ids)
-            self._count_off_many(topic, ids[:taken], homes, elsewhere)
-        for timer_id in ID.iter_unpack(memoryview(ids)[taken:]):
+        if pack is not None and not pack.gone and not self._have_left and (homes := pack.drop_first(ids)):
+            self._count_off_many(topic, ids, homes, elsewhere)
+            ids = b""
+        for timer_id in ID.iter_unpack(ids):
             place = self.place_of(timer_id)
             timer = self.remove(*timer_id)
             if timer is None or timer.home:
@@ -304,7 +302,7 @@ class Timers:
         if due_ms <= hand_ms:
             self._put_ready(row, due_ms, key >> TOPIC_SHIFT)
         else:
-            self._put_in_window(row, due_ms, _name_of(due_ms, hand_ms))
+            self._put_in_window(row, _name_of(due_ms, hand_ms))
 
     def _put_many(self, rows: bytes, hand_ms: int) -> int:
         """Put rows where they belong while the hand is there, but for those that are gone; returns how many these are.
@@ -314,10 +312,13 @@ class Timers:
         gone = 0
         place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
         first_due_ms = last_due_ms = last_address = 0
-        for due_ms, address, key, _, _, _, _ in ROW.iter_unpack(rows):
+        start_ms = end_ms = 0  # of the window
+        for due_ms, address, key in _PLACED.iter_unpack(rows):
             if not key:
                 gone += 1
                 to = 0
+            elif start_ms <= due_ms < end_ms:
+                to = place
             elif due_ms <= hand_ms:
                 to = -(key >> TOPIC_SHIFT)
             else:
@@ -326,6 +327,7 @@ class Timers:
             if to != place or (address <= last_address if to > 0 or due_ms == last_due_ms else due_ms < last_due_ms):
                 self._put_run(rows[begin:at], place, first_due_ms)
                 place, begin, first_due_ms = to, at, due_ms
+                start_ms, end_ms = _span_of(to) if to > 0 else (0, 0)
             last_due_ms, last_address = due_ms, address
             at += ROW_SIZE
         self._put_run(rows[begin:], place, first_due_ms)
@@ -334,16 +336,14 @@ class Timers:
     def _put_run(self, rows: bytes, place: int, due_ms: int) -> None:
         """Put rows that go to the same place, in its order: `due_ms` is the first one's."""
         if place > 0:
-            self._put_in_window(rows, due_ms, place)
+            self._put_in_window(rows, place)
         elif place < 0:
             self._put_ready(rows, due_ms, -place)
 
-    def _put_in_window(self, rows: bytes, due_ms: int, name: int) -> None:
+    def _put_in_window(self, rows: bytes, name: int) -> None:
         window = self._windows.get(name)
         if window is None:
-            level = name & LEVEL_MASK
-            shift = level * DIGIT_BITS
-            window = self._windows[name] = _Window(level, name, due_ms >> shift << shift)
+            window = self._windows[name] = _Window(name & LEVEL_MASK, name, _span_of(name)[0])
             self._calendar.add(window.start_ms, window)
         window.extend(rows)
 
@@ -367,16 +367,15 @@ class Timers:
 
     def _at(self, place: TimerId, topic: int | None = None) -> tuple[AddressPack | DuePack, int] | None:
         """Find the pack and the row of what is at this place."""
-        if place in self._have_left:
+        if self._have_left and ID.pack(*place) in self._have_left:
             return None
         due_ms, address = place
         found = self._look(due_ms, address, self._hand_ms, topic)
         if found is None and self._moving is not None:
             found = self._look(due_ms, address, self._moving.start_ms, topic)
         if found is None and self._leaving:
-            for pack in self._leaving:
-                at = pack.find(due_ms, address)
-                if at >= 0:
+            for pack in self._leaving_at.get(address >> PIN_BITS, ()):
+                if pack.start_ms <= due_ms <= pack.last_ms and (at := pack.find(due_ms, address)) >= 0:
                     return pack, at
         return found
 
@@ -486,8 +485,7 @@ class Timers:
     def _leave(self, taken: bytes, dead: Container[TimerId]) -> bytes:
         """Let rows be leaving, but for those that are gone or stay; returns them in due order."""
         rows, stay = [], []
-        for at in range(0, len(taken), ROW_SIZE):
-            row = taken[at : at + ROW_SIZE]
+        for row in rows_of(taken):
             due_ms, address, key, size, _, _, home = ROW.unpack(row)
             place = (due_ms, address)
             if home or place in dead or place in self._lost:
@@ -499,7 +497,10 @@ class Timers:
             self._put_many(b"".join(stay), self._hand_ms)
         if rows:
             rows.sort()
-            self._leaving.append(_Leaving(rows))
+            pack = _Leaving(rows)
+            self._leaving.append(pack)
+            for pin in pack.pins:
+                self._leaving_at[pin].append(pack)
         return b"".join(rows)
 
     def let_go(self) -> Mapping[int, int]:
@@ -511,6 +512,7 @@ class Timers:
             pins.update(pack.pins)
         self._count_off(topics, pins)
         self._leaving, self._leaving_bytes = [], 0
+        self._leaving_at.clear()
         self._lost.clear()
         return topics
 
@@ -529,7 +531,10 @@ class Timers:
         self._lost.clear()
         self._leaving_bytes = 0
         if self._leaving:
-            self._put_many(self._leaving.pop().bytes_from_head(), self._hand_ms)
+            pack = self._leaving.pop()
+            for pin in pack.pins:  # A part that is not among them any more has no row of it.
+                self._leaving_at[pin].remove(pack)
+            self._put_many(pack.bytes_from_head(), self._hand_ms)
         return bool(self._leaving)
 
     # -- Delivering
@@ -711,12 +716,11 @@ class Timers:
 
     def restore(self, rows: bytes) -> None:
         self._put_many(rows, self._hand_ms)
-        counts, pins = self._counts, self._pins
-        for _, address, key, _, _, _, _ in ROW.iter_unpack(rows):
-            topic, pin = key >> TOPIC_SHIFT, address >> PIN_BITS
-            counts[topic] = counts.get(topic, 0) + 1
-            pins[pin] = pins.get(pin, 0) + 1
-        self._count += len(rows) // ROW_SIZE
+        parted = rows_of(rows)
+        for counts, more in ((self._counts, _topics_of(parted)), (self._pins, _pins_of(parted))):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0) + count
+        self._count += len(parted)
 
     def _packs(self) -> Iterator[AddressPack | DuePack]:
         yield from self._windows.values()
@@ -741,6 +745,25 @@ def _name_of(due_ms: int, hand_ms: int) -> int:
     """Name the window of a time that is after the hand. Never 0: such a window begins after the hand's time."""
     level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
     return (due_ms >> level * DIGIT_BITS) << LEVEL_BITS | level
+
+
+def _span_of(name: int) -> tuple[int, int]:
+    """Return when a window begins and when it ends."""
+    shift = (name & LEVEL_MASK) * DIGIT_BITS
+    start_ms = name >> LEVEL_BITS << shift
+    return start_ms, start_ms + (1 << shift)
+
+
+def _topics_of(rows: Sequence[bytes]) -> Counter[int]:
+    """Count rows by topic: what lies above the queue id in the key's bytes."""
+    found = Counter([row[16:22] for row in rows])
+    return Counter({int.from_bytes(topic, "big"): count for topic, count in found.items()})
+
+
+def _pins_of(rows: Sequence[bytes]) -> Counter[int]:
+    """Count rows by the part of the log in which their messages lie."""
+    found = Counter([row[8:14] for row in rows])
+    return Counter({int.from_bytes(pin, "big"): count for pin, count in found.items()})
 
 
 def _lower(counts: dict[int, int], name: int, by: int) -> None:

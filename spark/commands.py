@@ -6,14 +6,16 @@ Exit status: 0 done; 1 a state of affairs (no broker, no archive, a difference f
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from spark.broker_api import ApiError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REFUSED = 1
+
+_PYTHON_STACK: Final = "Traceback (most recent call last):"
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")  # Spark's messages end with it; behind it are plans and places.
 
 app = typer.Typer(
     help="Spark jobs on the broker's topics.",
@@ -53,7 +58,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (TableError, ApiError, SessionError) as error:
         _say(str(error))
         status = REFUSED
-    except PySparkException as error:
+    except (PySparkException, Py4JError, OSError) as error:
         _say(_reason(error))
         status = REFUSED
     except (typer.Abort, KeyboardInterrupt):
@@ -66,11 +71,24 @@ def _say(message: str) -> None:
     typer.echo(f"duolog: {' '.join(message.split())}", err=True)
 
 
-def _reason(error: PySparkException) -> str:
-    """Give what Spark says, without the Java stack below it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+def _reason(error: Exception) -> str:
+    """Give what Spark says, without its plans, and the stacks of either language."""
+    text = str(_root_cause(error) if isinstance(error, Py4JJavaError) else error)
+    head, is_python, frames = text.partition(_PYTHON_STACK)
+    if is_python:  # Of a worker: its frames are indented, then comes what was raised.
+        text = head + "\n".join(line for line in frames.splitlines() if not line.startswith(" "))
+    text = _SQLSTATE.split(text, maxsplit=1)[0]
+    lines = [line for line in text.splitlines() if line.strip()]
     kept = [line for line in lines if not line.lstrip().startswith(("at ", "..."))]
     return " ".join(kept[:12])[:2000] or type(error).__name__
+
+
+def _root_cause(error: Py4JJavaError) -> str:
+    """Give what made a task fail, which Spark wraps into the failure of a stage and a job."""
+    cause = error.java_exception
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    return str(cause.getMessage() or cause.toString())
 
 
 # -- Jobs

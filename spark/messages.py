@@ -102,7 +102,7 @@ def as_messages(frame: DataFrame) -> DataFrame:
     """Give the columns above for a frame of Spark's Kafka source; it must have been loaded with `includeHeaders`."""
     when = F.when(F.unix_millis("timestamp") != _NO_TIMESTAMP_MS, F.col("timestamp"))
     is_log_append_time = F.col("timestampType") == _LOG_APPEND_TIME
-    born = F.timestamp_millis(_header(BORN_TIMESTAMP).cast("string").try_cast("bigint"))
+    born = F.timestamp_millis(first_header(BORN_TIMESTAMP).cast("string").try_cast("bigint"))
     key_text = F.col("key").cast("string")
     return frame.select(
         "topic",
@@ -110,7 +110,7 @@ def as_messages(frame: DataFrame) -> DataFrame:
         "offset",
         "key",
         F.when(F.is_valid_utf8(key_text), F.filter(F.split(key_text, " "), lambda word: word != "")).alias("keys"),
-        _header("TAGS").cast("string").alias("tags"),
+        first_header("TAGS").cast("string").alias("tags"),
         _properties().alias("properties"),
         "headers",
         F.col("value").alias("body"),
@@ -118,14 +118,14 @@ def as_messages(frame: DataFrame) -> DataFrame:
         F.coalesce(born, F.when(~is_log_append_time, when)).alias("born_time"),
         F.when(is_log_append_time, when).alias("store_time"),
         F.when(born.isNotNull(), when).alias("deliver_time"),
-        F.when(_header("UNIQ_KEY").isNotNull(), "rocketmq").otherwise("kafka").alias("producer"),
+        F.when(first_header("UNIQ_KEY").isNotNull(), "rocketmq").otherwise("kafka").alias("producer"),
     )
 
 
 # -- Columns
 
 
-def _header(name: str) -> Column:
+def first_header(name: str) -> Column:
     """Give the value of the first header of that name, null if there is none."""
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value
 

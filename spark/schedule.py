@@ -18,22 +18,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
-from protocol.names import kafka_name
+from protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
 from protocol.rocketmq.names import TIMER_TOPIC
 from protocol.rocketmq.properties import TIMER_DELIVER_MS
 from spark.broker_api import ApiError, BrokerApi
 from spark.files import Files, HadoopFiles
-from spark.messages import LATEST, messages
+from spark.messages import LATEST, first_header, messages
 from spark.progress import Summary, Told
+from spark.tables import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SCHEDULE_KEY: Final = "__SCHEDULE_KEY"
+COLUMNS: Final = ("topic", "key", "body", "deliver_at")
 PART_ROWS: Final = 200_000
 _BEGUN, _DONE, _ROWS = "begun", "done", "rows"
 
@@ -48,6 +50,13 @@ class ScheduleOptions:
     part_rows: int = PART_ROWS
 
 
+class _Part(NamedTuple):
+    number: int
+    rows: int
+    unfit: int  # rows without a topic or a time
+    topics: list[str]
+
+
 def schedule(
     session: SparkSession,
     table: DataFrame,
@@ -57,23 +66,53 @@ def schedule(
 ) -> Summary:
     """Send the rows of a table that no run with this state has sent.
 
-    `table` has the columns topic, key, body and deliver_at (a timestamp); key may be null. It is read by the first run
-    only. Raises ApiError, and what Spark raises.
+    `table` has the columns topic (in either family's spelling), key, body and deliver_at (a timestamp); key and body
+    may be null. It is read by the first run only. Raises TableError for rows that cannot be sent, before any is;
+    ApiError; and what Spark raises.
     """
     files = files or HadoopFiles(session, options.state)
     rows_path = f"{options.state.rstrip('/')}/{_ROWS}"
     if files.read_text(f"{_ROWS}/_SUCCESS") is None:
+        _check_columns(table)
         _in_parts(table, options.part_rows).write.mode("overwrite").partitionBy("part").parquet(rows_path)
     kept = session.read.parquet(rows_path)
-    parts = sorted(row.part for row in kept.select("part").distinct().collect())
+    parts = _parts(kept)
+    try:
+        _check(parts)
+    except TableError:
+        files.remove(_ROWS)  # A table that is mended is to be read.
+        raise
     sent = found = 0
     for done, part in enumerate(parts):
-        if files.read_text(f"{_DONE}/{part}.json") is None:
-            counts = _send_part(kept.where(F.col("part") == part), part, options, files)
+        if files.read_text(f"{_DONE}/{part.number}.json") is None:
+            counts = _send_part(kept.where(F.col("part") == part.number), part, options, files)
             sent, found = sent + counts[0], found + counts[1]
         if told is not None:
             told(done + 1, len(parts))
     return {"parts": len(parts), "sent": sent, "found sent by an earlier run": found}
+
+
+def _check_columns(table: DataFrame) -> None:
+    missing = [name for name in COLUMNS if name not in map(str.lower, table.columns)]
+    if missing:
+        raise TableError(f"the table has no column {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+
+
+def _parts(kept: DataFrame) -> list[_Part]:
+    """Count the parts, in one job for all: a job for each takes longer than a small part takes to be sent."""
+    unfit = F.count_if(F.col("topic").isNull() | F.col("deliver_at_ms").isNull())
+    counted = kept.groupBy("part").agg(F.count("*"), unfit, F.collect_set("topic"))
+    return [_Part(*row) for row in counted.sort("part").collect()]
+
+
+def _check(parts: Iterable[_Part]) -> None:
+    """Raise TableError if a row cannot be sent."""
+    unfit = sum(part.unfit for part in parts)
+    if unfit:
+        raise TableError(f"{unfit} rows of the table have no topic or no deliver_at; nothing was sent")
+    for name in sorted({name for part in parts for name in part.topics}):
+        if not (is_kafka_topic(name) or is_rocketmq_topic(name)):
+            raise TableError(f"{name!r} in the table is no name of a topic; nothing was sent")
 
 
 def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
@@ -83,10 +122,11 @@ def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
         F.col("body").cast("binary").alias("body"),
         F.unix_millis(F.col("deliver_at").cast("timestamp")).alias("deliver_at_ms"),
     )
-    keyed = rows.withColumn("timer_key", timer_key()).dropDuplicates(["timer_key"])
+    # Equal rows count here, so parts may be smaller; to find them first would take all of the table twice.
     count = max(1, -(-table.count() // part_rows))
     part = F.pmod(F.xxhash64("timer_key"), F.lit(count)).cast("int")
-    return keyed.withColumn("part", part).repartition(count, "part")
+    parted = rows.withColumn("timer_key", timer_key()).withColumn("part", part).repartition(count, "part")
+    return parted.dropDuplicates(["part", "timer_key"])  # With `part` it needs no second shuffle.
 
 
 def timer_key() -> Column:
@@ -97,23 +137,23 @@ def timer_key() -> Column:
     return F.sha2(F.concat(head, *(F.coalesce(part, F.lit(b"")) for part in parts)), 256)
 
 
-def _send_part(rows: DataFrame, part: int, options: ScheduleOptions, files: Files) -> tuple[int, int]:
+def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Files) -> tuple[int, int]:
     """Send what of a part was not sent; returns how many were, and how many had been."""
-    topics = sorted(kafka_name(row.topic) for row in rows.select("topic").distinct().collect())
-    begun = files.read_text(f"{_BEGUN}/{part}.json")
-    total = rows.count()
+    begun = files.read_text(f"{_BEGUN}/{part.number}.json")
+    left = part.rows
     if begun is None:
+        topics = sorted(map(kafka_name, part.topics))
         ends = _ends_of([kafka_name(TIMER_TOPIC), *topics], BrokerApi(options.http))
-        files.write_text(f"{_BEGUN}/{part}.json", json.dumps(ends))
+        files.write_text(f"{_BEGUN}/{part.number}.json", json.dumps(ends))
     else:
         already = _sent_since(json.loads(begun), options, rows.sparkSession)
         rows = rows.join(already, "timer_key", "left_anti").persist()
-    left = total if begun is None else rows.count()
+        left = rows.count()
     if left:
-        _send(rows, options.bootstrap)
+        _send(rows, part.topics, options.bootstrap)
     rows.unpersist()
-    files.write_text(f"{_DONE}/{part}.json", json.dumps({"rows": total}))
-    return left, total - left
+    files.write_text(f"{_DONE}/{part.number}.json", json.dumps({"rows": part.rows}))
+    return left, part.rows - left
 
 
 def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
@@ -143,14 +183,17 @@ def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> 
         ending={topic: dict.fromkeys(queues, LATEST) for topic, queues in starts.items()},
         committed_only=False,
     )
-    return rows.select(F.col("properties")[SCHEDULE_KEY].alias("timer_key")).where("timer_key is not null").distinct()
+    # All that was delivered since may be among them: neither a map is made of their headers, nor are they sorted.
+    return rows.select(first_header(SCHEDULE_KEY).cast("string").alias("timer_key")).where("timer_key is not null")
 
 
-def _send(rows: DataFrame, bootstrap: str) -> None:
+def _send(rows: DataFrame, topics: Iterable[str], bootstrap: str) -> None:
+    spellings = F.create_map(*(F.lit(spelled) for name in topics for spelled in (name, kafka_name(name))))
     headers = F.array(
         _header(TIMER_DELIVER_MS, F.col("deliver_at_ms").cast("string")), _header(SCHEDULE_KEY, F.col("timer_key"))
     )
-    sink = rows.select("topic", "key", F.col("body").alias("value"), headers.alias("headers")).write.format("kafka")
+    columns = (spellings[F.col("topic")].alias("topic"), "key", F.col("body").alias("value"), headers.alias("headers"))
+    sink = rows.select(*columns).write.format("kafka")
     sink.option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
 
 

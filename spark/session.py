@@ -38,6 +38,7 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # Else errors are logged with places in this package.
     "spark.jars.ivy": str(Path.home() / ".ivy2"),
 }
 

@@ -6,6 +6,7 @@ where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_S
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections import Counter
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # kafka-python
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 2`.
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the collector of garbage need not go through it in every test."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ def encode_stored(
 ) -> list[Buffer]:
     """Write the answer that tells where a message was stored: of all answers the most frequent, so it has a short way.
 
-    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id; only a delayed one has a handle, which
-    is base64.
+    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id. Only a delayed one has a handle, in
+    base64.
     """
     if asked.json:
         handle = b'"recallHandle":"%b",' % recall_handle.encode() if recall_handle else b""

@@ -79,15 +79,15 @@ class CrashDisk:
         """Damage one byte, durably, as a failing disk does."""
         file = self._file_at(path)
         for image in (file.bytes, file.durable):
-            if at < len(image):
-                image[at] ^= mask
+            if at < image.size:
+                image.put(at, bytes([image.read(1, at)[0] ^ mask]))
 
     def paths(self) -> list[str]:
         """All files, sorted."""
         return sorted(path for path, _ in self._root.walk(""))
 
     def contents(self) -> dict[str, bytes]:
-        return {path: bytes(file.bytes) for path, file in self._root.walk("")}
+        return {path: file.bytes.read(file.bytes.size, 0) for path, file in self._root.walk("")}
 
     # -- Files: handles and bytes
 
@@ -118,7 +118,7 @@ class CrashDisk:
 
     def read(self, file: int, size: int, at: int) -> bytes:
         self._check_on()
-        return bytes(self._file(file).bytes[at : at + size])
+        return self._file(file).bytes.read(size, at)
 
     def read_cached(self, file: int, size: int, at: int) -> bytes | None:
         found = self.read(file, size, at)
@@ -130,7 +130,7 @@ class CrashDisk:
 
     def size(self, file: int) -> int:
         self._check_on()
-        return len(self._file(file).bytes)
+        return self._file(file).bytes.size
 
     def truncate(self, file: int, size: int) -> None:
         cut = self._count("truncate", f"to {size}")
@@ -139,7 +139,7 @@ class CrashDisk:
 
     def reserve(self, file: int, size: int) -> None:
         cut = self._count("reserve", f"up to {size}")
-        if size > len(self._file(file).bytes):
+        if size > self._file(file).bytes.size:
             self._file(file).resize(size)
         self._cut_if(cut)
 
@@ -201,7 +201,7 @@ class CrashDisk:
         self._check_on()
         if self.used_bytes is not None:
             return self.used_bytes, self.total_bytes
-        return sum(len(file.bytes) for _, file in self._root.walk("")), self.total_bytes
+        return sum(file.bytes.size for _, file in self._root.walk("")), self.total_bytes
 
     # -- Counting and cutting
 
@@ -338,28 +338,55 @@ class _Resize(NamedTuple):
     shrinks: bool
 
 
+class _Image:
+    """The bytes of a file. Zeros behind the last written byte are only counted: a log reserves megabytes of them."""
+
+    __slots__ = ("_written", "size")
+
+    def __init__(self, content: bytes | bytearray = b"", size: int = 0) -> None:
+        self._written = bytearray(content)
+        self.size = max(size, len(content))  # Invariant: len(_written) <= size.
+
+    def copy(self) -> "_Image":
+        return _Image(self._written, self.size)
+
+    def read(self, size: int, at: int) -> bytes:
+        end = min(at + size, self.size)
+        return bytes(self._written[at:end]).ljust(end - at, b"\0")
+
+    def put(self, at: int, data: bytes) -> None:
+        if at > len(self._written):
+            self._written.extend(bytes(at - len(self._written)))
+        self._written[at : at + len(data)] = data
+        self.size = max(self.size, len(self._written))
+
+    def resize(self, size: int) -> None:
+        del self._written[size:]
+        self.size = size
+
+
 class _File:
     """One inode: what programs read, what is durable, and the changes between the two in their order."""
 
-    def __init__(self, content: bytes | bytearray = b"") -> None:
-        self.bytes = bytearray(content)
-        self.durable = bytearray(content)
+    def __init__(self, content: _Image | None = None) -> None:
+        self.bytes = content or _Image()
+        self.durable = self.bytes.copy()
         self.unsynced: list[_Write | _Resize] = []
 
     def write(self, at: int, data: bytes) -> None:
-        _put(self.bytes, at, data)
+        self.bytes.put(at, data)
         self.unsynced.append(_Write(at, data))
 
     def resize(self, size: int) -> None:
-        self.unsynced.append(_Resize(size, shrinks=size < len(self.bytes)))
-        _resize(self.bytes, size)
+        self.unsynced.append(_Resize(size, shrinks=size < self.bytes.size))
+        self.bytes.resize(size)
 
     def sync(self) -> None:
         for change in self.unsynced:
             if isinstance(change, _Write):
-                _put(self.durable, change.at, change.data)
+                self.durable.put(change.at, change.data)
             else:
-                _resize(self.durable, change.size)
+                self.durable.resize(change.size)
         self.unsynced = []
 
     def forget_unsynced(self) -> None:
@@ -371,7 +398,7 @@ class _File:
         resized = fate.moment(len(changes))  # the length is as it was after this many changes
         lost_cut = (number for number in range(resized, len(changes)) if _is_cut(changes[number]))
         changes = changes[: next(lost_cut, len(changes))]
-        image, size = bytearray(self.durable), len(self.durable)
+        image, size = self.durable.copy(), self.durable.size
         pages = _Pages(fate, len(changes))
         for number, change in enumerate(changes):
             if isinstance(change, _Write):
@@ -380,10 +407,10 @@ class _File:
             elif number < resized:
                 size = change.size
                 if change.shrinks:
-                    _resize(image, size)
-        if size > len(self.durable):
-            size = len(self.durable) + fate.moment(size - len(self.durable))
-        _resize(image, size)
+                    image.resize(size)
+        if size > self.durable.size:
+            size = self.durable.size + fate.moment(size - self.durable.size)
+        image.resize(size)
         return _File(image)
 
 
@@ -394,13 +421,13 @@ class _Pages:
         self._fate, self._changes = fate, changes
         self._moments: dict[int, list[int]] = {}  # page -> one moment per sector
 
-    def write(self, image: bytearray, number: int, change: _Write) -> None:
+    def write(self, image: _Image, number: int, change: _Write) -> None:
         """Apply those sectors of the change that have survived."""
         end = change.at + len(change.data)
         for sector in range(change.at // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
             if number < self._moment(sector):
                 start, until = max(change.at, sector * SECTOR_SIZE), min(end, (sector + 1) * SECTOR_SIZE)
-                _put(image, start, change.data[start - change.at : until - change.at])
+                image.put(start, change.data[start - change.at : until - change.at])
 
     def _moment(self, sector: int) -> int:
         page, number = divmod(sector, SECTORS_PER_PAGE)
@@ -471,19 +498,6 @@ class _Fate:
 
 def _is_cut(change: _Write | _Resize) -> bool:
     return isinstance(change, _Resize) and change.shrinks
-
-
-def _put(image: bytearray, at: int, data: bytes) -> None:
-    if at > len(image):
-        _resize(image, at)
-    image[at : at + len(data)] = data
-
-
-def _resize(image: bytearray, size: int) -> None:
-    if size < len(image):
-        del image[size:]
-    else:
-        image.extend(bytes(size - len(image)))
 
 
 def _apply(entries: dict[str, _Node], change: dict[str, _Node | None]) -> None:

@@ -7,6 +7,7 @@ import ast
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,17 +87,19 @@ def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
         yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())
 
 
-def imports(package: str) -> Iterator[tuple[str, str]]:
-    """Yield (file:line, top-level name) of every import."""
+@cache
+def imports(package: str) -> list[tuple[str, str]]:
+    """(file:line, top-level name) of every import."""
+    found = []
     for path, tree in modules(package):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield f"{path}:{node.lineno}", alias.name.partition(".")[0]
+                found += [(f"{path}:{node.lineno}", alias.name.partition(".")[0]) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 assert not node.level, f"{path}:{node.lineno}: relative import"
                 assert node.module is not None
-                yield f"{path}:{node.lineno}", node.module.partition(".")[0]
+                found.append((f"{path}:{node.lineno}", node.module.partition(".")[0]))
+    return found
 
 
 def clocks(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,6 @@
-"""What the wire tests share: a broker for each module, and for the whole run one JVM a classpath, one Spark session."""
+"""What the wire tests share: a broker for each module, for the whole run one Spark session and, of two workers each,
+one JVM a classpath.
+"""
 
 from __future__ import annotations
 

@@ -338,31 +338,38 @@ def test_bad_command_is_answered_and_its_connection_goes_on(
 # -- What one protocol takes and the other cannot read
 
 
-def test_gigabytes_in_a_body_are_not_inflated_for_kafka(kafka: Wire, rocketmq: Wire) -> None:
-    bombs = {
+@pytest.fixture(scope="module")
+def bombs() -> dict[int, bytes]:
+    """By the flag of their compression. Making them takes longer than a connection may wait for its first request."""
+    return {
         flags.COMPRESSION_ZLIB: zlib.compress(bytes(256 * MIB)),
         flags.COMPRESSION_LZ4: GIB_OF_ZEROS[Codec.LZ4],
         flags.COMPRESSION_ZSTD: GIB_OF_ZEROS[Codec.ZSTD],
     }
+
+
+def test_gigabytes_in_a_body_are_not_inflated_for_kafka(broker: Broker, bombs: dict[int, bytes]) -> None:
     count = 0
-    for kind, body in bombs.items():
-        for _ in range(10):
-            fields = frames.send_fields("bombs", sysFlag=flags.COMPRESSED | kind)
-            assert rocketmq.rocketmq(SEND, fields, body).code == 0
-            count += 1
+    with Wire(broker.rocketmq) as rocketmq:
+        for kind, body in bombs.items():
+            for _ in range(10):
+                fields = frames.send_fields("bombs", sysFlag=flags.COMPRESSED | kind)
+                assert rocketmq.rocketmq(SEND, fields, body).code == 0
+                count += 1
     offset = 0
-    while offset < count:  # Each read passes over one of them at most.
-        found = kafka.kafka(frames.FETCH, 4, fetch("bombs", offset))
-        batch_at = len(found) - (len(found) - found.index(b"bombs") - 5 - 4 - 4 - 2 - 8 - 8 - 4 - 4)
-        base, last_delta = (
-            struct.unpack_from(">q", found, batch_at)[0],
-            struct.unpack_from(">i", found, batch_at + 23)[0],
-        )
-        assert base == offset
-        offset = base + last_delta + 1
+    with Wire(broker.kafka) as kafka:
+        while offset < count:  # Each read passes over one of them at most.
+            found = kafka.kafka(frames.FETCH, 4, fetch("bombs", offset))
+            batch_at = len(found) - (len(found) - found.index(b"bombs") - 5 - 4 - 4 - 2 - 8 - 8 - 4 - 4)
+            base, last_delta = (
+                struct.unpack_from(">q", found, batch_at)[0],
+                struct.unpack_from(">i", found, batch_at + 23)[0],
+            )
+            assert base == offset
+            offset = base + last_delta + 1
 
 
-def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(kafka: Wire, rocketmq: Wire) -> None:
+def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.CREATE_TOPICS, 2, frames.create_topic("closed", delay_headers="false"))
     for codec, stream in GIB_OF_ZEROS.items():
         for stream_of in (stream, os.urandom(100)):
@@ -371,10 +378,11 @@ def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(kafka: Wire, rocketm
     asked = frames.produce("closed", 0, batch(b"after"))
     end = frames.produced(kafka.kafka(frames.PRODUCE, 7, asked))[0][1]
     offset = 0
-    while offset <= end:
-        pulled = rocketmq.rocketmq(PULL, frames.pull_fields("closed", offset))
-        assert int(pulled.fields["nextBeginOffset"]) > offset
-        offset = int(pulled.fields["nextBeginOffset"])
+    with Wire(broker.rocketmq) as rocketmq:
+        while offset <= end:
+            pulled = rocketmq.rocketmq(PULL, frames.pull_fields("closed", offset))
+            assert int(pulled.fields["nextBeginOffset"]) > offset
+            offset = int(pulled.fields["nextBeginOffset"])
     assert b"after" in pulled.body
 
 

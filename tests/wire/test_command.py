@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker import Broker, port_of
+from tests.kit.eventually import eventually
 from tests.kit.lacking import leave_out
 
 PORTS = ("--kafka-port", "0", "--rocketmq-port", "0", "--namesrv-port", "0", "--http-port", "0")
@@ -110,6 +111,14 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
     assert "sent by RocketMQ" in demo.stdout
     unknown = duolog("timer", "cancel", "A" * 24, *http)
     assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
+    both = duolog("timer", "cancel", "A" * 24, "--topic", "orders", "--key", "k", *http)
+    assert (both.returncode, "expected either an ID, or --topic and --key" in both.stderr) == (2, True)
+    made = duolog("timer", "add", "orders", "v", "--in", "0s", *http).stdout
+    eventually(
+        "a delivery", lambda: duolog("timer", "list", *http).stdout, lambda shown: shown.endswith("0 of 0\n"), 10
+    )
+    late = duolog("timer", "cancel", made.split()[0], *http)
+    assert (late.returncode, late.stdout) == (1, "delivered\n"), "a script must not take it for cancelled"
     for _ in range(2):
         assert duolog("timer", "add", "orders", "v", "--in", "2h", "--key", "k", *http).returncode == 0
     assert duolog("timer", "histogram", *http).stdout.endswith("2 later\n")

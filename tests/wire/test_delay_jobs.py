@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,7 +19,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.spark import Spark
 from tests.wire.clients.topics import create_topic, end_offsets
-from tests.wire.test_pipeline import LONG_AGO_MS, Breaking
+from tests.wire.test_pipeline import LONG_AGO_MS, Breaking, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,12 +84,51 @@ def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spa
     ends = job._ends_of(["rmq_sys_wheel_timer", topic], job.BrokerApi(broker.http))
     files.write_text("begun/1.json", job.json.dumps(ends))
     half = second.limit(second.count() // 2)
-    job._send(half, broker.kafka)
+    job._send(half, [topic], broker.kafka)
     done = run()
     assert (done["parts"], done["sent"] + done["found sent by an earlier run"]) == (2, ROWS)
     assert done["found sent by an earlier run"] == ROWS - second.count() + half.count()
     assert run()["sent"] == 0
     assert received(broker, topic, ROWS) == Counter(b"row %d" % number for number in range(ROWS))
+
+
+def test_schedule_refuses_rows_that_it_cannot_send_before_any_is_sent(
+    broker: Broker, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    """The first run reads the table; one that is refused does not count as one."""
+    from spark import schedule as job
+    from spark.tables import TableError
+
+    options = job.ScheduleOptions(str(tmp_path / "state"), broker.kafka, broker.http, part_rows=1)
+
+    def run(*rows: tuple[str | None, str | None], columns: str = "topic string, deliver_at string") -> Any:
+        table = spark.session.createDataFrame(rows, columns).selectExpr("*", "'k' as key", "'b' as body")
+        return job.schedule(spark.session, table, options)
+
+    past = "2001-01-01 00:00:00Z"
+    with pytest.raises(TableError, match="no column deliver_at; it needs topic, key, body, deliver_at"):
+        run((topic, past), columns="topic string, due string")
+    with pytest.raises(TableError, match=r"^2 rows of the table have no topic or no deliver_at"):
+        run((topic, past), (None, past), (topic, None))
+    with pytest.raises(TableError, match="'a b' in the table is no name of a topic"):
+        run((topic, past), ("a b", past))
+    assert sum(end_offsets(broker.kafka, topic).values()) == 0
+    # In either family's spelling.
+    create_topic(broker.kafka, f"{topic}.eu", 1)
+    assert run((topic, past), (f"{topic}|eu", past))["sent"] == 2
+    assert received(broker, f"{topic}.eu", 1) == {b"b": 1}
+
+
+def test_command_says_in_one_line_what_made_a_task_fail(broker: Broker, topic: str, tmp_path: Path) -> None:
+    table, state = tmp_path / "table.json", str(tmp_path / "state")
+    table.write_text(json.dumps({"topic": topic, "key": "k", "body": "b", "deliver_at": "2099-12-31T00:00:00Z"}))
+    with pipeline("schedule", str(table), "--state", state, "--kafka", broker.kafka, "--http", broker.http) as process:
+        _, errors = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 1
+    assert re.fullmatch(
+        r"duolog: TIMER_DELIVER_MS=\d+ is \d+ days from now; delay.max_days is \d+", errors.splitlines()[-1]
+    )
+    assert "Traceback" not in errors
 
 
 def kept_rows(spark: Spark, state: str) -> DataFrame:

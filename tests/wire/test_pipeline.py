@@ -28,7 +28,7 @@ from tests.wire.clients.jvm import Agents, jars
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
-from tests.wire.clients.spark import PROFILE, Spark
+from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS, Spark
 from tests.wire.clients.spark_cluster import submit
 from tests.wire.clients.topics import create_topic
 
@@ -254,7 +254,8 @@ def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
 def pipeline(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> Iterator[subprocess.Popen[str]]:
     """Run `duolog pipeline run ...` as a process group of its own; whatever of it is left at the end is killed."""
     command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
-    environment = os.environ | {"DUOLOG_SPARK_JARS": ":".join(str(jars(profile)) for profile in profiles)}
+    places = {"DUOLOG_SPARK_JARS": ":".join(str(jars(profile)) for profile in profiles)}
+    environment = os.environ | QUICK_START_OF_COMMANDS | places
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

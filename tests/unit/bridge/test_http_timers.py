@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from bridge.http_timers import TimerApi
 from bridge.http_views import topic as topic_view
@@ -101,16 +102,45 @@ def test_time_that_is_too_far_away_is_refused_in_words() -> None:
         asyncio.run(TimerApi(cast(Any, core), kept, read)._add(asked(wanted)))
 
 
-def test_page_has_one_row_at_least() -> None:
+def test_pages_of_one_row_each() -> None:
     core = ManualCore()
     core.topic()
     api = TimerApi(cast(Any, core), kept, read)
     for _ in range(2):
         asyncio.run(api._add(asked({"topic": "orders", "value": "v", "delay_ms": 60_000})))
-    page = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="0"))).body))
+    page = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="1"))).body))
     assert (len(page["timers"]), page["next"] is None) == (1, False)
-    rest = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="0", after=page["next"]))).body))
+    rest = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="1", after=page["next"]))).body))
     assert (len(rest["timers"]), rest["next"]) == (1, None)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "AMQ_SCHEDULED_CRON", "TIMER_REPLACE", "TRAN_MSG_ID"])
+def test_header_that_would_ask_the_broker_for_something_is_refused(name: str) -> None:
+    core = ManualCore()
+    core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    wanted = {"topic": "orders", "value": "v", "headers": {name: "true"}}
+    for verb, request in (
+        (api._add, asked(wanted | {"delay_ms": 1})),
+        (api._register, asked(wanted | {"name": "s", "every_ms": 1_000})),
+    ):
+        with pytest.raises(web.HTTPBadRequest) as refused:
+            asyncio.run(verb(request))
+        assert f"header {name}" in (refused.value.text or "")
+
+
+def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
+    """As with a Kafka header: who is not delayed replaces nothing. A record of 1970 would mislead look-ups by time."""
+    core = ManualCore()
+    topic = core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    wanted = {"topic": "orders", "key": "k", "value": "v", "queue": 0}
+    asyncio.run(api._add(asked(wanted | {"delay_ms": 60_000})))
+    made = asyncio.run(api._add(asked(wanted | {"at_ms": 1, "replace": True})))
+    assert json.loads(cast(bytes, made.body))["due_ms"] == core.clock.now_ms()
+    assert core.delays.count(topic) == 2
+    asyncio.run(api._add(asked(wanted | {"delay_ms": 1_000, "replace": True})))
+    assert core.delays.count(topic) == 1
 
 
 def test_timer_and_schedule_whose_messages_expire() -> None:

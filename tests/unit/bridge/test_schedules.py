@@ -134,6 +134,9 @@ def test_what_cannot_be_registered_is_refused() -> None:
     desk.schedules.register("one", EVERY_SECOND, recurring(topic), NOW)
     with pytest.raises(TooManySchedules, match="schedules_max"):
         desk.schedules.register("two", EVERY_SECOND, recurring(topic), NOW)
+    replaced = desk.schedules.register("one", EVERY_SECOND, recurring(topic, bytes(700)), NOW)
+    assert replaced.outcome is Outcome.REPLACED, "what it replaces makes room"
+    assert desk.schedules.register("one", EVERY_SECOND, recurring(topic, bytes(800)), NOW).outcome is Outcome.REPLACED
 
 
 def test_batch_that_would_pass_the_limit_registers_nothing() -> None:

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from delay.rows import Timer
+from delay.rows import ROW, AddressPack, Timer, pack_row
 from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
@@ -311,6 +311,37 @@ def test_what_moves_back_to_a_place_that_a_bucket_has_dead_does_not_leave_again(
     assert [timer.address for timer in turn.timers] == [1]
 
 
+def test_what_is_leaving_is_found_until_it_is_gone() -> None:
+    """In packs of all windows, of which some stay after all, and some is removed meanwhile."""
+    rng = Random(7)
+    timers = Timers(0)
+    places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
+    for due_ms, address in places:
+        timers.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
+    packs = [*iter(lambda: timers.detach(1_000, 16, ()), b"")]
+    removed = set(rng.sample(sorted(places), 60))
+    for place in removed:
+        assert timers.remove(*place) is not None
+
+    def check(pending: set[tuple[int, int]]) -> None:
+        assert {place for place in places if timers.find(*place) is not None} == pending
+        assert not any(timers.find(due_ms + 1, address) for due_ms, address in places)
+        assert not any(timers.find(due_ms, address + 1) for due_ms, address in places)
+
+    check(places - removed)
+    left = places - removed
+    assert timers.stay()
+    stayed = {row[:2] for row in ROW.iter_unpack(packs[-1])} & left
+    check(left)
+    place = stayed.pop()
+    assert timers.remove(*place) is not None
+    check(left - {place})
+    timers.let_go()
+    check(stayed)
+    assert timers.detach(1_000, 16, ())
+    check(stayed)
+
+
 def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
     cancelled = Cancelled(count_max=3, keep_ms=100)
     for number in range(5):
@@ -336,3 +367,34 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
             assert timers.remove(timer.due_ms, timer.address) == timer
             found.add(timer.address)
     assert found == wanted
+
+
+class Counted(AddressPack):
+    """A pack that counts how many rows it has sorted."""
+
+    sorted_rows = 0
+
+    def _order(self, row: bytes) -> bytes:
+        self.sorted_rows += 1
+        return super()._order(row)
+
+
+@pytest.mark.parametrize("searches_each", [1, 100])
+def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searches(searches_each: int) -> None:
+    """Loaded timers come between parked ones; sorting a window for each look took the loop for a tenth of a second."""
+    rng = Random(7)
+    pack, count = Counted(), 1 << 13
+    addresses = rng.sample(range(1, 1 << 40), count)
+    gone: set[int] = set()
+    for number, address in enumerate(addresses):
+        pack.extend(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
+        if number % searches_each == 0:
+            wanted = rng.choice(addresses[: number + 1])
+            at = pack.find(wanted % 1000, wanted)
+            assert (at < 0) == (wanted in gone)
+            if at >= 0 and rng.random() < 0.3:
+                pack.mark(at)
+                gone.add(wanted)
+    assert all((pack.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
+    assert len(pack) == count - len(gone)
+    assert pack.sorted_rows <= count * (count.bit_length() + 2)

@@ -7,6 +7,7 @@ A JVM takes a second to start, so no test starts one: `agents.kafka("4.3")` give
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ JVM_OPTIONS = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel
 
 
 class Agents:
-    """All agents of a test run, started when first asked for and ended together."""
+    """All agents of a test run, or of one of its workers, started when first asked for and ended together."""
 
     def __init__(self) -> None:
         self._running: dict[str, Agent] = {}
@@ -113,7 +114,8 @@ def _maven(*arguments: str) -> None:
     if shutil.which("mvn") is None:
         leave_out("no Maven to fetch the Java clients with: mvn is not on the path")
     command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_WITHIN_S)
+    env = os.environ | {"MAVEN_OPTS": " ".join([os.environ.get("MAVEN_OPTS", ""), *JVM_OPTIONS])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=FETCH_WITHIN_S)
     if done.returncode != 0:
         leave_out(f"Maven could not fetch the Java clients: {(done.stdout + done.stderr).strip()[-1000:]}")
 
@@ -125,7 +127,8 @@ def compiled(profile: str, classpath: str, sources: list[Path]) -> Path:
         newest = max(source.stat().st_mtime for source in sources)
         if not complete.exists() or complete.stat().st_mtime < newest:
             classes.mkdir(parents=True, exist_ok=True)
-            command = ["javac", "-nowarn", "-proc:none", "-cp", classpath, "-d", str(classes), *map(str, sources)]
+            options = [*(f"-J{each}" for each in JVM_OPTIONS), "-nowarn", "-proc:none", "-cp", classpath]
+            command = ["javac", *options, "-d", str(classes), *map(str, sources)]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_WITHIN_S)
             assert done.returncode == 0, done.stdout + done.stderr
             complete.touch()

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import jars
-from tests.wire.clients.spark import PROFILE
+from tests.wire.clients.spark import PROFILE, QUICK_START, QUICK_START_OF_COMMANDS
 
 APPLICATION = Path(__file__).parents[3] / "spark" / "__main__.py"
 WITHIN_S = 90
@@ -32,7 +32,8 @@ def home() -> Path:
 def environment() -> dict[str, str]:
     """Whoever runs Python for the cluster takes this one, and never a file of the current directory for a module."""
     mine = {"SPARK_HOME": str(home()), "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
-    return os.environ | mine | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    daemons = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
+    return os.environ | QUICK_START_OF_COMMANDS | mine | daemons
 
 
 def submit(master: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +41,7 @@ def submit(master: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     connector = ",".join(str(jar) for jar in sorted(jars(PROFILE).glob("*.jar")))
     options = ["--master", master, "--jars", connector, "--conf", "spark.ui.enabled=false"]
     options += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
+    options += ["--conf", f"spark.executor.extraJavaOptions={QUICK_START}"]
     command = [str(home() / "bin" / "spark-submit"), *options, str(APPLICATION), *arguments]
     return subprocess.run(
         command, env=environment(), capture_output=True, text=True, check=False, timeout=SUBMIT_WITHIN_S

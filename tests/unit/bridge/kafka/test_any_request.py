@@ -6,6 +6,7 @@ Requests are made along the schemas, of values that are on the edge of something
 import struct
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
@@ -64,6 +65,7 @@ def values(type_: Any) -> st.SearchStrategy[Any]:
     return integers(kind)
 
 
+@cache
 def entities(entity_type: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({field.name: values(field.type) for field in fields(entity_type)}).map(
         lambda chosen: entity_type(**chosen)
