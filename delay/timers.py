@@ -480,9 +480,7 @@ class Timers:
         return None
 
     def _of_paused(self) -> list[DuePack]:
-        """Return what is ready of topics that are paused and not just having a turn."""
-        found = (self._ready.get(topic) for topic in self._paused if topic not in self._away)
-        return [pack for pack in found if pack is not None and len(pack)]
+        return [pack for topic in self._paused if (pack := self._ready.get(topic)) is not None and len(pack)]
 
     def _leave(self, taken: bytes, dead: Container[TimerId]) -> bytes:
         """Let rows be leaving, but for those that are gone or stay; returns them in due order."""

@@ -48,7 +48,7 @@ class History:
         self.seen = 0  # of the queue, by a reader
         self.archived: dict[int, tuple[bytes, int]] = {}  # what retention took of the queue
         self.removed = 0
-        self.spilled = self.merged = 0
+        self.spilled = self.merged = self.passed = 0
 
     # -- Steps
 
@@ -133,6 +133,7 @@ class History:
         now = self.core.delays.far.bucket_count
         self.spilled += now > before
         self.merged += now < before - 2
+        self.passed += bool(self.core.delays.far._passed)
 
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))
@@ -141,7 +142,7 @@ class History:
         self.core.delays.run(self.now_ms(), self.core.clock.mono_ms())
 
     def pause_or_resume(self) -> None:
-        """So that what is due waits in its topic, through checkpoints too."""
+        """So that what is due waits in its topic, through checkpoints too, and goes to buckets."""
         delays, topic = self.core.delays, self.core.topic("orders", 1)
         change = delays.resume if delays.is_paused(topic) else delays.pause
         change(topic, self.now_ms())
@@ -216,6 +217,7 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
     assert history.cancelled
     assert history.spilled > 10
     assert history.merged > 1
+    assert history.passed > 10
     assert history.seen > 100
     return disk
 

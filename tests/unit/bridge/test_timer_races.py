@@ -86,7 +86,7 @@ class Race:
         weighted: list[tuple[Callable[[], object], int]] = [
             (self.add, 8), (self.cancel, 6), (self.move, 6), (self.cancel_named, 2), (self.work, 50), (self.turn, 40),
             (self.pass_time, 8), (self.step_clock, 1), (self.kill, 1), (self.look, 4),
-            (self.pause_or_resume, 3),
+            (self.pause_or_resume, 6),
         ]  # fmt: skip
         actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
         for _ in range(steps):
@@ -234,6 +234,12 @@ class Race:
         self.look()
         assert not set(self.ids) - self.seen - self.maybe, "lost"
         assert not {body for body, said in self.said.items() if said is Verdict.DELIVERED} - self.seen
+
+
+@pytest.fixture(autouse=True)
+def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that much happens while one is under way."""
+    monkeypatch.setattr("bridge.far_timers.LOAD_ROWS", 5)
 
 
 @pytest.mark.parametrize("seed", range(6))
