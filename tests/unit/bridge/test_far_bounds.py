@@ -58,6 +58,26 @@ def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytes
     assert disk.read_bytes < 3 * size
 
 
+def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look at a bucket reads a block, in which those lie that are due next."""
+    monkeypatch.setattr("bridge.far_timers.FRAMES_BYTES", 500_000)
+    disk = CountingDisk()
+    bench = with_many(disk, 100 * NEAR_MS, NEAR_MS // 1000)
+    bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
+    bench.turn_until_idle()
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    disk.read_bytes = 0
+    bench.core.clock.pass_ms(NEAR_MS // 2)
+    for _ in range(MANY // IN_BATCH):
+        for _ in range(3):
+            bench.turn()
+        bench.core.clock.pass_ms(NEAR_MS // 1000)
+    assert bench.core.topic("orders", 1).queues[0].visible_end == MANY
+    assert disk.read_bytes < 3 * size
+
+
 def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day without the broker, say: all are late, and delivered as fast as they come."""
     monkeypatch.setattr("bridge.far_timers.LOAD_ROWS", 256)
