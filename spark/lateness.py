@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-WAITED: Final = "due >= born or born is null"
+WAITED: Final = "due > born or born is null"
 _ACCURACY: Final = 10_000  # of the percentiles: 1 in so many ranks
 
 
