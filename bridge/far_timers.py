@@ -195,7 +195,7 @@ class FarTimers:
         self._loaded = _Run()  # up to the cursor
         self._caught_up: list[_Run] = []  # by others, of which something may be pending
         self._passed: dict[int, TimerId] = {}  # paused topics -> the first place before the cursor that is far
-        self._catch_ups: dict[int, _CatchUp] = {}  # by topic; the one that is under way, or begins next, first
+        self._catch_ups: dict[int, _CatchUp] = {}  # by topic, in the order of their turns
         self._catching_up: _CatchUp | None = None  # what a worker reads for, or was read for
         self._found_now: dict[TimerId, int] = {}  # topics of what the door asks for, until it has decided
         self._packs: list[bytes] = []  # of the spill that is under way
@@ -362,7 +362,14 @@ class FarTimers:
         topic, wanted = timers[0].topic, {(timer.due_ms, timer.address) for timer in timers}
         first, last = min(wanted), max(wanted)
         room_bytes, until_ms = min(FETCH_BYTES, FRAMES_BYTES - self._messages_bytes), max(self._cursor[0], last[0] + 1)
-        view = self._buckets.view()
+        view, manifest = self._buckets.view(), self._buckets.manifest
+
+        def is_kept(timer: FarTimer) -> bool:
+            """Whether its message may still be wanted: who is dead is in `fates`, or a later manifest counts it."""
+            if timer.id in wanted:
+                return self._timers.is_at(timer.id, topic)
+            is_known = self._buckets.manifest is manifest and not self._timers.is_paused(topic)
+            return is_known and timer.id not in self._fates
 
         def read() -> list[FarTimer]:
             found: list[FarTimer] = []
@@ -381,7 +388,7 @@ class FarTimers:
                 done(_as_store_error(found))
                 return
             for timer in found:
-                if self._timers.is_at(timer.id):
+                if is_kept(timer):
                     self._keep_message(timer)
             done(None)
 
@@ -608,10 +615,11 @@ class FarTimers:
         assert self._load_to_ms is not None, "a load is under way"
         view, cursor, until_ms = self._buckets.view(), self._cursor, self._load_to_ms + 1
         paused = self._timers.paused
+        unknown = paused - self._passed.keys()
 
         def read() -> tuple[list[FarTimer], list[FarTimer]]:
-            """Return what is to be loaded, and what is the first of each paused topic."""
-            firsts = (next(view.of_topic(topic, cursor, until_ms), None) for topic in paused)
+            """Return what is to be loaded, and what is the first of each paused topic that had none before."""
+            firsts = (next(view.of_topic(topic, cursor, until_ms), None) for topic in unknown)
             passed = [first for first in firsts if first is not None]
             return list(islice(view.scan(cursor, until_ms, paused), LOAD_ROWS)), passed
 
@@ -688,7 +696,7 @@ class FarTimers:
         wanted = [timer for timer in some if not self._is_dead_or_near(timer)]
         self._timers.add_loaded([*map(_near, wanted)])
         self._note_loaded(behind.run, wanted)
-        if behind.run not in self._caught_up:
+        if wanted and behind.run not in self._caught_up:
             self._caught_up.append(behind.run)
         behind.start = (some[-1].due_ms, some[-1].address + 1)
         self._timers.hold_back(behind.topic, behind.start)
