@@ -106,9 +106,13 @@ def test_table_counts_each_message_once_though_its_worker_is_killed(broker: Brok
     with FaustApp(app_id, broker.kafka, "count_once", topic, f"{topic}-out") as app:
         assert set(app.next_line(FIRST_LINE_WITHIN_S)) == {"recovered"}
         await_committed(broker, app_id, topic, 150)
-    changes = LibrdkafkaClient(broker.kafka).read(f"{app_id}-seen-changelog", QUEUES, 150, COMMITTED)
+        # On a busy machine Faust may commit a position before the change that belongs to it: that is in the next
+        # transaction then, which ends with the next position.
+        sender.write(topic, keyed(1), way="batch", codec="none")
+        await_committed(broker, app_id, topic, 153)
+    changes = LibrdkafkaClient(broker.kafka).read(f"{app_id}-seen-changelog", QUEUES, 153, COMMITTED)
     for queue in range(len(KEYS)):
-        assert [int(text) for place, _, text in changes if place == queue] == [*range(1, 51)]
+        assert [int(text) for place, _, text in changes if place == queue][:50] == [*range(1, 51)]
 
 
 @pytest.mark.usefixtures("both_families")
