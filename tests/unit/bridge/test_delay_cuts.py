@@ -216,9 +216,9 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
     assert history.removed > 2, "segments were to be removed on the way"
     assert history.cancelled
     assert history.spilled > 10
-    assert history.merged > 1
+    assert history.merged
     assert history.passed > 10
-    assert history.seen > 100
+    assert history.seen > 80
     return disk
 
 
