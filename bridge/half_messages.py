@@ -141,7 +141,7 @@ class Halves:
 
     def prepare(self, message: Message, asker: str, immunity_ms: int | None, now_ms: int) -> Appended:
         """Append a half message of a RocketMQ producer; raises StoreError, ProtocolError."""
-        frame = _frame(self.half_queue, self._half_writer, message)
+        frame = _frame(self.half_queue, self._half_writer, message, now_ms)
         appended = self._ledger.commit([], now_ms, [frame])
         slot = appended.slots[0]
         self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
@@ -220,7 +220,7 @@ class Halves:
         told = f"TAGS\x01{OP_TAG}\x02TRAN_TOLD\x01{self._told(decisions)}\x02".encode()
         op = Message("", text, told, born_ms=now_ms, born_host=self.store_host)
         verdicts = bytes([decision.verdict for decision in decisions.values()])
-        op_frame = _frame(self._op_queue, self._op_writer, op, _OP_CODE, verdicts)
+        op_frame = _frame(self._op_queue, self._op_writer, op, now_ms, _OP_CODE, verdicts)
         frames = [frame for decision in decisions.values() for frame in decision.frames]
         promise = self._ledger.commit(records, now_ms, [*frames, op_frame]).promise
         for offset, decision in decisions.items():
@@ -258,8 +258,8 @@ class Halves:
         self.state.decided(offset, verdict)
         self.ids.decided(offset)
 
-    def given_up_frame(self, message: Message) -> Frame:
-        return _frame(self._given_up_queue, self._given_up_writer, message)
+    def given_up_frame(self, message: Message, now_ms: int) -> Frame:
+        return _frame(self._given_up_queue, self._given_up_writer, message, now_ms)
 
     def given_up_kafka_frame(self, half: Stored, stamp: Stamp) -> Frame:
         return Frame(self._given_up_queue, forms.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
@@ -326,9 +326,12 @@ def _first_queue(topics: Topics, name: str) -> Queue:
     return topic.queues[0]
 
 
-def _frame(queue: Queue, writer: Writer, message: Message, code: int = tags.NO_TAG, extra: bytes = b"") -> Frame:
+def _frame(
+    queue: Queue, writer: Writer, message: Message, now_ms: int, code: int = tags.NO_TAG, extra: bytes = b""
+) -> Frame:
     record = b"".join(writer.pieces(message))
-    return Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, rocketmq_message.stamp, extra)
+    index_ms = min(message.born_ms, now_ms)  # The client sets the born time: see `TopicSettings.index_ms`.
+    return Frame(queue, forms.ROCKETMQ, record, 1, index_ms, code, rocketmq_message.stamp, extra)
 
 
 def wishes_of(raw: bytes) -> tuple[str, int | None]:

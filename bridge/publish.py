@@ -471,7 +471,8 @@ class Publisher:
             pieces = pieces_of(message)
             body_size = len(message.body)
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
-            frames.append(Frame(queue, forms.ROCKETMQ, record, 1, message.born_ms, code, _stamp_rocketmq))
+            index_ms = topic.settings.index_ms(message.born_ms, now_ms)
+            frames.append(Frame(queue, forms.ROCKETMQ, record, 1, index_ms, code, _stamp_rocketmq))
             size += body_size
         if expire:
             records += self._lifetimes.records(queue.key)
@@ -509,7 +510,8 @@ class Publisher:
         final = rocketmq_message.committed(record, topic_at, topic.rocketmq_name, queue_id, raw, self.store_host)
         self._metrics.records_in["rocketmq"] += 1
         self._metrics.bytes_in["rocketmq"] += rocketmq_message.body_bytes_of(record)
-        return [Frame(topic.queues[queue_id], forms.ROCKETMQ, final, 1, born_ms, code, _stamp_rocketmq)]
+        index_ms = topic.settings.index_ms(born_ms, now_ms)
+        return [Frame(topic.queues[queue_id], forms.ROCKETMQ, final, 1, index_ms, code, _stamp_rocketmq)]
 
     def check_half(self, topic: Topic, message: Message, now_ms: int) -> None:
         """Raise what `rocketmq` would for a half message, by now without its mark, if it were committed now."""
@@ -625,8 +627,9 @@ class Publisher:
         records, births_ms, raws = parked.delivered_messages(
             frames, topic.rocketmq_name, queue_id, self.store_host, now_ms
         )
+        times_ms = [topic.settings.index_ms(born_ms, now_ms) for born_ms in births_ms]
         return FrameRun(
-            queue, form, records, births_ms, [_tag_code(raw, raw.decode("latin-1")) for raw in raws], _stamp_rocketmq
+            queue, form, records, times_ms, [_tag_code(raw, raw.decode("latin-1")) for raw in raws], _stamp_rocketmq
         )
 
 

@@ -151,6 +151,15 @@ class TopicSettings:
     ttl_ms: int  # -1: no limit
     drops_expired: bool
 
+    def index_ms(self, born_ms: int, now_ms: int) -> int:
+        """Return the timestamp by which the index finds a RocketMQ message.
+
+        The client sets the born time, and RocketMQ accepts any. The index keeps the greatest timestamp so far, so one
+        message from the far future would be the answer to every later look-up by time. A born time beyond
+        `message.timestamp.after.max.ms`, for which a Kafka record is refused, is therefore indexed as of now.
+        """
+        return born_ms if born_ms <= now_ms + self.timestamp_after_max_ms else now_ms
+
 
 def broker_defaults(options: Options) -> Mapping[str, str]:
     """The broker's settings, by the names of the topic configs whose default they are."""

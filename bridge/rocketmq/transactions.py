@@ -326,7 +326,7 @@ class Checks:
             kept = message.decode(stored.frame)
             topic = properties.get(kept.properties, properties.REAL_TOPIC) or ""
             kept.properties = properties.join(kept.properties, _checked(half.checks))
-            frame = broker.halves.given_up_frame(kept)
+            frame = broker.halves.given_up_frame(kept, broker.clock.now_ms())
         broker.halves.end(
             half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), broker.clock.now_ms()
         )

@@ -322,6 +322,26 @@ def test_offsets_for_times_are_exact_in_batches() -> None:
         assert now(door.reader.find_stored(queue, stored_ms, 4)) == expected
 
 
+@pytest.mark.parametrize("ahead_ms", [(1 << 63) - 1 - NOW, 3_601_000])
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_message_born_in_the_far_future_does_not_answer_every_later_look_up_by_time(
+    ahead_ms: int, is_delayed: bool
+) -> None:
+    door = Door()
+    topic = door.topic()
+    asked = b"TIMER_DELAY_MS\x0150\x02" if is_delayed else b""
+    door.rocketmq(topic, rocketmq_message.Message("", b"x", asked, born_ms=NOW + ahead_ms), now_ms=NOW)
+    door.delays.run(NOW + 60, 0)
+    door.settle()
+    door.rocketmq(topic, rocketmq_message.Message("", b"a", born_ms=NOW + 100), now_ms=NOW + 100)
+    door.kafka(topic, batch([b"b"], timestamp_ms=NOW + 200), NOW + 200)
+    for at in (door, door.restarted()):
+        queue = at.topics.get("orders").queues[0]
+        found = [now(at.reader.find_time(queue, topic, NOW + ms, 3)) for ms in (100, 101, 201)]
+        assert found == [(1, NOW + 100), (2, NOW + 200), None]
+        assert [now(at.reader.find_stored(queue, NOW + ms, 3)) for ms in (100, 101, 201)] == [1, 2, 3]
+
+
 def test_time_in_what_retention_left_is_never_later_than_the_record() -> None:
     door = Door()
     topic = door.topic()
