@@ -2,18 +2,28 @@
 
 `RealFiles` is the operating system. Tests have a disk that keeps only what was synced when the power goes
 (`tests/kit/disk.py`), and one whose n-th operation fails. Every path is relative to the data directory.
+
+Directories and files are made for their owner alone, whatever the umask: messages must not be readable by other users
+of the machine, and nobody else may take the lock.
 """
 
 import errno
 import fcntl
+import logging
 import os
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from store.entry import Buffer
 
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
 _IOV_MAX = 1024  # buffers that one pwritev takes (Linux UIO_MAXIOV)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+log = logging.getLogger("store")
 
 
 class Files(Protocol):
@@ -70,12 +80,19 @@ class RealFiles:
     """The operating system's files below one directory."""
 
     def __init__(self, root: str) -> None:
+        """Make the directory, or close an existing one to other users. Raises OSError."""
         self._root = root
-        os.makedirs(root, exist_ok=True)
+        os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
+        mode = stat.S_IMODE(os.stat(root).st_mode)
+        if mode & ~DIRECTORY_MODE:
+            try:
+                os.chmod(root, DIRECTORY_MODE)
+            except PermissionError:  # Another user owns it, as with volumes of containers. The files are closed anyway.
+                log.warning("the data directory is open to other users, and not ours to close: mode=%03o", mode)
 
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(self._path(path), flags, 0o644)
+        return os.open(self._path(path), flags, FILE_MODE)
 
     def close(self, file: int) -> None:
         os.close(file)
@@ -157,7 +174,11 @@ class RealFiles:
         os.rmdir(self._path(path))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(self._path(path), exist_ok=True)
+        made = self._root
+        for name in path.split("/"):
+            made = f"{made}/{name}"
+            with suppress(FileExistsError):
+                os.mkdir(made, DIRECTORY_MODE)
 
     def list(self, path: str) -> list[str]:
         try:
@@ -166,7 +187,7 @@ class RealFiles:
             return []
 
     def lock(self, path: str) -> int:
-        file = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
