@@ -3,8 +3,9 @@
     POST <TRAN_MSG_CHECK_URL>   {"topic", "id", "queue", "checks"}
     200                         {"verdict": "commit" | "rollback" | "unknown"}
 
-Only URLs that begin as `txn.check_urls` says are asked, redirects are not followed, and an answer has
-`txn.check_timeout_ms`. Whatever else comes back, or nothing, is as good as `unknown`: the next look asks again.
+Only URLs below a prefix of `txn.check_urls` are called (`bridge/check_urls.py`), redirects are not followed, and an
+answer has `txn.check_timeout_ms`. Whatever else comes back, or nothing, is as good as `unknown`: the next look asks
+again.
 
 Each host has places of its own, so that a slow one holds up nobody but itself; there are as many as the settings name.
 """

@@ -428,7 +428,10 @@ class TxnOptions(_Section, frozen=True):
         int, _setting("open half messages of Kafka producers, about half a KiB each; further ones are refused", ge=1)
     ] = 100_000
     check_urls: Annotated[
-        str, _setting("where Kafka producers may have us ask: beginnings of URLs, separated by blanks; empty: nowhere")
+        str,
+        _setting(
+            "URLs that Kafka producers may have the broker call: prefixes of whole path segments, separated by blanks"
+        ),
     ] = ""
     check_timeout_ms: Annotated[int, _setting("time for an answer of such a URL", ge=1)] = 3 * SECOND_MS
     half_max: Annotated[
@@ -532,12 +535,8 @@ def _check_together(options: Options) -> None:
     """Check what one field cannot say alone."""
     _check_advertised(options.server.advertise)
     name_servers(options.rocketmq.join_namesrv)
-    for url in options.txn.check_urls.split():
-        # Without a slash behind the host, another host whose name only begins so would be allowed, too.
-        if not re.fullmatch(r"https?://[^/@]+/.*", url):
-            raise ConfigError(
-                f"txn.check_urls: expected http://host/ or https://host/, with a path if need be, got {url!r}"
-            )
+    if options.txn.check_urls:
+        _check_urls(options.txn.check_urls)
     level_delays_ms(options.delay.levels)
     _check_zone(options.delay.time_zone)
     store, groups, topics = options.store, options.groups, options.topics
@@ -553,6 +552,15 @@ def _check_together(options: Options) -> None:
     ):
         if low > high:
             raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def _check_urls(prefixes: str) -> None:
+    from bridge.check_urls import BadUrl, CheckUrls  # Here, because yarl is slow to import and few commands need it.
+
+    try:
+        CheckUrls(prefixes)
+    except BadUrl as error:
+        raise ConfigError(f"txn.check_urls: {error}") from error
 
 
 def level_delays_ms(levels: str) -> list[int]:

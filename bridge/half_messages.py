@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from bridge import forms
+from bridge.check_urls import CheckUrls
 from bridge.config import TxnOptions
 from bridge.half_records import CHECK_URL, ID, HalfWish, half_batch, read_half
 from bridge.ledger import Ledger
@@ -98,7 +99,7 @@ class Halves:
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
         self._immunity_max_ms = options.half_ms
-        self._check_urls = tuple(options.check_urls.split())
+        self._check_urls = CheckUrls(options.check_urls)
         ledger.own(HalfIdsKnown, self._replay_ids)
         ledger.own(TopicCreated, self._replay_topic)
         ledger.own(HalvesLooked, self._replay_looked)
@@ -159,7 +160,7 @@ class Halves:
                 raise InvalidBatch(Reason.INVALID, f"{CHECK_URL} {wish.check_url[:200]!r} is none of txn.check_urls")
 
     def may_ask(self, url: str) -> bool:
-        return url.startswith(self._check_urls) if self._check_urls else False
+        return self._check_urls.allow(url)
 
     def kafka_frame(self, topic: Topic, queue_id: int, record: KafkaRecord, stamp: Stamp) -> Frame:
         """Give the half message that a Kafka record becomes, to be appended with others of its batch."""

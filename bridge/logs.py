@@ -2,6 +2,10 @@
 
     2026-03-01T12:00:00.123Z info store recovered position=81920 entries=512 cut_bytes=37
 
+A line has printable characters only: whatever else a client's text contains (line breaks, terminal escapes, Unicode's
+line separators and direction marks) is written as an escape of Python's. The lines of a traceback are indented, so that
+no text in them can be taken for an event.
+
 A client that misbehaves in a loop must not fill the disk: of one kind of line at most LINES_MAX come in WINDOW_S, and
 the next one after that says how many were left out.
 """
@@ -12,17 +16,33 @@ import time
 
 LINES_MAX = 20
 WINDOW_S = 10.0
+INDENT = "  "  # Before each line of a traceback.
 KINDS_MAX = 1000  # Kinds remembered; then all are forgotten, and counting starts again.
 
 
 class KeyValueFormatter(logging.Formatter):
-    """UTC time with milliseconds, level in lower case, message, and a traceback if there is one."""
+    """UTC time with milliseconds, level in lower case, message, and a traceback and a stack if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        message = record.getMessage().replace("\n", "\\n")
-        line = f"{at}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name} {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        levelname = record.levelname.lower()
+        lines = [printable(f"{at}.{int(record.msecs):03d}Z {levelname} {record.name} {record.getMessage()}")]
+        if record.exc_info:
+            lines += _indented(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines += _indented(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Write each character that is not printable as an escape: `\\n`, `\\x1b`, `\\u2028`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _indented(text: str) -> list[str]:
+    return [INDENT + printable(line) for line in text.split("\n")]
 
 
 class FloodFilter(logging.Filter):

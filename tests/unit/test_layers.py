@@ -43,7 +43,7 @@ LAYERS = {
     "txn": Layer({"store"}, set(), OUTER_WORLD),
     "bridge": Layer(
         {"delay", "txn", "store", "protocol"},
-        {"aiohttp", "crc32c", "kio", "msgspec", "prometheus_client", "rich", "typer", "uvloop"},
+        {"aiohttp", "crc32c", "kio", "msgspec", "prometheus_client", "rich", "typer", "uvloop", "yarl"},
     ),
     "spark": Layer({"protocol", "store"}, {"matplotlib", "py4j", "pyarrow", "pyspark", "rich", "typer"}),
 }

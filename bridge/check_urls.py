@@ -1,0 +1,93 @@
+"""Which URLs the broker may call on behalf of a Kafka producer: those below one of the prefixes of `txn.check_urls`.
+
+A URL is normalised before it is compared, by the library that aiohttp uses to send it (yarl): percent-encoded
+characters that need no encoding are decoded, `.` and `..` are resolved, the host is in lower case. Scheme, host, port
+and whole path segments are then compared. What two programs may read differently is refused: user information,
+fragments, control characters, blanks, backslashes, encoded slashes, and segments that become `..` for a server which
+decodes twice or cuts path parameters (`..;`).
+"""
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from yarl import URL
+
+_SCHEMES: Final = ("http", "https")
+_ENCODED_SEPARATOR: Final = re.compile(r"%(?:2f|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
+
+_USER_INFORMATION: Final = re.compile(r"[^:/]+://[^/?#]*@")
+
+
+class BadUrl(ValueError):
+    """The text is no URL that the broker may call; the message says why."""
+
+
+class Prefix(NamedTuple):
+    """One allowed beginning; a path that ends with a slash allows only what lies below it."""
+
+    origin: tuple[str, str, int]
+    path: str
+
+    def covers(self, origin: tuple[str, str, int], path: str) -> bool:
+        if origin != self.origin:
+            return False
+        return path.startswith(self.path) if self.path.endswith("/") else (path + "/").startswith(self.path + "/")
+
+
+class CheckUrls:
+    """The prefixes of `txn.check_urls`, separated by blanks. Raises BadUrl for one that is wrong."""
+
+    def __init__(self, setting: str) -> None:
+        self._prefixes = [_prefix(text) for text in setting.split()]
+
+    def allow(self, text: str) -> bool:
+        if not self._prefixes:
+            return False
+        try:
+            url = parse(text)
+        except BadUrl:
+            return False
+        origin = _origin(url)
+        return any(prefix.covers(origin, url.raw_path) for prefix in self._prefixes)
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> URL:
+    """Normalise a URL that the broker is asked to call. Raises BadUrl."""
+    if not text.isprintable() or not text.isascii() or " " in text or "\\" in text:
+        raise BadUrl(f"expected printable ASCII without blanks and backslashes, got {text[:200]!r}")
+    try:
+        url = URL(text)
+        port = url.port
+    except ValueError as error:
+        raise BadUrl(f"{text[:200]!r}: {error}") from error
+    if url.scheme not in _SCHEMES or not url.raw_host or not port:
+        raise BadUrl(f"expected http://host/ or https://host/, with a path if need be, got {text[:200]!r}")
+    if _USER_INFORMATION.match(text) or "#" in text:
+        raise BadUrl(f"user information and fragments are not allowed, got {text[:200]!r}")
+    if any(map(_is_ambiguous, url.raw_path.split("/"))):
+        raise BadUrl(f"the path has a segment that servers read in different ways, got {text[:200]!r}")
+    return url
+
+
+def _is_ambiguous(segment: str) -> bool:
+    decoded = unquote(segment)
+    return (
+        _ENCODED_SEPARATOR.search(segment) is not None
+        or _ENCODED_SEPARATOR.search(decoded) is not None
+        or unquote(decoded).partition(";")[0] in (".", "..")
+    )
+
+
+def _origin(url: URL) -> tuple[str, str, int]:
+    return url.scheme, (url.raw_host or "").rstrip("."), url.port or 0
+
+
+def _prefix(text: str) -> Prefix:
+    url = parse(text)
+    # Without a slash behind the host, a reader could take the host for the beginning of a name.
+    if not re.fullmatch(r"https?://[^/]+/.*", text, re.IGNORECASE) or "?" in text:
+        raise BadUrl(f"expected http://host/ or https://host/, with a path if need be and no query, got {text[:200]!r}")
+    return Prefix(_origin(url), url.raw_path)
