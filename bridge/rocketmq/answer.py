@@ -1,10 +1,9 @@
 """What handlers give, and how an answer is made of it."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bridge.answers import Answer
-from protocol.errors import ProtocolError
 from protocol.rocketmq import fastjson, remoting
 from protocol.rocketmq.bodies import Body
 from protocol.rocketmq.codes import ResponseCode
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from bridge.rocketmq.connection import RocketMQConnection
 
 BodyT = TypeVar("BodyT", bound=Body)
-
-# Of a request. A heartbeat takes 100 bytes for each subscription, and the loop 70 ms for a MiB of them.
-JSON_BYTES_MAX: Final = 1 << 20
 
 # The answer, or None: it comes later (a held pull), or there is none.
 Handler = Callable[["Broker", "RocketMQConnection", RemotingCommand], Answer | None]
@@ -38,8 +34,6 @@ def answer(
 
 
 def read_body(asked: RemotingCommand, form: type[BodyT]) -> BodyT:
-    """Read the JSON body of a request; raises ProtocolError."""
+    """Read the JSON body of a request; raises IllegalJson."""
     assert isinstance(asked.body, memoryview), "a request that was decoded"
-    if len(asked.body) > JSON_BYTES_MAX:
-        raise ProtocolError(f"JSON body of {len(asked.body)} bytes; {JSON_BYTES_MAX} are allowed")
     return fastjson.read(asked.body, form)

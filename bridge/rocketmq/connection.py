@@ -11,6 +11,7 @@
 A name server is asked over the same connection: its codes mean nothing else to a broker, so each port serves both.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,9 +27,10 @@ from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
 from bridge.rocketmq.expected import Asked
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.transactions import GATHERING, settle
-from bridge.server import Connection
+from bridge.server import Connection, endpoint
 from protocol.rocketmq import remoting
 from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.fastjson import IllegalJson
 from protocol.rocketmq.message import NO_HOST
 from protocol.rocketmq.message_id import pack_host
 from protocol.rocketmq.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Waiting = deque[tuple[Promise, Sequence[Buffer], Kind]]
+
+log = logging.getLogger("bridge")
 
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -142,6 +146,9 @@ class RocketMQConnection(Connection):
         """Give the answer to a request that failed with an ANSWERABLE error."""
         code = code_of(error)
         self.broker.metrics.errors["rocketmq", code.name] += 1
+        if isinstance(error, IllegalJson):
+            peer = endpoint(*self.peer)
+            log.warning("request body refused code=%d peer=%s reason=%r", asked.code, peer, str(error)[:300])
         return answer(asked, code, remark_of(error))
 
     # -- Answers

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.parked import due_of
+from bridge.publish import MessageTooLarge
 from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
 from bridge.schedules import SCHEDULE_NAME
@@ -21,7 +22,7 @@ from bridge.wishes import TIMER_NAMES
 from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
-from protocol.rocketmq.message import Message
+from protocol.rocketmq.message import PROPERTIES_BYTES_MAX, Message
 from protocol.rocketmq.message_id import message_id, message_ids
 from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TIMER_TOPIC, check_topic
 from protocol.rocketmq.remoting import RemotingCommand
@@ -43,6 +44,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     broker.rocketmq_flow.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
+    _check_size(broker, command, raw)
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     if request.topic.startswith(RETRY_PREFIX):
         topic, queue_id, raw = _retry(broker, command, request, raw, is_batch)
@@ -71,6 +73,16 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     handle = "" if is_batch else _recall_handle(broker, request.topic, messages[0], slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key, handle)
     return Answer(buffers, promise if waits else None)
+
+
+def _check_size(broker: "Broker", command: RemotingCommand, raw: bytes) -> None:
+    """Raise MessageTooLarge before anything looks into the message or makes a topic for it."""
+    body_bytes, body_bytes_max = len(command.body), broker.publisher.body_bytes_max
+    if body_bytes > body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+        raise MessageTooLarge(
+            f"body of {body_bytes} bytes, properties of {len(raw)}; allowed are {body_bytes_max} and"
+            f" {PROPERTIES_BYTES_MAX}"
+        )
 
 
 def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
@@ -139,10 +151,8 @@ def _batched(
 
     Of the properties of the whole only WAIT counts, and no wish may stand there.
     """
-    body, bytes_max = command.body, broker.publisher.body_bytes_max
+    body = command.body
     assert isinstance(body, memoryview), "decoded from a frame"
-    if len(body) > bytes_max:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(body)} bytes; {bytes_max} are allowed")
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
     messages, keys = [], []

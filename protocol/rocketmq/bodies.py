@@ -1,17 +1,34 @@
 """The JSON bodies of requests and answers, named as RocketMQ names them.
 
 `fastjson.read(body, HeartbeatData)` reads one, `fastjson.write(value)` writes it. Unknown fields are ignored, absent
-ones have the default that Java gives them. Enums are their names, as text: what a client invents is kept as it is.
-Numbers are 64 bits wide, as nothing wider could be written back.
+ones have the default that Java gives them, and those without which the request has no object are required. Enums are
+their names, as text: what a client invents is kept as it is. Numbers are 64 bits wide, as nothing wider could be
+written back.
 Source: `org.apache.rocketmq.remoting.protocol.body`, `.heartbeat`, `.route`, `.admin`; `TopicConfig.java`,
 `SubscriptionGroupConfig.java`.
 """
 
+from typing import Annotated
+
 import msgspec
 
-from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from protocol.rocketmq.fastjson import MessageQueue, QueueTable, enum
 from protocol.rocketmq.flags import PERM_READ_WRITE
 from protocol.rocketmq.headers import Int64
+
+# Java's enums, in the order of their ordinals; C++ clients write these.
+ConsumeType = Annotated[str, enum("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")]
+MessageModel = Annotated[str, enum("BROADCASTING", "CLUSTERING", "LITE_SELECTIVE")]
+ConsumeFromWhere = Annotated[
+    str,
+    enum(
+        "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
+    ),
+]  # fmt: skip
+RequestMode = Annotated[str, enum("PULL", "POP")]
+RetryPolicyType = Annotated[str, enum("EXPONENTIAL", "CUSTOMIZED")]
+TopicFilterType = Annotated[str, enum("SINGLE_TAG", "MULTI_TAG")]
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True):
@@ -49,9 +66,9 @@ class ConsumerData(Body):
     """`consume_type` is CONSUME_ACTIVELY (pull), CONSUME_PASSIVELY (push) or CONSUME_POP."""
 
     group_name: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: ConsumeType = "CONSUME_PASSIVELY"
+    message_model: MessageModel = "CLUSTERING"
+    consume_from_where: ConsumeFromWhere = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[SubscriptionData] = []
     unit_mode: bool = False
 
@@ -128,7 +145,7 @@ class AssignmentRequest(Body):
     consumer_group: str
     client_id: str
     strategy_name: str = "AVG"
-    message_model: str = "CLUSTERING"
+    message_model: MessageModel = "CLUSTERING"
 
 
 class Assignment(Body):
@@ -150,7 +167,7 @@ class RequestModeRequest(Body):
 
     topic: str
     consumer_group: str
-    mode: str = "PULL"
+    mode: RequestMode = "PULL"
     pop_share_queue_num: Int64 = 0
 
 
@@ -159,17 +176,17 @@ class BatchAck(Body):
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
-    start_offset: Int64 = msgspec.field(name="so")
-    queue_id: Int64 = msgspec.field(name="q")
-    pop_ms: Int64 = msgspec.field(name="pt")
-    bits: str = msgspec.field(name="b")
+    start_offset: Int64 = msgspec.field(name="so", default=0)
+    queue_id: Int64 = msgspec.field(name="q", default=0)
+    pop_ms: Int64 = msgspec.field(name="pt", default=0)
+    bits: str = msgspec.field(name="b", default="")
     retry: str = msgspec.field(name="r", default="0")
 
 
 class BatchAckRequest(Body):
     """BATCH_ACK_MESSAGE."""
 
-    acks: list[BatchAck]
+    acks: list[BatchAck] = []
     broker_name: str = ""
 
 
@@ -236,7 +253,7 @@ class TopicConfig(Body):
     read_queue_nums: Int64 = 16
     write_queue_nums: Int64 = 16
     perm: Int64 = PERM_READ_WRITE
-    topic_filter_type: str = "SINGLE_TAG"
+    topic_filter_type: TopicFilterType = "SINGLE_TAG"
     topic_sys_flag: Int64 = 0
     order: bool = False
     attributes: dict[str, str] = {}
@@ -252,7 +269,7 @@ class TopicConfigTable(Body):
 class GroupRetryPolicy(Body):
     """CUSTOMIZED (a list of delays) or EXPONENTIAL; the parameters of either, where they are not the default ones."""
 
-    type: str = "CUSTOMIZED"
+    type: RetryPolicyType = "CUSTOMIZED"
     customized_retry_policy: dict[str, list[Int64]] | None = None
     exponential_retry_policy: dict[str, Int64] | None = None
 

@@ -132,13 +132,9 @@ def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
 def without(raw: bytes, name: str) -> bytes:
     """Give `raw` without the pairs of one name."""
     key = _key(name)
-    at = raw.rfind(key)
-    while at >= 0:
-        if not at or raw[at - 1] == _VALUE_END:
-            end = raw.find(_VALUE_END, at)
-            raw = raw[:at] + (raw[end + 1 :] if end >= 0 else b"")
-        at = raw.rfind(key, 0, at)
-    return raw
+    if key not in raw:
+        return raw
+    return b"\x02".join([pair for pair in raw.split(b"\x02") if not pair.startswith(key)])
 
 
 def join(raw: bytes, added: bytes) -> bytes:

@@ -15,16 +15,23 @@ Source: `RemotingCommand.java`, `RocketMQSerializable.java`.
 
 import struct
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from protocol.errors import ProtocolError
+from protocol.rocketmq import fastjson
 
 Buffer = bytes | bytearray | memoryview
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """Default of `com.rocketmq.remoting.frameMaxLength`; the peer's end closes the channel on a longer frame."""
+
+HEADER_BYTES_MAX: Final = 512 << 10
+"""Java's clients write at most 32,767 bytes of properties, six times as many in JSON."""
+
+EXT_FIELDS_MAX: Final = 1024
+"""Of one header; clients write up to 30."""
 
 VERSION: Final = 479
 """`MQVersion.V5_3_3`. Consumers refuse SQL92 subscriptions to a broker that claims less than 232."""
@@ -105,12 +112,16 @@ def decode(payload: memoryview) -> RemotingCommand:
     header_end = 4 + (word & 0xFFFFFF)
     if header_end > len(payload):
         raise ProtocolError(f"remoting header of {header_end - 4} bytes in a frame of {len(payload)}")
+    if header_end - 4 > HEADER_BYTES_MAX:
+        raise ProtocolError(f"remoting header of {header_end - 4} bytes; {HEADER_BYTES_MAX} are allowed")
     if word >> 24 == _JSON:
         command = _decode_json(payload[4:header_end])
     elif word >> 24 == _BINARY:
         command = _decode_binary(bytes(payload[4:header_end]))
     else:
         raise ProtocolError(f"unknown serialize type {word >> 24} of a remoting frame; known are 0 and 1")
+    if len(command.ext) > EXT_FIELDS_MAX:
+        raise ProtocolError(f"remoting header with {len(command.ext)} fields; {EXT_FIELDS_MAX} are allowed")
     command.body = payload[header_end:]
     return command
 
@@ -182,7 +193,7 @@ class _JsonHeader(msgspec.Struct):
     ext: dict[str, str] = msgspec.field(name="extFields", default_factory=dict)
     flag: _Int32 = 0
     remark: str | None = None
-    language: str = "OTHER"
+    language: Annotated[str, msgspec.Meta(extra={"enum": LANGUAGES})] = "OTHER"
     version: _Int32 = 0
 
 
@@ -195,32 +206,11 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def _decode_json(header: memoryview) -> RemotingCommand:
     try:
         fields = _decode_header(header)
-    except msgspec.ValidationError:
-        fields = _decode_loosely_typed(header)
     except _NOT_JSON as error:
-        raise ProtocolError(f"remoting header of {len(header)} bytes is not JSON: {error}") from None
+        fields = fastjson.read_leniently(header, _JsonHeader, str(error))
     return RemotingCommand(
         fields.code, fields.opaque, fields.ext, b"", fields.flag, fields.remark, fields.language, fields.version, True
     )
-
-
-def _decode_loosely_typed(header: memoryview) -> _JsonHeader:
-    """Read a header of a client that writes null for what is absent, or numbers and truth values for text."""
-    try:
-        fields: dict[str, Any] = msgspec.json.decode(header, type=dict[str, Any])
-        present = {key: value for key, value in fields.items() if value is not None}
-        ext = present.get("extFields")
-        if isinstance(ext, dict):
-            present["extFields"] = {key: _as_text(value) for key, value in ext.items() if value is not None}
-        return msgspec.convert(present, _JsonHeader, strict=False)
-    except _NOT_JSON as error:
-        raise ProtocolError(f"remoting header {bytes(header[:200])!r} is not one: {error}") from None
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
 
 
 def _encode_json(command: RemotingCommand) -> bytes:
@@ -279,6 +269,8 @@ def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
         if value_length < 0 or at > end:
             raise ProtocolError(f"binary remoting header: a value of {value_length} bytes ends at {at} of {end}")
         ext[header[key_at:key_end].decode()] = header[value_at:at].decode()
+        if len(ext) > EXT_FIELDS_MAX:
+            raise ProtocolError(f"binary remoting header with more than {EXT_FIELDS_MAX} fields")
     return ext
 
 

@@ -132,3 +132,10 @@ def test_all_answers_of_one_fsync_leave_and_those_of_a_failed_one_never() -> Non
         answers = [client.answer_to(opaque) for opaque in (1, 2, 3)]
         assert [answer is None for answer in answers] == [fails] * 3
         assert client.connection.closed is fails
+
+
+def test_refused_body_is_logged_with_what_was_wrong(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    office.connect().ask(RequestCode.HEART_BEAT, b'{"clientID":"c","consumerDataSet":[{"groupName":[]},7]}')
+    (line,) = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert line.startswith("request body refused code=34 peer=192.0.2.1:40000 reason=")
+    assert "no HeartbeatData: Expected `object`, got `int` - at `$.consumerDataSet[1]`" in line

@@ -93,7 +93,7 @@ def test_illegal_group_is_passed_over(office: Office) -> None:
     assert (client.members("a b"), client.members("billing")) == (None, ["client"])
 
 
-@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":7}'])
+@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":[}'])
 def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
     assert office.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
 

@@ -125,7 +125,7 @@ LONG = "x" * 128
         ({"queueId": None}, ResponseCode.SYSTEM_ERROR, "the custom field <queueId> is null"),
         ({"bornTimestamp": "never"}, ResponseCode.SYSTEM_ERROR, "<bornTimestamp> is illegal"),
         ({"body": bytes(1001)}, ResponseCode.MESSAGE_ILLEGAL, "allowed are 1000"),
-        ({"body": bytes(1001), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "1000 are allowed"),
+        ({"body": bytes(1001), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "allowed are 1000"),
         ({"properties": "K\x01" + "v" * 32768}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
         ({"properties": "DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY is no integer"),
         ({"properties": f"TIMER_DELIVER_MS\x01{1 << 62}\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay.max_days is 3650"),
@@ -192,3 +192,12 @@ def test_one_way_send_is_kept_and_not_answered(office: Office, client: Client) -
     assert client.send(topic="a.b", oneway=True) is None
     assert len(stored(office)) == 1
     assert not client.heard
+
+
+@pytest.mark.parametrize(("body", "raw"), [(b"", "TRAN_MSG\x01true\x02" * 2500), (b"x" * 1001, "")])
+def test_message_over_a_limit_makes_no_topic(office: Office, body: bytes, raw: str) -> None:
+    office.publisher.body_bytes_max = 1000
+    before = len(office.topics)
+    answer = office.connect().send("new", body, raw)
+    assert (answer.code, "allowed are 1000 and 32767" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert len(office.topics) == before

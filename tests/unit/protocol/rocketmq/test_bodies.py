@@ -1,5 +1,6 @@
 """JSON bodies of the official Java implementation are read and written; bad ones raise ProtocolError only."""
 
+import time
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.rocketmq import bodies, fastjson
-from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from protocol.rocketmq.fastjson import LENIENT_BYTES_MAX, MessageQueue, QueueTable
 
 # What `RemotingSerializable.encode` of org.apache.rocketmq:rocketmq-remoting:5.5.0 (fastjson2) wrote.
 OF_JAVA: list[tuple[type[bodies.Body], str]] = [
@@ -140,6 +141,66 @@ def test_heartbeat_of_go_is_read() -> None:
     assert (data.producer_data_set, first.code_set, second.tags_set, second.code_set) == ([], [97], [], [])
 
 
+# What librocketmq 1.2.4 sends (PyPI rocketmq 0.4.4), taken from the socket.
+OF_CPP = (
+    b'{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":"g","messageModel":1,'
+    b'"subscriptionDataSet":[{"subString":"*","subVersion":"1795354881516","topic":"t"}]}]}\n'
+)
+
+
+def test_heartbeat_of_cpp_is_read() -> None:
+    (data,) = fastjson.read(OF_CPP, bodies.HeartbeatData).consumer_data_set
+    assert (data.consume_type, data.message_model, data.consume_from_where, data.unit_mode) == (
+        "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", False,
+    )  # fmt: skip
+    assert data.subscription_data_set == [bodies.SubscriptionData(topic="t", sub_version=1795354881516)]
+
+
+# What fastjson2 2.0.59 makes of these texts, as members of a topic's config.
+LIBERTIES: list[tuple[str, dict[str, Any]]] = [
+    ('{"topicName":"t","order":"true","perm":"4"}', {"order": True, "perm": 4}),
+    ('{"topicName":"t","order":1,"perm":4.0,"topicSysFlag":true}', {"order": True, "perm": 4, "topic_sys_flag": 1}),
+    ('{"topicName":"t","perm":null,"readQueueNums":"","attributes":null}', {}),
+    ('{"topicName":"t","topicFilterType":1}', {"topic_filter_type": "MULTI_TAG"}),
+    ('{"topicName":"t","topicFilterType":"1"}', {"topic_filter_type": "MULTI_TAG"}),
+    ('{"topicName":"t","topicFilterType":"OTHER"}', {"topic_filter_type": "OTHER"}),
+    ('{"topicName":"t","attributes":{"a":1,"b":true,"c":null,"d":[1.5]}}',
+     {"attributes": {"a": "1", "b": "true", "d": "[1.5]"}}),
+    ("{topicName:'t',perm:4,}", {"perm": 4}),
+    ("/* c */ {'topicName':\"t\" , // c\n perm : 4 ,, 'x':[1,{y:'\\''}]}", {"perm": 4}),
+    ("{'topicName':'t','attributes':{'a\"\\'':'\\u00e9\\n'}}", {"attributes": {"a\"'": "é\n"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fields"), LIBERTIES)
+def test_liberties_of_fastjson_are_taken(text: str, fields: dict[str, Any]) -> None:
+    assert fastjson.read(text.encode(), bodies.TopicConfig) == bodies.TopicConfig(topic_name="t", **fields)
+
+
+def test_refusal_says_what_is_wrong_and_where() -> None:
+    with pytest.raises(fastjson.IllegalJson, match=r"no TopicConfig: Expected `int`, got `array` - at `\$\.perm`"):
+        fastjson.read(b'{"topicName":"t","perm":[]}', bodies.TopicConfig)
+    with pytest.raises(fastjson.IllegalJson, match=r"character 14: .* a text without end"):
+        fastjson.read(b'{"topicName":"t', bodies.TopicConfig)
+
+
+@pytest.mark.parametrize("unit", ['\\"', "'", "[", "{", ":", "a,", "{},", "''", "1:1,", "/*", "//", "{{", "/**/", "\\"])
+def test_time_to_refuse_grows_with_the_length_and_no_faster(unit: str) -> None:
+    """Four times the bytes take four times as long; quadratic is sixteen. The best of three counts."""
+
+    def seconds(size: int) -> float:
+        body = f'{{"clientID":"{unit * (size // len(unit))}'.encode()
+        takes = []
+        for _ in range(3):
+            begun = time.process_time()
+            with pytest.raises(ProtocolError):
+                fastjson.read(body, bodies.HeartbeatData)
+            takes.append(time.process_time() - begun)
+        return min(takes)
+
+    assert seconds(LENIENT_BYTES_MAX - 64) < 8 * seconds(LENIENT_BYTES_MAX // 4) + 0.01
+
+
 @pytest.mark.parametrize(
     ("what", "form", "text"),
     [
@@ -150,7 +211,7 @@ def test_heartbeat_of_go_is_read() -> None:
         ("no UTF-8", bodies.KVTable, b'{"table":{"a":"\xff"}}'),
         ("another thing", bodies.KVTable, b'{"topicList":[]}'),
         ("member of another type", bodies.HeartbeatData, b'{"clientID":"c","consumerDataSet":[1]}'),
-        ("key that is no queue", bodies.ResetOffsetBody, b'{"offsetTable":{{"topic":"t"}:5}}'),
+        ("key that is no queue", bodies.ResetOffsetBody, b'{"offsetTable":{{"queueId":0}:5}}'),
         ("key that is text", bodies.ResetOffsetBody, b'{"offsetTable":{"t":5}}'),
         (
             "row that is no offset",
@@ -161,6 +222,8 @@ def test_heartbeat_of_go_is_read() -> None:
         ("keys within keys", bodies.KVTable, b"{" * 60 + b"1:1" + b"}:1" * 59 + b"}"),
         ("nested without end", bodies.KVTable, b'{"x":' + b"[" * 50_000),
         ("closed too often", bodies.KVTable, b"}}}}:1"),
+        ("longer than allowed", bodies.KVTable, b'{"table":{}}' + b" " * fastjson.BYTES_MAX),
+        ("longer than allowed, and not plain", bodies.KVTable, b"{'table':{}}" + b" " * LENIENT_BYTES_MAX),
     ],
 )
 def test_bodies_that_are_something_else_are_refused(what: str, form: type[Any], text: bytes) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.rocketmq.remoting import (
+    EXT_FIELDS_MAX,
+    HEADER_BYTES_MAX,
     LANGUAGES,
     Buffer,
     RemotingCommand,
@@ -211,6 +213,7 @@ LOOSE: list[tuple[str, dict[str, str]]] = [
         {"a": "1", "b": "true", "d": "1.5", "e": "x"},
     ),
     ('{"code":"34","opaque":"1","extFields":{"a":{"b":[]}},"unknown":[{}]}', {"a": '{"b":[]}'}),
+    ("{code:34,'opaque':1,extFields:{a:'x',1:2}}", {"a": "x", "1": "2"}),
 ]
 
 
@@ -218,6 +221,10 @@ LOOSE: list[tuple[str, dict[str, str]]] = [
 def test_loosely_typed_headers_are_read(header: str, ext: dict[str, str]) -> None:
     command = decode(payload(0, header.encode()))
     assert (command.code, command.opaque, command.ext) == (34, 1, ext)
+
+
+def test_language_may_be_an_ordinal() -> None:
+    assert decode(payload(0, b'{"code":34,"opaque":1,"language":1}')).language == "CPP"
 
 
 BAD: list[tuple[str, bytes]] = [
@@ -236,6 +243,7 @@ BAD: list[tuple[str, bytes]] = [
     ("negative remark", struct.pack(">Ihbhiii", 1 << 24 | 21, 10, 0, 0, 1, 0, -1) + bytes(4)),
     ("ext beyond the header", struct.pack(">Ihbhiiii", 1 << 24 | 21, 10, 0, 0, 1, 0, 0, 9)),
     ("value beyond the ext", struct.pack(">Ihbhiiiihi", 1 << 24 | 27, 10, 0, 0, 1, 0, 0, 6, 0, 1)),
+    ("more header than allowed", struct.pack(">I", HEADER_BYTES_MAX + 1) + b'{"code":34,"opaque":1}'.ljust(1 << 20)),
     ("half a key length", struct.pack(">Ihbhiiiib", 1 << 24 | 22, 10, 0, 0, 1, 0, 0, 1, 0)),
 ]
 
@@ -244,6 +252,13 @@ BAD: list[tuple[str, bytes]] = [
 def test_malformed_frames_are_refused(what: str, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(memoryview(frame))
+
+
+@pytest.mark.parametrize("json_type", [True, False])
+def test_header_with_too_many_fields_is_refused(json_type: bool) -> None:
+    fields = {str(number): "" for number in range(EXT_FIELDS_MAX + 1)}
+    with pytest.raises(ProtocolError, match="1024"):
+        read(written(request(34, 1, fields, json=json_type)))
 
 
 @given(st.sampled_from([0, 1, 2]), st.binary(max_size=60), st.integers(0, 3))
