@@ -28,7 +28,7 @@ from bridge.hooks import Hooks
 from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
 from bridge.kafka.groups import deliver
-from bridge.keeper import Keeper
+from bridge.keeper import Keeper, Slices
 from bridge.leases import Leases
 from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
@@ -289,10 +289,10 @@ class Broker(Core):
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
 
-    def _expire(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> Slices:
         """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""
-        self.positions.expire(now_ms, self.is_alive)
-        self.transactions.tidy(now_ms)
+        yield from self.positions.expire(now_ms, self.is_alive)
+        yield from self.transactions.tidy(now_ms)
 
     def _first_kept(self, queue: Queue) -> int | None:
         """Say from which offset on retention must leave a queue alone; None: it may take all."""

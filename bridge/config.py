@@ -199,6 +199,12 @@ class GroupsOptions(_Section, frozen=True):
     ] = 30 * MINUTE_MS
     members_max: Annotated[int, _setting("members of one group", kafka="group.max.size", ge=1)] = 10_000
     count_max: Annotated[int, _setting("groups with positions or members", ge=1)] = 100_000
+    positions_max: Annotated[
+        int, _setting("positions of all groups, some 200 bytes of memory each; further ones are refused", ge=1)
+    ] = 1_000_000
+    positions_text_bytes_max: Annotated[
+        int, _setting("text that Kafka clients attach to all positions; more is refused", ge=0)
+    ] = 64 * MIB
     positions_retention_ms: Annotated[
         int,
         _setting("positions of a group without members go after this time", kafka="offsets.retention.minutes", ge=1),

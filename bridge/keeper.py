@@ -51,7 +51,7 @@ class Keeper:
         store: KeptStore,
         topics: Callable[[], Sequence[Topic]],
         first_kept: Callable[[Queue], int | None],
-        expire_positions: Callable[[int], None],
+        expire_positions: Callable[[int], Slices],
         retention_interval_ms: int,
         mono_ms: int,
     ) -> None:
@@ -127,5 +127,4 @@ class Keeper:
             self.trimmed_queues += 1
 
     def _expire(self, now_ms: int, mono_ms: int) -> Slices:
-        yield
-        self._expire_positions(now_ms)
+        yield from self._expire_positions(now_ms)

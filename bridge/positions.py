@@ -6,10 +6,13 @@ A group is known by its Kafka spelling (`protocol.names`), a queue by its key. A
     commit_later()  not answered, or not waited for (RocketMQ's one-way updates and the ones on pulls): collected, and
                     appended as one record per group and second. Lost by a crash within that second, as at home.
 
-What was collected is not yet state; `settle` makes it state when somebody asks for the group's positions.
+What was collected is not yet state; `settle` makes it state when somebody asks for the group's positions. A collected
+position is dropped when the log has a later decision about its queue: a commit, a deletion. While the log refuses
+(the disk is full) it stays collected. It counts towards the limits from the moment at which it is collected, so that
+whatever was collected can be committed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bridge.config import GroupsOptions
@@ -23,16 +26,17 @@ from bridge.records import (
     TopicDeleted,
 )
 from store.entry import Promise, Slot
+from store.errors import StoreError
 
-POSITIONS_MAX = 1_000_000  # of all groups, some 200 bytes of memory each
-METADATA_CHARACTERS_MAX = 64 << 20  # attached to all of them
 POSITIONS_IN_RECORD = 1000
+SETTLED_AT_ONCE = 4000  # collected positions that one turn of the loop commits, at some 3 us each
+EXPIRED_AT_ONCE = 500  # groups that are looked at in one slice of `expire`
 COLLECT_MS = 1000
 ALIVE_MS = 24 * 3600 * 1000  # A group that lives without committing is noted so often, so that it does not expire.
 
 
 class TooManyPositions(Exception):
-    """`groups.count_max` groups, POSITIONS_MAX positions or METADATA_CHARACTERS_MAX; expiry makes room."""
+    """`groups.count_max`, `groups.positions_max` or `groups.positions_text_bytes_max`; expiry makes room."""
 
 
 class MetadataTooLarge(Exception):
@@ -44,6 +48,13 @@ class Position(NamedTuple):
     leader_epoch: int = -1
     metadata: str = ""
     commit_ms: int = -1
+
+
+class _Collected(NamedTuple):
+    """A position that nobody waits for."""
+
+    position: CommittedPosition
+    is_new: bool  # The group had no position for this queue: it takes a place in the table.
 
 
 class _Group:
@@ -61,8 +72,9 @@ class Positions:
         self._ledger, self._knows_topic, self._options = ledger, knows_topic, options
         self._groups: dict[str, _Group] = {}
         self._count = 0
-        self._metadata_size = 0  # Invariant: the sum of the lengths over all positions.
-        self._collected: dict[str, dict[int, CommittedPosition]] = {}
+        self._text_bytes = 0  # Invariant: the sum of `_text_bytes_of` over all positions.
+        self._collected: dict[str, dict[int, _Collected]] = {}  # Invariant: no group's dict is empty.
+        self._collected_new = 0  # Invariant: how many of all collected positions are new.
         self._due_mono_ms: int | None = None
         ledger.own(PositionsCommitted, self._replay_committed)
         ledger.own(PositionsDeleted, self._replay_deleted)
@@ -87,6 +99,21 @@ class Positions:
     def __contains__(self, group: str) -> bool:
         return group in self._groups
 
+    def reported(self, group: str, now_ms: int) -> Mapping[int, Position]:
+        """All positions of a group, collected ones included.
+
+        Where the log refuses to take the collected ones, they are reported all the same: they were never more durable.
+        """
+        try:
+            self.settle(group, now_ms)
+        except StoreError:
+            collected = {
+                key: Position(position.offset, position.leader_epoch, position.metadata, now_ms)
+                for key, (position, _) in self._collected[group].items()
+            }
+            return {**self.all_of(group), **collected}
+        return self.all_of(group)
+
     # -- Committing
 
     def commit(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Promise:
@@ -102,10 +129,6 @@ class Positions:
         self, group: str, positions: Sequence[CommittedPosition], now_ms: int
     ) -> Sequence[PositionsCommitted]:
         """The same of positions that were checked when they were promised: this refuses nothing."""
-        collected = self._collected.get(group)
-        if collected:
-            for position in positions:
-                collected.pop(position.key, None)  # This commit is the later one.
         parts = range(0, len(positions) or 1, POSITIONS_IN_RECORD)
         return [PositionsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
 
@@ -115,58 +138,92 @@ class Positions:
             self.commit(group, positions, now_ms)
             return
         self.check(group, positions)
-        collected = self._collected.setdefault(group, {})
+        known, collected = self.all_of(group), self._collected.setdefault(group, {})
         for position in positions:
-            collected[position.key] = position
+            before = collected.get(position.key)
+            is_new = position.key not in known
+            self._collected_new += is_new and before is None
+            collected[position.key] = _Collected(position, is_new)
         if self._due_mono_ms is None:
             self._due_mono_ms = mono_ms + COLLECT_MS
 
     def settle(self, group: str, now_ms: int) -> None:
-        """Make state of what was collected for one group, before its positions are reported."""
-        collected = self._collected.pop(group, None)
+        """Make state of what was collected for one group; raises StoreError, and then it stays collected."""
+        collected = self._collected.get(group)
         if collected:
-            self.commit(group, [*collected.values()], now_ms)
+            self._ledger.commit(self._collected_records(group, now_ms), now_ms)
+
+    def _collected_records(self, group: str, now_ms: int) -> Sequence[Record]:
+        positions = [position for position, _ in self._collected[group].values()]
+        return self.checked_records(group, positions, now_ms)
 
     def next_deadline_mono_ms(self) -> int | None:
         return self._due_mono_ms
 
     def advance(self, mono_ms: int, now_ms: int) -> None:
-        """Append what was collected, if its time has come; all groups in one unit."""
+        """Append what was collected, if its time has come: some groups in one unit, the others in the next turns."""
         if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
             self._due_mono_ms = mono_ms + COLLECT_MS  # When the log refuses, it is tried again then.
-            self.settle_all(now_ms)
+            self._settle_some(now_ms)
+            self._due_mono_ms = mono_ms if self._collected else None
 
     def settle_all(self, now_ms: int) -> None:
-        """Make state of all that was collected: in time, and when the broker stops."""
-        records = [
-            PositionsCommitted(group, [*collected.values()], now_ms)
-            for group, collected in self._collected.items()
-            if collected
-        ]
-        if records:
-            self._ledger.commit(records, now_ms)
+        """Make state of all that was collected: when the broker stops."""
+        while self._collected:
+            self._settle_some(now_ms)
         self._due_mono_ms = None
-        self._collected.clear()
+
+    def _settle_some(self, now_ms: int) -> None:
+        records: list[Record] = []
+        count = 0
+        for group, collected in self._collected.items():
+            records += self._collected_records(group, now_ms)
+            count += len(collected)
+            if count >= SETTLED_AT_ONCE:
+                break
+        if records:
+            self._ledger.commit(records, now_ms)  # Its replay takes them out of `_collected`.
+
+    def _drop_collected(self, group: str, keys: Iterable[int]) -> None:
+        """The log has a later decision about these queues."""
+        collected = self._collected.get(group)
+        if collected is None:
+            return
+        for key in keys:
+            dropped = collected.pop(key, None)
+            if dropped is not None:
+                self._collected_new -= dropped.is_new
+        if not collected:
+            del self._collected[group]
 
     def check(self, group: str, positions: Sequence[CommittedPosition]) -> None:
         """Raise what `commit` would; StoreErrors aside."""
-        if group not in self._groups and len(self._groups) >= self._options.count_max:
-            raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {self._options.count_max}")
-        if self._count + len(self._collected.get(group, ())) + len(positions) > POSITIONS_MAX:
-            raise TooManyPositions(f"{self._count} positions of groups; {POSITIONS_MAX} are allowed")
-        metadata_size = self._metadata_size + sum(len(position.metadata) for position in positions)
-        if metadata_size > METADATA_CHARACTERS_MAX:
-            raise TooManyPositions(f"{metadata_size} characters of metadata; {METADATA_CHARACTERS_MAX} are allowed")
-        longest = self._options.metadata_bytes_max
+        options = self._options
+        if group not in self._groups and len(self._groups) >= options.count_max:
+            raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {options.count_max}")
+        longest = options.metadata_bytes_max
         for position in positions:
             if len(position.metadata) > longest:
                 raise MetadataTooLarge(f"metadata of {len(position.metadata)} characters; {longest} are allowed")
+        known, collected = self.all_of(group), self._collected.get(group, {})
+        latest = {position.key: position for position in positions}
+        new_count = sum(key not in known and key not in collected for key in latest)
+        count = self._count + self._collected_new + new_count
+        if new_count and count > options.positions_max:
+            raise TooManyPositions(f"{count} positions of groups; groups.positions_max is {options.positions_max}")
+        more_bytes = sum(
+            _text_bytes_of(position.metadata) - _text_bytes(known.get(key)) for key, position in latest.items()
+        )
+        if more_bytes > 0 and self._text_bytes + more_bytes > options.positions_text_bytes_max:
+            raise TooManyPositions(
+                f"{self._text_bytes + more_bytes} bytes of text at positions; "
+                f"groups.positions_text_bytes_max is {options.positions_text_bytes_max}"
+            )
 
     # -- Deleting
 
     def delete(self, group: str, keys: Sequence[int], now_ms: int) -> Promise:
         """Forget some positions of a group."""
-        self.settle(group, now_ms)
         return self._ledger.commit([PositionsDeleted(group, keys)], now_ms).promise
 
     def kept(self, group: str) -> list[Record]:
@@ -175,24 +232,34 @@ class Positions:
         return list(_records_of(group, found)) if found is not None else []
 
     def delete_group(self, group: str, now_ms: int) -> Promise:
-        self._collected.pop(group, None)
         return self._ledger.commit([GroupDeleted(group)], now_ms).promise
 
-    def expire(self, now_ms: int, is_active: Callable[[str], bool]) -> None:
+    def expire(self, now_ms: int, is_active: Callable[[str], bool]) -> Iterator[None]:
         """Delete groups that neither lived nor committed for `groups.positions_retention_ms`, and note those that live.
 
-        Kafka: GroupMetadataManager, `offsets.retention.minutes`, counted from when the group was last seen alive.
+        Goes on from slice to slice, between which the loop turns. Kafka: GroupMetadataManager,
+        `offsets.retention.minutes`, counted from when the group was last seen alive.
         """
-        retention_ms = self._options.positions_retention_ms
-        records: list[Record] = []
-        for name, group in self._groups.items():
-            quiet_ms = now_ms - group.commit_ms
-            if quiet_ms >= min(ALIVE_MS, retention_ms) and is_active(name):
-                records.append(PositionsCommitted(name, (), now_ms))
-            elif quiet_ms >= retention_ms and name not in self._collected:
-                records.append(GroupDeleted(name))
-        if records:
-            self._ledger.commit(records, now_ms)
+        names = [*self._groups]
+        for at in range(0, len(names), EXPIRED_AT_ONCE):
+            records = [
+                record
+                for name in names[at : at + EXPIRED_AT_ONCE]
+                if (record := self._expiry(name, now_ms, is_active)) is not None
+            ]
+            if records:
+                self._ledger.commit(records, now_ms)
+            yield
+
+    def _expiry(self, name: str, now_ms: int, is_active: Callable[[str], bool]) -> Record | None:
+        group, retention_ms = self._groups.get(name), self._options.positions_retention_ms
+        if group is None:
+            return None
+        quiet_ms = now_ms - group.commit_ms
+        if quiet_ms >= min(ALIVE_MS, retention_ms) and is_active(name):
+            return PositionsCommitted(name, (), now_ms)
+        is_over = quiet_ms >= retention_ms and name not in self._collected
+        return GroupDeleted(name) if is_over else None
 
     # -- Replay
 
@@ -203,10 +270,12 @@ class Positions:
         before = len(group.positions)
         for key, offset, leader_epoch, metadata in record.positions:
             if self._knows_topic(key >> 16):
-                self._metadata_size += len(metadata) - _metadata_size(group.positions.get(key))
+                self._text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
                 group.positions[key] = Position(offset, leader_epoch, metadata, record.commit_ms)
         group.commit_ms = max(group.commit_ms, record.commit_ms)
         self._count += len(group.positions) - before
+        if self._collected:
+            self._drop_collected(record.group, [position.key for position in record.positions])
 
     def _replay_deleted(self, record: PositionsDeleted, slot: Slot) -> None:
         group = self._groups.get(record.group)
@@ -215,20 +284,24 @@ class Positions:
                 position = group.positions.pop(key, None)
                 if position is not None:
                     self._count -= 1
-                    self._metadata_size -= len(position.metadata)
+                    self._text_bytes -= _text_bytes(position)
+        self._drop_collected(record.group, record.keys)
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         group = self._groups.pop(record.group, None)
         if group is not None:
             self._count -= len(group.positions)
-            self._metadata_size -= sum(map(_metadata_size, group.positions.values()))
+            self._text_bytes -= sum(map(_text_bytes, group.positions.values()))
+        self._drop_collected(record.group, [*self._collected.get(record.group, ())])
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         for group in self._groups.values():
             gone = [key for key in group.positions if key >> 16 == record.number]
             for key in gone:
-                self._metadata_size -= len(group.positions.pop(key).metadata)
+                self._text_bytes -= _text_bytes(group.positions.pop(key))
             self._count -= len(gone)
+        for name, collected in [*self._collected.items()]:
+            self._drop_collected(name, [key for key in collected if key >> 16 == record.number])
 
     def _snapshot(self) -> Iterable[Record]:
         for name, group in self._groups.items():
@@ -245,5 +318,10 @@ def _records_of(name: str, group: _Group) -> Iterable[Record]:
         yield PositionsCommitted(name, positions, commit_ms)
 
 
-def _metadata_size(position: Position | None) -> int:
-    return len(position.metadata) if position is not None else 0
+def _text_bytes(position: Position | None) -> int:
+    return _text_bytes_of(position.metadata) if position is not None else 0
+
+
+def _text_bytes_of(text: str) -> int:
+    """What a text takes in memory at most."""
+    return len(text) if text.isascii() else 4 * len(text)

@@ -14,7 +14,7 @@ queue that was added and not written to gets no marker.
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -44,6 +44,7 @@ from txn import coordinator
 from txn.coordinator import Ask, Coordinator, Outcome, Producer, State
 from txn.isolation import Aborted, Isolation
 
+TIDIED_AT_ONCE: Final = 1000  # queues whose aborted transactions are looked through in one slice
 ENDED_AT_ONCE: Final = 100  # transactions whose time is over, and ids that expire, in one go
 DELAYED_MAX: Final = 10_000  # records of one transaction: its commit makes timers of them, at 1 us each
 MARKER_BYTES: Final = 256  # more than a marker takes in the log
@@ -356,9 +357,11 @@ class Transactions:
         for transaction in islice(self.coordinator.overdue(now_ms), ENDED_AT_ONCE):
             self.fence(transaction, now_ms)
 
-    def tidy(self, now_ms: int) -> None:
-        """Forget ids that are idle for too long, and aborted transactions that nobody can read any more."""
-        for key in [key for key, _ in self.isolation]:
+    def tidy(self, now_ms: int) -> Iterator[None]:
+        """Forget ids that are idle for too long, and aborted transactions that nobody can read any more, in slices."""
+        for count, key in enumerate([key for key, _ in self.isolation], 1):
+            if count % TIDIED_AT_ONCE == 0:
+                yield
             number, queue_id = Queue.split(key)
             topic = self._topics.by_number(number)
             if topic is not None:

@@ -136,10 +136,9 @@ def _fetch(
 ) -> tuple[Any, ...]:
     """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
     types = request.types
-    broker.positions.settle(group_id, broker.clock.now_ms())
     is_stable_wanted = getattr(request.body, "require_stable", False)
     unstable = broker.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
-    positions = broker.positions.all_of(group_id)
+    positions = broker.positions.reported(group_id, broker.clock.now_ms())
     if asked is None:
         wanted = _known_partitions(broker, positions)
     else:

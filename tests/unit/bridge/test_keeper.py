@@ -7,7 +7,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bridge.keeper import EXPIRE_INTERVAL_MS, LOOK_INTERVAL_MS, QUEUES_IN_SLICE, Keeper
+from bridge.keeper import EXPIRE_INTERVAL_MS, LOOK_INTERVAL_MS, QUEUES_IN_SLICE, Keeper, Slices
 from bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
 from bridge.topics import Topic
 from store.errors import DiskFull
@@ -70,9 +70,11 @@ class Bench:
         self.mono_ms = 0
         self.first_kept: dict[int, int] = {}  # by the queue's number
         found = topics(*queue_counts, delete=delete)
-        self.keeper = Keeper(
-            self.store, lambda: found, self._first_kept, self.expired_at.append, RETENTION_INTERVAL_MS, 0
-        )
+        self.keeper = Keeper(self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0)
+
+    def _expire(self, now_ms: int) -> Slices:
+        self.expired_at.append(now_ms)
+        yield
 
     def _first_kept(self, queue: Queue) -> int | None:
         return self.first_kept.get(cast(Any, queue).number)

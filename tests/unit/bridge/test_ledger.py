@@ -78,7 +78,7 @@ class History:
             case 1:
                 positions.delete_group(group, self.now_ms)
             case _:
-                positions.expire(self.now_ms, lambda group: group == "g")
+                list(positions.expire(self.now_ms, lambda group: group == "g"))
 
     def produce(self) -> None:
         producers, queue = self.state.producers, self.random.choice(self.topic().queues)

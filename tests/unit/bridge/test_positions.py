@@ -1,10 +1,14 @@
 """Proves the table of group positions: what is committed, collected, expired, bounded; by time that is an argument."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from bridge.config import GroupsOptions, Options
-from bridge.positions import MetadataTooLarge, Position, TooManyPositions
+from bridge.positions import MetadataTooLarge, Position, Positions, TooManyPositions
 from bridge.records import CommittedPosition
+from store.errors import DiskFull
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.state import NOW, State, new_state, open_state
 
@@ -105,21 +109,21 @@ def test_silent_groups_expire_and_living_ones_do_not() -> None:
     for group in ("silent", "alive"):
         state.positions.commit(group, ONE, NOW)
     for day in range(1, 8):
-        state.positions.expire(NOW + day * DAY - 1, lambda group: group == "alive")
+        list(state.positions.expire(NOW + day * DAY - 1, lambda group: group == "alive"))
         assert "silent" in state.positions
-    state.positions.expire(NOW + 7 * DAY, lambda group: group == "alive")
+    list(state.positions.expire(NOW + 7 * DAY, lambda group: group == "alive"))
     assert [*state.positions.groups()] == ["alive"]
     assert state.positions.fetch("alive", KEY) == Position(5, 0, "note", NOW)
     # That it was alive is in the log: a restart does not make it older.
     later = open_state(log)
-    later.positions.expire(NOW + 13 * DAY, lambda group: False)
+    list(later.positions.expire(NOW + 13 * DAY, lambda group: False))
     assert "alive" in later.positions
-    later.positions.expire(NOW + 14 * DAY, lambda group: False)
+    list(later.positions.expire(NOW + 14 * DAY, lambda group: False))
     assert "alive" not in later.positions
 
 
-def test_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, _ = opened(count_max=2, metadata_bytes_max=4)
+def test_table_is_bounded() -> None:
+    state, _ = opened(count_max=2, metadata_bytes_max=4, positions_max=3)
     positions = state.positions
     positions.commit("a", ONE, NOW)
     with pytest.raises(MetadataTooLarge):
@@ -131,14 +135,39 @@ def test_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(TooManyPositions):
             commit()
-    monkeypatch.setattr("bridge.positions.POSITIONS_MAX", 3)
     with pytest.raises(TooManyPositions):
         positions.commit("a", [CommittedPosition(KEY + 1, 1), CommittedPosition(KEY + 2, 1)], NOW)
 
 
-def test_metadata_of_all_positions_is_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.positions.METADATA_CHARACTERS_MAX", 4)
-    positions = opened()[0].positions
+def test_full_table_takes_positions_that_it_has() -> None:
+    state, _ = opened(positions_max=4)
+    positions = state.positions
+    three = [CommittedPosition(KEY + queue, 1) for queue in range(3)]
+    positions.commit("a", three, NOW)
+    positions.commit_later("a", [CommittedPosition(KEY + 3, 1)], 0, NOW)  # It has its place before it is state.
+    for again in (three, [*three, *three], [CommittedPosition(KEY + 3, 2)]):
+        positions.commit("a", again, NOW)
+        positions.commit_later("a", again, 0, NOW)
+    for new in ([CommittedPosition(KEY + 4, 1)], [*three, CommittedPosition(KEY + 4, 1)]):
+        with pytest.raises(TooManyPositions):
+            positions.commit("a", new, NOW)
+        with pytest.raises(TooManyPositions):
+            positions.commit_later("a", new, 0, NOW)
+    positions.settle_all(NOW)
+    assert (positions._count, positions._collected_new) == (4, 0)
+
+
+def test_full_table_takes_text_that_is_shorter_than_before() -> None:
+    positions = opened(positions_text_bytes_max=8)[0].positions
+    positions.commit("a", [CommittedPosition(KEY, 1, 0, "\u20ac\u20ac")], NOW)
+    for shorter in ("\u20ac1", "12345678", "1"):
+        positions.commit("a", [CommittedPosition(KEY, 1, 0, shorter)], NOW)
+    with pytest.raises(TooManyPositions):
+        positions.commit("a", [CommittedPosition(KEY, 1, 0, "123456789")], NOW)
+
+
+def test_metadata_of_all_positions_is_bounded_and_given_back() -> None:
+    positions = opened(positions_text_bytes_max=4)[0].positions
     for ending in (
         lambda: positions.delete("a", [KEY], NOW),
         lambda: positions.delete_group("a", NOW),
@@ -151,3 +180,49 @@ def test_metadata_of_all_positions_is_bounded_and_given_back(monkeypatch: pytest
         ending()
         positions.commit("b", [CommittedPosition(KEY, 1, 0, "1234")], NOW)
         positions.delete_group("b", NOW)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda positions: positions.settle("g", NOW), id="settle"),
+        pytest.param(lambda positions: positions.settle_all(NOW), id="settle_all"),
+        pytest.param(lambda positions: positions.commit("g", [CommittedPosition(KEY, 9)], NOW), id="commit"),
+        pytest.param(lambda positions: positions.delete("g", [KEY], NOW), id="delete"),
+        pytest.param(lambda positions: positions.delete_group("g", NOW), id="delete_group"),
+        pytest.param(lambda positions: positions.reported("g", NOW), id="reported"),
+    ],
+)
+def test_what_the_log_refuses_loses_nothing_that_was_collected(ask: Callable[[Positions], object]) -> None:
+    state, log = opened()
+    positions = state.positions
+    positions.commit("g", ONE, NOW)
+    positions.commit_later("g", [CommittedPosition(KEY, 6), CommittedPosition(KEY + 1, 1)], 0, NOW)
+
+    def refuse(*_: object) -> None:
+        raise DiskFull("no room")
+
+    log.append, append = refuse, log.append  # type: ignore[method-assign, assignment]
+    with suppress(DiskFull):
+        ask(positions)
+    assert {key: position.offset for key, position in positions.reported("g", NOW).items()} == {KEY: 6, KEY + 1: 1}
+    assert positions.fetch("g", KEY).offset == 5  # type: ignore[union-attr]
+    log.append = append  # type: ignore[method-assign]
+    positions.settle_all(NOW)
+    assert {key: position.offset for key, position in positions.all_of("g").items()} == {KEY: 6, KEY + 1: 1}
+
+
+def test_many_collected_positions_become_state_in_slices() -> None:
+    state, log = opened()
+    positions = state.positions
+    groups = [f"g{number}" for number in range(10)]
+    for group in groups:
+        positions.commit(group, ONE, NOW)
+        positions.commit_later(group, [CommittedPosition(KEY + queue, 1) for queue in range(1000)], 0, NOW)
+    units, turns = log.units, 0
+    while (due_ms := positions.next_deadline_mono_ms()) is not None:
+        assert due_ms <= 1000, "all are due at once"
+        positions.advance(1000, NOW)
+        turns += 1
+    assert turns == log.units - units == 3
+    assert all(len(positions.all_of(group)) == 1000 for group in groups)

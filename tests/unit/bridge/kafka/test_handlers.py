@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka import TABLE
+from bridge.records import CommittedPosition
 from protocol.kafka.api import ApiKey, ErrorCode
 from protocol.kafka.record_batch import read_header
 from tests.kit.clock import ManualClock
@@ -401,6 +402,22 @@ def test_committed_positions_are_fetched(desk: Desk, client: Client, version: in
     if version >= 2:
         (only,) = fetch_positions(client, version, everything=True)
         assert (only.partition_index, only.committed_offset) == (1, 42)
+
+
+@pytest.mark.parametrize("version", versions_of(ApiKey.OFFSET_FETCH))
+def test_positions_are_fetched_while_the_disk_is_full(desk: Desk, client: Client, version: int) -> None:
+    key = desk.topic().key(0)
+    assert commit(client, 8, 5) is OK
+    desk.positions.commit_later("g", [CommittedPosition(key, 7)], desk.clock.mono_ms(), desk.clock.now_ms())
+    desk.disk.used_bytes = desk.disk.total_bytes
+    desk.store.check_disk()
+    assert commit(client, 8, 9) is ErrorCode.kafka_storage_error
+    found, _ = fetch_positions(client, version)
+    assert (found.committed_offset, found.error_code) == (7, OK)
+    desk.disk.used_bytes = 0
+    desk.store.check_disk()
+    desk.pass_ms(1000)
+    assert desk.positions.all_of("g")[key].offset == 7
 
 
 def test_commit_is_answered_when_the_log_keeps_it(desk: Desk, client: Client) -> None:

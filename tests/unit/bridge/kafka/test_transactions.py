@@ -376,7 +376,7 @@ def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
         desk.topics.delete(topic, desk.clock.now_ms())
     else:
         desk.store.trim(queue, 2, desk.clock.now_ms())
-        desk.transactions.tidy(desk.clock.now_ms())
+        list(desk.transactions.tidy(desk.clock.now_ms()))
     assert desk.isolation.get(queue.key) is None
     assert reader.answer_to(number) is None
     pull.start(pulled.append)
@@ -449,10 +449,10 @@ def test_group_does_not_expire_while_a_transaction_holds_it() -> None:
     positions.commit(GROUP, [CommittedPosition(talk.desk.topics.get("orders").key(0), 3)], now_ms)
     talk.begin()
     talk.commit_offset(5, talk.producer)
-    positions.expire(now_ms + 365 * DAY_MS, talk.desk.is_alive)
+    list(positions.expire(now_ms + 365 * DAY_MS, talk.desk.is_alive))
     assert talk.end(5, talk.producer, commit=True).error_code is NONE
     assert [each.offset for each in positions.all_of(GROUP).values()] == [17]
-    positions.expire(now_ms + 1000 * DAY_MS, talk.desk.is_alive)
+    list(positions.expire(now_ms + 1000 * DAY_MS, talk.desk.is_alive))
     assert GROUP not in positions
 
 
@@ -630,16 +630,16 @@ def test_wrong_request_has_its_code_and_changes_nothing(what: str, state: str) -
 def test_idle_id_is_forgotten_and_an_open_transaction_is_not() -> None:
     talk = Talk()
     empty(talk)
-    talk.desk.transactions.tidy(talk.desk.clock.now_ms())
+    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
     assert talk.known is not None
     week_ms = TxnOptions().id_expiration_ms
     talk.desk.pass_ms(week_ms)
     assert talk.write(12) is NONE
-    talk.desk.transactions.tidy(talk.desk.clock.now_ms())
+    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
     assert talk.known is not None
     talk.desk.transactions.expire(talk.desk.clock.now_ms() + TIMEOUT_MS)
     talk.desk.pass_ms(week_ms + TIMEOUT_MS)
-    talk.desk.transactions.tidy(talk.desk.clock.now_ms())
+    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
     assert talk.known is None
 
 

@@ -246,7 +246,7 @@ def test_what_was_aborted_is_not_found_though_retention_takes_it_meanwhile(offic
     def slow(where: Any, wanted: Any, done: Any) -> None:
         def tidied(found: Any) -> None:
             office.store.trim(topic.queues[0], 2, now_ms)
-            office.transactions.tidy(now_ms)
+            list(office.transactions.tidy(now_ms))
             assert office.isolation.get(topic.key(0)) is None
             done(found)
 
