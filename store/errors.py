@@ -3,6 +3,10 @@
 Each front door maps these to its own wire codes in one table (`bridge/kafka/errors.py`, `bridge/rocketmq/errors.py`).
 """
 
+import errno
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # Of an OSError: there may be room again later.
+
 
 class StoreError(Exception):
     """Base of all that the store raises on purpose; the message carries the values."""

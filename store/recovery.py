@@ -9,6 +9,14 @@ unit there (found by its magic, position and CRC) says that the log was durable 
 lay at P had been kept and is damaged now: Corruption, the start is refused. Else P is the torn tail: *cut* there,
 whatever follows, and sync before anything is served. *Replay* reads only what is known to be whole (`store/replay.py`).
 
+The sync alone proves nothing. A run before this one may have ended because its fsync failed: then the kernel has marked
+the pages clean that the disk does not have, so they read back whole until the power goes, and another fsync succeeds
+without writing them (PostgreSQL's "fsyncgate", 2018). A note of that failure would lie on the same disk, so none is
+left. Instead every start *writes again* what no unit and no checkpoint says was durable, from the last such claim to P,
+and only then syncs: mostly the last unit or a few, and nothing after an orderly end. A disk without any room may refuse
+even that (on file systems that copy on write); then a warning says so and the sync alone has to do, since a start on a
+full disk is how room is made.
+
 Downsides: damage to what was synced last before a power loss cannot be told from a torn tail, as nothing durable lies
 behind it. A payload that holds a forged unit for the very position where it lies can make a torn tail look damaged.
 """
@@ -19,7 +27,7 @@ from typing import NamedTuple
 
 from store.checkpoint import Checkpoint, read_checkpoint, remove_checkpoint
 from store.control import NO_SNAPSHOT
-from store.errors import Corruption
+from store.errors import NO_SPACE, Corruption
 from store.files import Files
 from store.format import (
     CLOSED_FLAG,
@@ -136,6 +144,7 @@ class _Verification:
         self.snapshot_position = checkpoint.snapshot_position if checkpoint else NO_SNAPSHOT
         self.closed = checkpoint.closed if checkpoint else True
         self.durable = checkpoint.position if checkpoint else 0  # what a checkpoint says; units say more
+        self.proven = self.durable  # An fsync up to here succeeded, as a checkpoint or a whole unit says.
         self.units = 0
 
     def run(self) -> None:
@@ -168,6 +177,7 @@ class _Verification:
         if header.epoch < self.epoch:
             raise BadUnit(f"a unit of epoch {header.epoch} behind one of {self.epoch}")
         self.end += header.size
+        self.proven = max(self.proven, header.durable)
         self.epoch = header.epoch
         self.stored_ms = max(self.stored_ms, header.stored_ms)
         self.closed = header.flags & CLOSED_FLAG != 0
@@ -236,5 +246,19 @@ def _cut(files: Files, segments: Segments, verified: _Verification) -> None:
         handle = segments.file_of(segment)
         if segment is segments.active and files.size(handle) > verified.end - segment.start:
             files.truncate(handle, verified.end - segment.start)
+        _write_again(files, handle, segment, verified.proven, verified.end)
         files.sync(handle)
     files.sync_directory(LOG_DIRECTORY)
+
+
+def _write_again(files: Files, handle: int, segment: Segment, start: int, end: int) -> None:
+    """Write the bytes of the segment between two positions to where they are, so that the next sync writes them."""
+    last = min(end, segment.known_end)
+    try:
+        for position in range(max(start, segment.start), last, BLOCK_BYTES):
+            block = files.read(handle, min(BLOCK_BYTES, last - position), position - segment.start)
+            files.write(handle, [block], position - segment.start)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        log.warning("%s could not be written again from %d on before its sync: %s", segment.path, start, error)

@@ -18,7 +18,6 @@ When the disk fails:
     fsync fails             WritingEnded: the kernel may have dropped the pages, and another fsync would prove nothing.
 """
 
-import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -29,7 +28,15 @@ from store.commitlog import CommitLog, SyncTask
 from store.control import Control, Kind, queue_control
 from store.encode import Entry, put_frame, put_other, put_run, sizes_of
 from store.entry import Appended, Frame, FrameRun, Part, Place, Promise, Slot, Stored, new_tuple
-from store.errors import DataDirectoryInUse, DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
+from store.errors import (
+    NO_SPACE,
+    DataDirectoryInUse,
+    DiskFull,
+    EntryTooLarge,
+    OffsetOutOfRange,
+    StoreError,
+    WritingEnded,
+)
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
 from store.frames import Frames
@@ -55,8 +62,6 @@ T = TypeVar("T")
 
 _Placed = tuple[Entry, int, int]  # with the size of its payload and its place in the unit
 _RunPlaces = list[tuple[int, int]]  # (position, size) of each frame
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 log = logging.getLogger("store")
 
@@ -139,7 +144,7 @@ class Store:
         try:
             self._log.write()
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in NO_SPACE:
                 raise
             self._write_failed(error)  # Reading and retention go on; they may make room.
             return
@@ -416,7 +421,7 @@ class Store:
     # -- When the disk fails
 
     def _write_failed(self, error: OSError) -> None:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             self._end_writing(f"write failed: {error}")
             return
         if self._refusal is None:

@@ -3,18 +3,19 @@
 The log of each case has ten units of one frame; those below DURABLE were synced before the others were appended.
 """
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from store.entry import FIRST_FRAME_FORM, Frame, State
+from store.entry import FIRST_FRAME_FORM, Buffer, Frame, State
 from store.errors import Corruption, DataDirectoryInUse
 from store.format import ALIGNMENT, UNIT_HEADER_SIZE, seal_unit
 from store.options import StoreOptions
 from store.queue import queue_key
 from store.store import Store
 from store.units import BLOCK_BYTES
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, FailingDisk, PowerCut
 from tests.unit.store.model import Notes, read_all
 
 UNITS, DURABLE = 10, 6
@@ -300,3 +301,68 @@ def test_time_of_the_log_never_falls() -> None:
     store.close(1000)
     store = Store.open(disk, ONE_SEGMENT, Notes(), 3000)
     assert store.append([Frame(store.queue(KEY), FIRST_FRAME_FORM, BODY)], 3000).slots[0].stored_ms == 5000
+
+
+# -- After a failed fsync
+
+
+@pytest.mark.parametrize("options", [ONE_SEGMENT, SMALL_SEGMENTS], ids=["one segment", "several segments"])
+@pytest.mark.parametrize("failed_sync", range(1, 7))
+def test_after_a_failed_fsync_and_a_restart_a_power_cut_loses_nothing_that_was_shown(
+    options: StoreOptions, failed_sync: int
+) -> None:
+    """The kernel forgets the dirty pages of a failed fsync but goes on reading them: the restart sees them whole."""
+    failed = FailingDisk("sync", failed_sync, errno.EIO)
+    acknowledged = 0
+    try:
+        store = opened(failed, options)
+        for count in range(1, 6):
+            append(store)
+            append(store)
+            sync(store)
+            acknowledged = 2 * count
+    except OSError:
+        pass
+    for cut_at in range(1, 60):
+        disk = failed.after_kill()
+        disk.cut_at = cut_at
+        shown = acknowledged
+        try:
+            store = opened(disk, options)
+            shown = store.queue(KEY).visible_end
+            assert shown >= acknowledged
+            for _ in range(3):
+                append(store)
+                sync(store)
+                shown += 1
+        except PowerCut:
+            pass
+        for seed in range(3):
+            queue = opened(disk.after_power_cut(seed), options).queue(KEY)
+            assert queue.visible_end >= shown, f"cut at {cut_at}, seed {seed}"
+        if disk.operations < cut_at:
+            return
+    raise AssertionError("the history has more operations than were cut")
+
+
+class NotingDisk(CrashDisk):
+    """Notes where writes begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written_at: list[int] = []
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        self.written_at.append(at)
+        super().write(file, buffers, at)
+
+
+def test_a_start_after_an_orderly_end_writes_nothing_of_the_log_again() -> None:
+    disk = NotingDisk()
+    store = opened(disk)
+    append(store)
+    store.close(1000)
+    before = disk.contents()["log/00000000000000000000.log"]
+    disk.written_at.clear()
+    opened(disk)
+    assert min(disk.written_at) >= len(before.rstrip(b"\0"))
