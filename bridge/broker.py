@@ -18,12 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bridge import hooks
 from bridge.callbacks import Callbacks
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection, name_servers
 from bridge.core import Core
+from bridge.faults import Faults
 from bridge.hooks import Hooks
 from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
@@ -74,7 +76,7 @@ class Broker(Core):
     node_id = NODE_ID
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(options)
+        super().__init__(options, Faults(clock.mono_ms, self.fail))
         self.clock = clock
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
@@ -82,8 +84,8 @@ class Broker(Core):
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
         self._fleet: Fleet | None = None
-        self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn)
-        self.ticker = Ticker(loop, clock, self.server.touch)
+        self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults)
+        self.ticker = Ticker(loop, clock, self.server.touch, self.faults)
 
     # -- What handlers ask of it
 
@@ -116,7 +118,8 @@ class Broker(Core):
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the broker: this is a bug of ours, and state that it touched cannot be trusted."""
+        """End the broker, without an orderly close: state and log may have parted. Until then nothing is stored."""
+        self.store.end_writing(f"the broker ends: {error!r}")
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -128,7 +131,9 @@ class Broker(Core):
         bound = self._bind()
         self._open_store()
         self.hooks = self._start_hooks()
-        self._callbacks = Callbacks(self.options.txn.check_timeout_ms)
+        self._callbacks = Callbacks(
+            self.options.txn.check_timeout_ms, partial(self.faults.contain, kind="answer of a callback")
+        )
         self.http = HttpPort(self)
         await self.http.start()
         await self._listen(bound)
@@ -308,10 +313,12 @@ class Broker(Core):
 
     def _end_turn(self) -> None:
         """Write what this turn appended, before its answers leave; set the next alarm."""
-        if self.store.written != self.store.next_position:
-            self.store.write()
-        self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
-        self.ticker.arm()
+        try:
+            if self.store.written != self.store.next_position:
+                self.store.write()
+            self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
+        finally:
+            self.ticker.arm()
         if self._fleet is not None:
             self._fleet.notice()
 
@@ -320,17 +327,21 @@ class Broker(Core):
         self.loop.call_soon_threadsafe(self._run_posted, callback)
 
     def _run_posted(self, callback: Callable[[], object]) -> None:
-        callback()
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - contained
+            self.faults.contain(error, "thread's outcome")
         self.server.flush()  # Answers that the callback set free need not wait for the turn to end.
         self.server.touch()
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """What no handler caught: a socket's trouble is its own, all else is our bug."""
-        error = context.get("exception")
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            log.warning("socket failed message=%r reason=%r", context.get("message"), str(error))
+        """Report what nobody else caught; what a socket met is told apart by the transport in the context."""
+        error, message = context.get("exception"), str(context.get("message"))
+        if isinstance(error, OSError) and ("transport" in context or "socket" in context):
+            log.warning("socket failed message=%r reason=%r", message, str(error))
         else:
-            self.fail(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
+            self.faults.contain(error if isinstance(error, BaseException) else RuntimeError(message), "loop")
+        self.server.touch()  # The turn that was broken off may not have set the next alarm.
 
     # -- Stopping
 
@@ -419,7 +430,7 @@ async def _serve(options: Options) -> int:
         await broker.ended
     except Exception:
         # Nothing is closed in order: the next start recovers what the log says, not what a broken state says.
-        log.critical("stopping because of a bug in the broker", exc_info=True)
+        log.critical("stopping because going on could break what was promised about stored data", exc_info=True)
         return OUR_BUG
     await broker.stop()
     return 0

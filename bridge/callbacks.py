@@ -32,7 +32,8 @@ log = logging.getLogger("bridge")
 class Callbacks:
     """The requests under way."""
 
-    def __init__(self, timeout_ms: int) -> None:
+    def __init__(self, timeout_ms: int, contain: Callable[[Exception], None]) -> None:
+        self._contain = contain
         self._timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         self._session: aiohttp.ClientSession | None = None  # Made when first needed.
         self._asking: set[asyncio.Task[None]] = set()
@@ -66,7 +67,10 @@ class Callbacks:
         finally:
             self._release(host_of(url))
         if verdict is not None:
-            done(verdict)
+            try:
+                done(verdict)
+            except Exception as error:  # noqa: BLE001 - contained
+                self._contain(error)
 
     def _release(self, host: str) -> None:
         self._asked[host] -= 1

@@ -1,6 +1,6 @@
 """The core of a broker: the owners of its state, its log, and what stands on both. No socket, no thread, no clock.
 
-    Core(options)          the owners of state, registered with the ledger; all empty
+    Core(options, faults)  the owners of state, registered with the ledger; all empty
     core.open_log(...)     the log is recovered into them; then the door in, the way out, and the long polls work
 
 `Broker` adds ports, threads and time; tests add a disk in memory and a clock that is moved. What a handler asks of its
@@ -10,10 +10,12 @@ broker by name is mostly here.
 import base64
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from bridge.config import Options, level_delays_ms
 from bridge.delays import Delays
 from bridge.families import Families
+from bridge.faults import Faults
 from bridge.half_messages import Halves
 from bridge.kafka.group_coordinator import GroupCoordinator
 from bridge.kafka.groups import Waiter
@@ -54,9 +56,10 @@ from store.store import Store
 class Core:
     """State and log, by the names that handlers use."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, faults: Faults) -> None:
         """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
         self.options = options
+        self.faults = faults
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.ledger = Ledger()
@@ -96,7 +99,7 @@ class Core:
         self.rocketmq_flow = Flow(options.rocketmq)
         self.rocketmq_lanes = {kind: Lane(kind, self.rocketmq_flow, options.rocketmq.wait_ms) for kind in LANES}
         self.families = Families(self.kafka_groups, self.rocketmq_members)
-        self.purgatory = Purgatory(options.limits.held_requests_max)
+        self.purgatory = Purgatory(options.limits.held_requests_max, partial(faults.contain, kind="held request"))
 
     def open_log(
         self, files: Files, options: StoreOptions, now_ms: int, *, store_host: bytes, touch: Callable[[], None]
@@ -127,6 +130,7 @@ class Core:
         self.publisher.store_host = self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)
         self.store.on_visible = self.purgatory.on_visible
+        self.store.contain = partial(self.faults.contain, kind="answer")
         self._cluster.name_if_new(now_ms)
         self.delays.attach(self.store, self.publisher, self._cluster.id)
         self.schedules.attach(self.publisher)

@@ -40,7 +40,7 @@ from bridge.wishes import DelayRefused
 from delay.recurring import BadSchedule
 from protocol.kafka.record_batch import InvalidBatch
 from store.entry import Promise
-from store.errors import StoreError
+from store.errors import Fault, StoreError
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -293,7 +293,7 @@ class HttpPort:
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The one table from our exceptions to HTTP's statuses; what is not in it is our bug, and ends the broker."""
+        """The one table from our exceptions to HTTP's statuses; what is not in it is a fault, and answered with 500."""
         self._unheard.pop(request.protocol, None)
         try:
             return await handler(request)
@@ -308,10 +308,12 @@ class HttpPort:
         except (TooManyNamed, *REDRIVE_REFUSALS) as error:
             return _error(str(error), 409)
         except StoreError as error:
-            return _error(str(error), 503)
-        except Exception as error:  # noqa: BLE001 - told to the broker, which ends
-            self._broker.fail(error)
-            return _error("the broker has a bug and stops; its log says more", 500)
+            return _error(str(error), 500 if isinstance(error, Fault) else 503)
+        except Exception as error:  # noqa: BLE001 - contained
+            route = request.match_info.route.resource
+            kind = f"http {request.method} {route.canonical}" if route is not None else "http"
+            self._broker.faults.contain(error, kind, request.remote or "")
+            return _error("the broker has a bug; its log describes it", 500)
 
 
 class _Refusal(asyncio.Protocol):

@@ -35,6 +35,8 @@ class _BrokerCollector(Collector):
 def _traffic(broker: "Broker") -> Iterator[Metric]:
     metrics, server = broker.metrics, broker.server
     yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
+    faults = {(kind,): count for kind, count in broker.faults.counts.items()}
+    yield _labelled("faults", "Unexpected exceptions, by what raised them; the log has them.", ("kind",), faults)
     yield _labelled("errors", "Errors answered.", ("wire", "error"), metrics.errors)
     for name, doc, by_wire in (
         ("records_in", "Records appended, by the wire they came on.", metrics.records_in),

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from bridge.records import Record, decode, encode
 from store.entry import Appended, Frame, FrameRun, Part, Promise, Slot, State
+from store.errors import HalfApplied
 
 RecordT = TypeVar("RecordT", bound=Record)
 ExtraWatcher = Callable[[Slot, int, int, bytes], None]
@@ -50,7 +51,8 @@ class Ledger:
     def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
         """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
 
-        `Appended.slots` has the frames' slots first, a run's as one, then the records'.
+        `Appended.slots` has the frames' slots first, a run's as one, then the records'. Raises HalfApplied if state
+        cannot follow what was appended.
         """
         assert self._log is not None, "the log is not open"
         entries: Sequence[Part] = frames
@@ -61,14 +63,21 @@ class Ledger:
             # What frames ask may be less than what state is owed.
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
-        for frame, slot in zip(frames, appended.slots, strict=False):
+        try:
+            self._follow(records, frames, appended.slots)
+        except Exception as error:
+            raise HalfApplied(f"{[type(record).__name__ for record in records]} were appended: {error!r}") from error
+        self._barrier = appended.promise
+        return appended
+
+    def _follow(self, records: Sequence[Record], frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
+        """Bring state up to what was appended."""
+        for frame, slot in zip(frames, slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
         if records:
-            for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
+            for record, slot in zip(records, slots[len(frames) :], strict=True):
                 self._replay(record, slot)
-        self._barrier = appended.promise
-        return appended
 
     def barrier(self) -> Promise:
         """What an answer that reports state must wait for: every change made so far."""

@@ -13,7 +13,7 @@ monotonic milliseconds.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from delay.wheel import Timer, Wheel
@@ -32,6 +32,9 @@ class Waiting(Protocol):
     def expire(self) -> None:
         """The time is up; it waits no more."""
 
+    def fail(self, error: Exception) -> None:
+        """One of the two raised this: report it, and answer if that can still be; it waits no more."""
+
 
 class Held:
     """What `hold` gives: one request in the purgatory, to release it by."""
@@ -48,7 +51,8 @@ class Held:
 class Purgatory:
     """All held requests, by the keys of the queues that they watch."""
 
-    def __init__(self, held_max: int = HELD_MAX) -> None:
+    def __init__(self, held_max: int = HELD_MAX, contain: Callable[[Exception], None] | None = None) -> None:
+        self._contain = contain or _reraise  # Takes what `Waiting.fail` itself raises.
         self._held_max = held_max
         self._cost = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
@@ -94,8 +98,21 @@ class Purgatory:
         watchers = self._watchers
         asked = dict.fromkeys(held for key in keys if key in watchers for held in watchers[key])
         for held in asked:
-            if held.timer is not None and held.waiting.try_complete():
+            if held.timer is not None and self._is_complete(held):
                 self.release(held)
+
+    def _is_complete(self, held: Held) -> bool:
+        try:
+            return held.waiting.try_complete()
+        except Exception as error:  # noqa: BLE001 - the others are asked as well
+            self._fail(held, error)
+            return True
+
+    def _fail(self, held: Held, error: Exception) -> None:
+        try:
+            held.waiting.fail(error)
+        except Exception as fault:  # noqa: BLE001 - contained
+            self._contain(fault)
 
     # -- Time
 
@@ -103,13 +120,16 @@ class Purgatory:
         return AT_ONCE_MS if self._due else self._wheel.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
-        """End those whose time is up. If one of them raises, the next call goes on with the others."""
+        """End those whose time is up."""
         self._due.extend(self._wheel.advance(mono_ms))
         while self._due:
             held = self._due.popleft()
             if held.timer is not None:  # Not ended meanwhile, by one that was told before it.
                 self._forget(held)
-                held.waiting.expire()
+                try:
+                    held.waiting.expire()
+                except Exception as error:  # noqa: BLE001 - the time of the others is up as well
+                    self._fail(held, error)
 
     def _forget(self, held: Held) -> None:
         held.timer = None
@@ -119,3 +139,7 @@ class Purgatory:
             del watchers[held]
             if not watchers:
                 del self._watchers[key]
+
+
+def _reraise(error: Exception) -> None:
+    raise error

@@ -32,7 +32,7 @@ from protocol.kafka.record_batch import FIRST, BatchBuilder, Mark, OpenBatch, Re
 from protocol.rocketmq.filters import Filter
 from protocol.rocketmq.message import NO_HOST, stored_properties_of
 from store.entry import Buffer, Stored
-from store.errors import StoreError
+from store.errors import Fault, StoreError
 from store.queue import Queue
 from store.readers import ColdRead
 from store.scan import TagScan
@@ -82,6 +82,9 @@ class Later(Generic[T]):
             except StoreError as error:
                 done(error)
                 return
+            except Exception as bug:
+                done(Fault(f"what was read could not be used: {bug!r}"))
+                raise
             if isinstance(result, Later):
                 result.start(done)
             else:

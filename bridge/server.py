@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, cast
 from bridge.answers import Answer
 from bridge.clock import Clock
 from bridge.config import ConfigError, LimitsOptions
+from bridge.faults import Faults
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
 from store.entry import Buffer, Promise
@@ -48,6 +49,7 @@ BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 102
 FRAMES_AT_ONCE = 256  # Of one connection, before the others have their turn: 256 KiB may hold thousands of requests,
 TURN_MS = 5  # and some of them take long.
 READY_BYTES_MAX = 1 << 20  # Answers are written at once beyond it, so that what a socket does not take is counted.
+BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
 SWEEP_INTERVAL_MS = 250
 SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
 
@@ -79,7 +81,7 @@ class Connection(asyncio.Protocol):
     """One client. A subclass names its `wire`, takes frames in `received` and answers by `send` or an OrderedOutbox.
 
     `received` gets a read-only view that stays valid as long as it is referenced. A ProtocolError that it raises closes
-    the connection; any other exception is our bug and ends the broker.
+    the connection. So does any other exception, which is reported as a fault; a subclass answers what it can before.
     """
 
     wire: ClassVar[str]
@@ -164,6 +166,15 @@ class Connection(asyncio.Protocol):
         self._ready_bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._ready_bytes > READY_BYTES_MAX:
             self.flush()
+
+    def fault(self, error: Exception, kind: str) -> None:
+        """Report what nobody expected of this connection's work; the caller answers, or closes."""
+        self.broker.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
+
+    def broken(self, error: Exception, kind: str) -> None:
+        """Report it, and close: nothing else tells this client."""
+        self.fault(error, kind)
+        self.close(BUG, abort=True)
 
     def _released(self, answer: Answer, error: StoreError | None) -> None:
         if error is None:
@@ -261,9 +272,12 @@ class Connection(asyncio.Protocol):
         self._holding = False
         held, self._held = self._held, []
         self.server.touch()
-        self._take(held)
-        if not self._holding:
-            self._transport.resume_reading()
+        try:
+            self._take(held)
+            if not self._holding:
+                self._transport.resume_reading()
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
 
     # -- Reading
 
@@ -274,14 +288,15 @@ class Connection(asyncio.Protocol):
         self.active_mono_ms = server.mono_ms
         try:
             frames = self._frames.feed(data)
+            if self._partial_bytes or self._frames.buffered:
+                self._count_partial()
+            if frames:
+                self._heard = True
+                self._take(frames)
         except ProtocolError as error:
             self.close(str(error))
-            return
-        if self._partial_bytes or self._frames.buffered:
-            self._count_partial()
-        if frames:
-            self._heard = True
-            self._take(frames)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
 
     def _take(self, frames: list[memoryview]) -> None:
         """Receive frames until one of them makes us hold, or others have waited for long enough."""
@@ -291,6 +306,8 @@ class Connection(asyncio.Protocol):
             taken = self._receive(frames)
         except ProtocolError as error:
             self.close(str(error))
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
         self.is_receiving = False
         self.received_all()
         if taken < len(frames):
@@ -370,7 +387,10 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = self._charged_bytes = self._partial_bytes = 0
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as fault:  # noqa: BLE001 - the others have something to give back as well
+                self.fault(fault, "connection lost")
 
     def overdue(self, mono_ms: int) -> str:
         """Say why this connection has used up its time; empty: it has not."""
@@ -412,11 +432,12 @@ def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
 class OutboxSlot:
     """The place of one answer in the order; filled once, with None when the request has no answer."""
 
-    __slots__ = ("answer", "is_filled")
+    __slots__ = ("answer", "has_failed", "is_filled")
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.is_filled = False
+        self.has_failed = False  # Filled because of a fault; whoever was to fill it may not know.
 
 
 class OrderedOutbox:
@@ -425,13 +446,15 @@ class OrderedOutbox:
     Only the first answer's promise is waited for: the log keeps promises in the order in which they were given.
     """
 
-    __slots__ = ("_connection", "_is_waiting", "_kept", "_queue")
+    __slots__ = ("_connection", "_is_waiting", "_kept", "_queue", "reserved", "reserved_count")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._kept = connection.log.kept
         self._queue: deque[Answer | OutboxSlot] = deque()  # In request order.
         self._is_waiting = False  # For the log, on behalf of the first.
+        self.reserved: OutboxSlot | None = None  # The slot that was reserved last; None: its answer has left.
+        self.reserved_count = 0  # By which a connection notices that a request has a slot.
 
     def add(self, answer: Answer) -> None:
         """Answer the request that was just received."""
@@ -448,7 +471,8 @@ class OrderedOutbox:
 
     def reserve(self) -> OutboxSlot:
         """Keep the place of the request that was just received for an answer that comes later."""
-        slot = OutboxSlot()
+        slot = self.reserved = OutboxSlot()
+        self.reserved_count += 1
         self._append(slot)
         return slot
 
@@ -461,14 +485,20 @@ class OrderedOutbox:
 
     def fill(self, slot: OutboxSlot, answer: Answer | None) -> None:
         """Put the answer into its place; None: this request has none (acks=0)."""
-        assert not slot.is_filled, "answered twice"
-        if self._connection.closed:
+        if self._connection.closed or slot.has_failed:
             return
+        assert not slot.is_filled, "answered twice"
         slot.answer, slot.is_filled = answer, True
         if answer is not None:
             self._charge(answer)
         if slot is self._queue[0]:
             self._advance()
+
+    def fail(self, slot: OutboxSlot, answer: Answer) -> None:
+        """Put the answer of a fault into its place, if that is still empty; what would come later is left out."""
+        if not slot.is_filled:
+            self.fill(slot, answer)
+            slot.has_failed = True
 
     def _advance(self) -> None:
         """Let leave what is ready, from the first on."""
@@ -488,7 +518,8 @@ class OrderedOutbox:
                     break
                 connection.leave(answer.buffers)
                 self._charge(answer, -1)
-            queue.popleft()
+            if queue.popleft() is self.reserved:
+                self.reserved = None  # Its bytes are not to stay.
         connection.unanswered = unanswered = len(queue)
         if unanswered <= connection.bounds.unanswered_max // 2:
             connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
@@ -496,6 +527,7 @@ class OrderedOutbox:
     def drop(self) -> None:
         """Forget all answers: the connection has gone."""
         self._queue.clear()
+        self.reserved = None
 
     def _charge(self, answer: Answer, sign: int = 1) -> None:
         """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""
@@ -532,6 +564,7 @@ class Server:
         limits: LimitsOptions,
         bounds: dict[str, Bounds],
         end_turn: Callable[[], None],
+        faults: Faults,
     ) -> None:
         self.loop = loop
         self.limits = limits
@@ -548,6 +581,7 @@ class Server:
         self.request_bytes = 0  # Of unfinished frames, over all connections.
         self.clock = clock
         self._end_turn = end_turn
+        self._faults = faults
         self._is_touched = False
         self._answering: list[Connection] = []
         self._round: list[Connection] = []  # Still to be looked at in this round of sweeps.
@@ -576,7 +610,10 @@ class Server:
         self.touch()
 
     def _turn_ends(self) -> None:
-        self._end_turn()
+        try:
+            self._end_turn()
+        except Exception as error:  # noqa: BLE001 - contained
+            self._faults.contain(error, "end of a turn")
         self.flush()
         self._is_touched = False
 
@@ -585,7 +622,10 @@ class Server:
         while self._answering:
             connections, self._answering = self._answering, []
             for connection in connections:
-                connection.flush()
+                try:
+                    connection.flush()
+                except Exception as error:  # noqa: BLE001 - the others have answers as well
+                    connection.broken(error, "write")
 
     # -- Limits over all connections
 
@@ -641,10 +681,16 @@ class Server:
             self._round = list(self.connections)
         batch, self._round = self._round[:SWEEP_CONNECTIONS_MAX], self._round[SWEEP_CONNECTIONS_MAX:]
         for connection in batch:
-            reason = "" if connection.closed else connection.overdue(mono_ms)
-            if reason:
-                self.closed_overdue_count += 1
-                connection.close(reason, abort=True)
+            try:
+                self._sweep_one(connection, mono_ms)
+            except Exception as error:  # noqa: BLE001 - the others are swept as well
+                connection.broken(error, "sweep")
+
+    def _sweep_one(self, connection: Connection, mono_ms: int) -> None:
+        reason = "" if connection.closed else connection.overdue(mono_ms)
+        if reason:
+            self.closed_overdue_count += 1
+            connection.close(reason, abort=True)
 
     # -- Stopping
 

@@ -38,3 +38,26 @@ class Corruption(StoreError):
 
 class DataDirectoryInUse(StoreError):
     """Another process holds the lock of the data directory."""
+
+
+class Fault(StoreError):
+    """A bug of ours ended the work that was asked for. It was reported where it happened; this tells those who wait."""
+
+
+# -- What must end the process
+
+
+class Fatal(Exception):
+    """Going on could break the promise about stored data, so the process ends; the next start recovers from the log.
+
+    These are no StoreErrors: no front door answers them. `bridge/faults.py` ends the process, and ARCHITECTURE.md
+    ("Errors") names every place that raises one.
+    """
+
+
+class HalfApplied(Fatal):
+    """A unit was appended, but the state in memory did not follow it: what it decided could be decided differently."""
+
+
+class HalfWritten(Fatal):
+    """The log's write step broke off by an error that is not the disk's: what is written is not known."""

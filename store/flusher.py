@@ -71,6 +71,6 @@ class Flusher:
     def _finish(self, task: SyncTask, outcome: Failure | None) -> None:
         if self._is_stopped:
             return
-        assert not isinstance(outcome, StoreError), f"the flusher refused a sync: {outcome}"
-        self._store.synced(task, outcome)
+        # A StoreError is a bug in the thread: nobody knows what it synced, as after an fsync that failed.
+        self._store.synced(task, OSError(str(outcome)) if isinstance(outcome, StoreError) else outcome)
         self.wake()

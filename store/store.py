@@ -33,6 +33,8 @@ from store.errors import (
     DataDirectoryInUse,
     DiskFull,
     EntryTooLarge,
+    HalfApplied,
+    HalfWritten,
     OffsetOutOfRange,
     StoreError,
     WritingEnded,
@@ -84,6 +86,7 @@ class Store:
 
     def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int) -> None:
         self.on_visible: Callable[[list[Queue]], None] = _ignore  # these queues' visible_end moved
+        self.contain: Callable[[Exception], None] = _reraise  # takes what a callback raised; the others are called
         self.readers: Executor = Inline()  # for cold reads, and look-ups for retention
         self.background: Executor = Inline()  # for checkpoints and the removal of files; must refuse nothing
         self.searches: Executor = Inline()  # for searches by key, one at a time
@@ -100,8 +103,8 @@ class Store:
         self.keys.forget_others({queue.topic for queue in self._queues})
         self._stored_ms = recovered.stored_ms  # of the last unit; it never falls
         self.written = recovered.end_position  # kill -9 does not lose what lies below
-        self._to_write = Promises()
-        self._to_sync = Promises()
+        self._to_write = Promises(self._contain)
+        self._to_sync = Promises(self._contain)
         self._touched: list[Queue] = []  # appended to since the last write
         self._unsynced: dict[Queue, int] = {}  # written, to be seen up to this offset when durable
         self._syncing: dict[Queue, int] = {}  # the same of the task that runs
@@ -264,9 +267,12 @@ class Store:
         except BaseException:
             _undo(chunk, placed, slots, unit_size)
             raise
-        self._log.commit(chunk, unit_size, stored_ms, entry_count, flags)
-        self._stored_ms = stored_ms
-        self._index(placed, slots, runs)
+        try:
+            self._log.commit(chunk, unit_size, stored_ms, entry_count, flags)
+            self._stored_ms = stored_ms
+            self._index(placed, slots, runs)
+        except Exception as error:
+            raise self._half_applied(error) from error
         return slots
 
     def _append_frame(self, frame: Frame, now_ms: int) -> Slot:
@@ -286,17 +292,30 @@ class Store:
         except BaseException:
             chunk.writable[at : at + occupied] = bytes(occupied)
             raise
-        log.commit(chunk, unit_size, stored_ms, 1)
-        self._stored_ms = stored_ms
-        queue.end_offset = base_offset + count
-        log.segments.active.last_offsets[queue.key] = base_offset + count - 1
-        index = queue.index
-        if index.append(base_offset, position, size, count, frame.timestamp_ms, stored_ms, frame.tags, frame.form):
-            self._full_indexes[index] = None
+        try:
+            log.commit(chunk, unit_size, stored_ms, 1)
+            self._stored_ms = stored_ms
+            queue.end_offset = base_offset + count
+            log.segments.active.last_offsets[queue.key] = base_offset + count - 1
+            index = queue.index
+            if index.append(base_offset, position, size, count, frame.timestamp_ms, stored_ms, frame.tags, frame.form):
+                self._full_indexes[index] = None
+        except Exception as error:
+            raise self._half_applied(error) from error
         if not queue.is_touched:
             queue.is_touched = True
             self._touched.append(queue)
         return slot
+
+    def _half_applied(self, error: Exception) -> HalfApplied:
+        """End writing, so that nothing is promised or decided any more, and give what ends the process."""
+        self.end_writing(f"an append is half applied: {error!r}")
+        return HalfApplied(f"the unit before {self._log.next_position} was appended, its index was not: {error!r}")
+
+    def end_writing(self, reason: str) -> None:
+        """Refuse every append from now on, and tell those who wait for the log that it will not keep its promises."""
+        if not self._has_ended:
+            self._end_writing(reason)
 
     def _index(self, placed: list[_Placed], slots: list[Slot], runs: list[_RunPlaces]) -> None:
         """Add the rows of a unit that was appended, and note whom it touched."""
@@ -348,7 +367,10 @@ class Store:
     # -- The steps that a flusher drives
 
     def write(self) -> None:
-        """Write everything appended, at the end of a turn of the loop; queues under async become visible."""
+        """Write everything appended, at the end of a turn of the loop; queues under async become visible.
+
+        Raises HalfWritten for what is not the disk's fault.
+        """
         if self._has_ended:
             return
         try:
@@ -356,13 +378,16 @@ class Store:
         except OSError as error:
             self._write_failed(error)
             return
+        except Exception as error:
+            self._end_writing(f"write broke off: {error!r}")
+            raise HalfWritten(f"the write at {self.written} broke off: {error!r}") from error
         self.written = self._log.written
         visible = self._note_written()
         if self._full_indexes:
             self._flush_indexes()
         self._to_write.keep(self.written)
         if visible:
-            self.on_visible(visible)
+            self._show(visible)
 
     def _note_written(self) -> list[Queue]:
         """Show the queues under async up to their ends; the others wait for the next sync."""
@@ -416,7 +441,16 @@ class Store:
                 visible.append(queue)
         self._to_sync.keep(self._log.durable)
         if visible:
+            self._show(visible)
+
+    def _show(self, visible: list[Queue]) -> None:
+        try:
             self.on_visible(visible)
+        except Exception as error:  # noqa: BLE001 - the log is written, whatever its readers make of it
+            self.contain(error)
+
+    def _contain(self, error: Exception) -> None:
+        self.contain(error)
 
     # -- When the disk fails
 
@@ -813,6 +847,10 @@ def _log_failure(outcome: Failure | None) -> None:
 
 def _ignore(_: object) -> None:
     pass
+
+
+def _reraise(error: Exception) -> None:
+    raise error
 
 
 def _do_nothing() -> None:

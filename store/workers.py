@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NoReturn, Protocol, TypeVar
 
-from store.errors import StoreError
+from store.errors import Fault, StoreError
 
 T = TypeVar("T")
 
@@ -17,7 +17,10 @@ Post = Callable[
 
 
 class Executor(Protocol):
-    """Where blocking work goes. A StoreError or OSError that `run` raises is handed to `done` instead of a result."""
+    """Where blocking work goes. A StoreError or OSError that `run` raises is handed to `done` instead of a result.
+
+    For anything else that it raises `done` gets a Fault, and then the error itself is raised in the loop's thread.
+    """
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None: ...
 
@@ -63,7 +66,7 @@ class Workers:
         try:
             outcome = _outcome(run)
         except BaseException as bug:  # noqa: BLE001 - a bug is raised in the loop's thread, where it is seen
-            self._post(partial(_raise, bug))
+            self._post(partial(_break_off, bug, done))
         else:
             self._post(partial(done, outcome))
 
@@ -75,5 +78,8 @@ def _outcome(run: Callable[[], T]) -> T | Failure:
         return error
 
 
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+def _break_off(bug: BaseException, done: Callable[[Failure], None]) -> NoReturn:
+    try:
+        done(Fault(f"work in a thread broke off: {bug!r}"))
+    finally:
+        raise bug

@@ -5,17 +5,20 @@
     handler gives an answer                       it leaves after those of earlier requests
     handler gives a slot                          the same, once somebody fills it; later requests are handled meanwhile
     handler gives None                            no answer (acks=0)
+    handler raises                                a fault: UNKNOWN_SERVER_ERROR (`fault_answers.py`), or closed
 
 Kafka itself handles one request of a connection at a time. Here the next one is handled at once, in order of arrival:
 only the answers wait for each other. What was produced is appended before the next request is looked at.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
-from bridge.kafka import TABLE, versions
+from bridge.kafka import TABLE, fault_answers, versions
 from bridge.kafka.request import Request
-from bridge.server import Connection, OrderedOutbox
+from bridge.server import BUG, Connection, OrderedOutbox, OutboxSlot
 from protocol.errors import ProtocolError
 from protocol.kafka.api import ApiKey, decode_header, decode_request
 
@@ -51,6 +54,29 @@ class KafkaConnection(Connection):
             return
         body = decode_request(key, version, frame, body_at)
         self.broker.metrics.requests[_METRICS[key]] += 1
-        answer = api.handler(self.broker, self, Request(key, version, correlation_id, client_id, body))
-        if isinstance(answer, Answer):
-            self.outbox.add(answer)
+        request = Request(key, version, correlation_id, client_id, body)
+        reserved_count = self.outbox.reserved_count
+        try:
+            answer = api.handler(self.broker, self, request)
+            if isinstance(answer, Answer):
+                self.outbox.add(answer)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained
+            self.fault(error, _METRICS[key][1])
+            if self.outbox.reserved_count == reserved_count:
+                self._answer_fault(request, self.outbox.add)
+            elif self.outbox.reserved is not None:
+                self._answer_fault(request, partial(self.outbox.fail, self.outbox.reserved))
+
+    def failed(self, request: Request, error: Exception, slot: OutboxSlot) -> None:
+        """Report a fault of a request that waited, and answer it in its slot."""
+        self.fault(error, _METRICS[request.api_key][1])
+        self._answer_fault(request, partial(self.outbox.fail, slot))
+
+    def _answer_fault(self, request: Request, answer_with: Callable[[Answer], None]) -> None:
+        answer = fault_answers.answer_of(request)
+        if answer is None:
+            self.close(BUG, abort=True)
+        else:
+            answer_with(answer)

@@ -23,7 +23,7 @@ from bridge.transactions import (
 from bridge.wishes import DelayRefused
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.record_batch import InvalidBatch, Reason
-from store.errors import Corruption, EntryTooLarge, OffsetOutOfRange, StoreError
+from store.errors import Corruption, EntryTooLarge, Fault, OffsetOutOfRange, StoreError
 
 # Of a text that goes into an answer. It may quote the request, and older versions have no longer strings than 32 KiB.
 MESSAGE_CHARACTERS_MAX: Final = 1024
@@ -40,6 +40,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (EntryTooLarge, ErrorCode.record_list_too_large),
     (Corruption, ErrorCode.corrupt_message),
     (TooManyNamed, ErrorCode.policy_violation),
+    (Fault, ErrorCode.unknown_server_error),
     # Retriable everywhere: clients hold their records back until there is room, or their delivery timeout ends.
     (StoreError, ErrorCode.kafka_storage_error),
     (TopicExists, ErrorCode.topic_already_exists),

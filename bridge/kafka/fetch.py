@@ -138,6 +138,12 @@ class _Fetch:
     def _on_cold_read(self, found: Sequence[Buffer] | Exception) -> None:
         if self._connection.closed:
             return
+        try:
+            self._take_cold(found)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.fail(error)
+
+    def _take_cold(self, found: Sequence[Buffer] | Exception) -> None:
         asked, queue, ends = self._cold
         if isinstance(found, Exception):
             self._fetched.append(self._failed(asked, code_of(found)))
@@ -226,6 +232,13 @@ class _Fetch:
         self._begin()
         if self._read():
             self._end()
+
+    def fail(self, error: Exception) -> None:
+        connection = self._connection
+        if self._connection_closed in connection.on_close:
+            connection.on_close.remove(self._connection_closed)
+        assert self._slot is not None, "only what was held, or read by a thread, fails here"
+        connection.failed(self._request, error, self._slot)
 
     def _connection_closed(self) -> None:
         if self._held is not None:

@@ -41,8 +41,11 @@ class Waiter(NamedTuple):
 def deliver(replies: Iterable[Reply[Waiter]]) -> None:
     """Answer all that a group has decided; also what its deadlines decide."""
     for (connection, slot, request), decided in replies:
-        entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
-        connection.outbox.fill(slot, request.answer(entity))
+        try:
+            entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
+            connection.outbox.fill(slot, request.answer(entity))
+        except Exception as error:  # noqa: BLE001 - the other members are answered as well
+            connection.failed(request, error, slot)
 
 
 # -- The rebalance

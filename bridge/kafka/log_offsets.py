@@ -115,9 +115,14 @@ class _ListOffsets:
             self._broker.server.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if not self._connection.closed:
+        if self._connection.closed:
+            return
+        try:
             self._start(self._look_up_some())
             self._end_if_complete()
+        except Exception as error:  # noqa: BLE001 - contained
+            assert self._slot is not None, "only what was put off goes on"
+            self._connection.failed(self._request, error, self._slot)
 
     def _is_complete(self) -> bool:
         return self._next == len(self._asked) and not self._reading_count
@@ -150,6 +155,13 @@ class _ListOffsets:
         return found if isinstance(found, Later) else _listed(topic, queue.queue_id, found)
 
     def _read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
+        try:
+            self._take_read(number, topic, found)
+        except Exception as error:  # noqa: BLE001 - contained
+            assert self._slot is not None, "only an answer that was waited for has a slot"
+            self._connection.failed(self._request, error, self._slot)
+
+    def _take_read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
         if isinstance(found, Exception):
             self._results[number] = Listed(code_of(found))
         else:

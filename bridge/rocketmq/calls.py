@@ -6,6 +6,7 @@ A client numbers its requests by itself, so ours have numbers of their own. Not 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bridge.purgatory import Held
@@ -23,16 +24,19 @@ Done = Callable[[RemotingCommand | None], None]
 class Call:
     """One question on its way; it waits in the purgatory, watching no queue."""
 
-    __slots__ = ("_calls", "_done", "_opaque", "held")
+    __slots__ = ("_calls", "_contain", "_done", "_opaque", "held")
 
-    def __init__(self, calls: dict[int, "Call"], opaque: int, done: Done) -> None:
-        self._calls, self._opaque, self._done = calls, opaque, done
+    def __init__(self, calls: dict[int, "Call"], opaque: int, done: Done, contain: Callable[[Exception], None]) -> None:
+        self._calls, self._opaque, self._done, self._contain = calls, opaque, done, contain
         self.held: Held | None = None
 
     def finish(self, answer: RemotingCommand | None) -> None:
         """Tell who asked; the caller sees to it that the purgatory does not come after."""
         del self._calls[self._opaque]
-        self._done(answer)
+        try:
+            self._done(answer)
+        except Exception as error:  # noqa: BLE001 - contained; the client that answered is not to suffer for it
+            self._contain(error)
 
     def try_complete(self) -> bool:
         return False  # Only its answer ends it.
@@ -40,11 +44,14 @@ class Call:
     def expire(self) -> None:
         self.finish(None)
 
+    def fail(self, error: Exception) -> None:
+        self._contain(error)
+
 
 def ask(connection: "RocketMQConnection", opaque: int, done: Done, timeout_ms: int) -> bool:
     """Begin to wait for the answer; False: too many wait already, and `done` was told so."""
     broker, calls = connection.broker, connection.calls
-    call = Call(calls, opaque, done)
+    call = Call(calls, opaque, done, partial(connection.fault, kind="answer of a client"))
     held = None
     if len(calls) < CALLS_MAX and not connection.closed:
         held = broker.purgatory.hold(call, (), broker.clock.mono_ms() + timeout_ms)

@@ -6,6 +6,7 @@
     handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
     handler gives None                somebody answers later: a held pull, a read that waits for the disk
     handler raises what is ANSWERABLE its code and text
+    handler raises anything else      a fault: SYSTEM_ERROR, now or later
     one-way request                   never answered
 
 A name server is asked over the same connection: its codes mean nothing else to a broker, so each port serves both.
@@ -23,11 +24,11 @@ from bridge.reading import Later
 from bridge.rocketmq import TABLE, Row, calls
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.calls import CALL_MS, Call, Done
-from bridge.rocketmq.errors import ANSWERABLE, code_of, remark_of
+from bridge.rocketmq.errors import ANSWERABLE, Refused, code_of, remark_of
 from bridge.rocketmq.expected import Asked
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.transactions import GATHERING, settle
-from bridge.server import Connection, endpoint
+from bridge.server import BUG, Connection, endpoint
 from protocol.rocketmq import remoting
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.fastjson import IllegalJson
@@ -121,7 +122,10 @@ class RocketMQConnection(Connection):
 
     def _go(self, command: RemotingCommand, row: Row) -> None:
         """Handle a request, and let the answer go, or let somebody answer later."""
-        given = self._handle(command, row)
+        try:
+            given = self._handle(command, row)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports it
+            given = self.refusal(command, error)
         if given is None:
             # Who answers later needs none of these, and any of them may be 16 MiB.
             command.ext, command.body, command.remark, command.language = {}, b"", None, ""
@@ -135,15 +139,16 @@ class RocketMQConnection(Connection):
         broker.metrics.requests[row.counter] += 1
         if broker.halves.has_gathered and command.code not in GATHERING:
             settle(broker)  # What came first counts first.
-        try:
-            if row.is_limited and not command.flag & FLAG_ONEWAY:
-                broker.rocketmq_flow.check(row.kind)
-            return row.handler(broker, self, command)
-        except ANSWERABLE as error:
-            return self.refusal(command, error)
+        if row.is_limited and not command.flag & FLAG_ONEWAY:
+            broker.rocketmq_flow.check(row.kind)
+        return row.handler(broker, self, command)
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
-        """Give the answer to a request that failed with an ANSWERABLE error."""
+        """Give the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""
+        if not isinstance(error, ANSWERABLE):
+            row = TABLE.get(asked.code)
+            self.fault(error, row.counter[1] if row is not None else "request")
+            error = Refused(ResponseCode.SYSTEM_ERROR, BUG)
         code = code_of(error)
         self.broker.metrics.errors["rocketmq", code.name] += 1
         if isinstance(error, IllegalJson):
@@ -207,7 +212,7 @@ class RocketMQConnection(Connection):
             self.end_read(asked)
             try:
                 given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
-            except ANSWERABLE as error:
+            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
                 given = self.refusal(asked, error)
             self.reply(asked, given)
 

@@ -21,7 +21,7 @@ from protocol.errors import ProtocolError
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.names import IllegalName
 from protocol.rocketmq.tags import IllegalExpression
-from store.errors import EntryTooLarge, StoreError
+from store.errors import EntryTooLarge, Fault, StoreError
 from txn.half import AlreadyDecided, UnknownHalf
 
 REMARK_CHARACTERS_MAX: Final = 1024
@@ -39,6 +39,7 @@ class Refused(Exception):
 _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (EntryTooLarge, ResponseCode.MESSAGE_ILLEGAL),
     (TooManyNamed, ResponseCode.MESSAGE_ILLEGAL),
+    (Fault, ResponseCode.SYSTEM_ERROR),
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
     (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
     (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.

@@ -73,7 +73,7 @@ class Fleet:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.fail(error)
+            self._broker.faults.contain(error, "registration with a name server")
 
     # -- One name server
 

@@ -68,6 +68,12 @@ class HookedConnection(RocketMQConnection):
         self.answered()
         if self.closed:
             return
+        try:
+            self._take_now(command, asked, outcome)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "hooks")
+
+    def _take_now(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
         if outcome is None:
             asked = _Asked(asked.request)  # A thread may still be at work on the other one.
         if not command.is_oneway:

@@ -20,7 +20,7 @@ from bridge.answers import Answer
 from bridge.reading import Later, Records
 from bridge.rocketmq import admin
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
 from protocol.rocketmq.bodies import (
@@ -175,13 +175,13 @@ def _have_consumed(
         named = {**ext, "brokerName": broker.options.rocketmq.broker}
         _ask_member(broker, connection, command, request, named, records.buffers[0])
 
-    def done(records: Records | StoreError) -> None:
+    def done(records: Records | Exception) -> None:
         connection.end_read(command)
         try:
-            if isinstance(records, StoreError):
+            if isinstance(records, Exception):
                 raise records
             ask(records)
-        except ANSWERABLE as error:
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             connection.reply(command, connection.refusal(command, error))
 
     topic = broker.topics.by_number(found.queue.topic) if isinstance(found, Address) else None
@@ -189,11 +189,11 @@ def _have_consumed(
         done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
         return
     queue, offset = found
-    read: Records | Later[Records] | StoreError
+    read: Records | Later[Records] | Exception
     try:
         read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
-    except StoreError as error:
-        read = error  # It is not committed yet, or retention took it just now.
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        read = error  # A StoreError: it is not committed yet, or retention took it just now.
     if isinstance(read, Later):
         read.start(done)
     else:
@@ -223,13 +223,21 @@ def _ask_member(
 
     def done(given: RemotingCommand | None) -> None:
         connection.answered()
-        if given is None:
-            remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
-            connection.reply(command, answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark))
-        else:
-            connection.reply(command, answer(command, given.code, given.remark, given.ext, given.body))
+        try:
+            told = _told(command, request, given)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            told = connection.refusal(command, error)
+        connection.reply(command, told)
 
     channel.call(RequestCode(command.code), ext, body, done, CALL_MS)
+
+
+def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
+    """Give a member's answer in the form in which the tool asked; raises ProtocolError if that form cannot have it."""
+    if given is None:
+        remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
+        return answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+    return answer(command, given.code, given.remark, given.ext, given.body)
 
 
 # -- Topics

@@ -87,14 +87,17 @@ class Lane:
             self._bytes -= size
             connection.answered()
             waited_ms = broker.clock.mono_ms() - since_mono_ms
-            if connection.closed:
-                given_up += 1
-            elif waited_ms > self._wait_ms:
-                given_up += 1
-                refusal = waited_too_long(waited_ms, len(self._queue))
-                connection.reply(command, connection.refusal(command, refusal))
-            else:
-                self._run(connection, command)
+            try:
+                if connection.closed:
+                    given_up += 1
+                elif waited_ms > self._wait_ms:
+                    given_up += 1
+                    refusal = waited_too_long(waited_ms, len(self._queue))
+                    connection.reply(command, connection.refusal(command, refusal))
+                else:
+                    self._run(connection, command)
+            except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+                connection.broken(error, "lane")
         if self._queue and not self._is_scheduled:
             self._schedule(self._queue[0].connection)
 

@@ -153,11 +153,14 @@ class _Notification:
         if not self._connection.closed:
             if not self._has_message():
                 return False
-            self._finish(has_message=True)
+            self._finish(self._answer(has_message=True))
         return True
 
     def expire(self) -> None:
-        self._finish(has_message=False)
+        self._finish(self._answer(has_message=False))
+
+    def fail(self, error: Exception) -> None:
+        self._finish(self._connection.refusal(self._command, error))
 
     def _has_message(self) -> bool:
         broker, request = self._broker, self._request
@@ -174,11 +177,11 @@ class _Notification:
         before = broker.rocketmq_popped.in_order(group_of_rocketmq(request.consumer_group), queue.key)
         return before is not None and not before.may_be_popped_again(broker.clock.now_ms(), request.attempt_id)
 
-    def _finish(self, *, has_message: bool) -> None:
+    def _finish(self, given: Answer) -> None:
         assert self._held is not None, "it was held"
         self._connection.held.discard(self._held)
         self._connection.answered()
-        self._connection.reply(self._command, self._answer(has_message=has_message))
+        self._connection.reply(self._command, given)
 
     def _answer(self, *, has_message: bool = False, is_full: bool = False) -> Answer:
         ext = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}

@@ -416,7 +416,7 @@ class Pop:
                 self._finish(
                     self._nothing(ResponseCode.POLLING_TIMEOUT) if is_past else self._on_cold_read(source, cold)
                 )
-            except ANSWERABLE as error:
+            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
                 self._finish(self._connection.refusal(self._command, error))
 
         read.start(done)
@@ -456,7 +456,7 @@ class Pop:
             return
         try:
             given = self.start()
-        except ANSWERABLE as error:
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = self._connection.refusal(self._command, error)
         if given is not None:
             self._finish(given)
@@ -464,6 +464,10 @@ class Pop:
     def expire(self) -> None:
         self._forget_held()
         self._finish(self._nothing(ResponseCode.POLLING_TIMEOUT))
+
+    def fail(self, error: Exception) -> None:
+        self._forget_held()
+        self._finish(self._connection.refusal(self._command, error))
 
     def _forget_held(self) -> None:
         if self._held is not None:

@@ -22,7 +22,7 @@ from bridge.purgatory import Held
 from bridge.reading import Later, Records
 from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.expired import may_expire, without_expired
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.resets import TOLD_BY_PULL_VERSION
@@ -231,7 +231,7 @@ class _Pull:
                 self._defer(found)
                 self._connection.unanswered -= 1  # `_defer` counted it again.
                 return True
-        except ANSWERABLE as error:
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             self._finish(self._failed(error))
             return True
         if not found.buffers and found.next_offset == self._end():
@@ -253,12 +253,15 @@ class _Pull:
                 self._connection.unanswered -= 1  # `_defer` counted it again.
                 return
             given = self._found(found)
-        except ANSWERABLE as error:
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = self._failed(error)
         self._finish(given)
 
     def expire(self) -> None:
         self._finish(self._not_found())
+
+    def fail(self, error: Exception) -> None:
+        self._finish(self._failed(error))
 
     def _defer(self, read: Later[Records]) -> None:
         self._connection.begin_read(self._command)
@@ -270,7 +273,7 @@ class _Pull:
             if isinstance(found, StoreError):
                 raise found
             given = self._found(found)
-        except ANSWERABLE as error:
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = self._failed(error)
         self._finish(given)
 

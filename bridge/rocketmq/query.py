@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bridge import forms
 from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
 from protocol import convert
 from protocol.convert import Place
@@ -90,7 +90,7 @@ def _searched(
     connection.end_read(command)
     try:
         given = _answer(broker, command, decided, found)
-    except ANSWERABLE as error:
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
         given = connection.refusal(command, error)
     connection.reply(command, given)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from delay.verdicts import Verdict
 from protocol.errors import ProtocolError
 from protocol.rocketmq import recall_handle
@@ -35,7 +35,7 @@ def recall_message(broker: "Broker", connection: "RocketMQConnection", command: 
         connection.answered()
         try:
             given = _recall(broker, command, handle) if error is None else connection.refusal(command, error)
-        except ANSWERABLE as refused:
+        except Exception as refused:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = connection.refusal(command, refused)
         connection.reply(command, given)
 

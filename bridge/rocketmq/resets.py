@@ -25,7 +25,7 @@ from bridge.families import Family
 from bridge.reading import Later
 from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
 from protocol.errors import ProtocolError
 from protocol.names import group_of_rocketmq
@@ -177,7 +177,7 @@ class _Search:
                     raise cold
                 self._found[queue] = cold
                 given = self.answer(connection, command, make)
-            except ANSWERABLE as error:
+            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
                 given = connection.refusal(command, error)
             if given is not None:
                 connection.reply(command, given)

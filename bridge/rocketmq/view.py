@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bridge.answers import Answer
 from bridge.reading import Later, Records
 from bridge.rocketmq.answer import answer
-from bridge.rocketmq.errors import ANSWERABLE, Refused
+from bridge.rocketmq.errors import Refused
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import ViewRequest
 from protocol.rocketmq.remoting import RemotingCommand
@@ -57,7 +57,7 @@ def _found_address(
     try:
         records = _records(broker, position, found)
         given = connection.answer_when(command, records, partial(_answer, position, make))
-    except ANSWERABLE as error:
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
         given = connection.refusal(command, error)
     if given is not None:
         connection.reply(command, given)

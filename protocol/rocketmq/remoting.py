@@ -130,7 +130,11 @@ def decode(payload: memoryview) -> RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> list[Buffer]:
-    """Write the whole frame, length included: its head, then the body's buffers as they are (none if it is empty)."""
+    """Write the whole frame, length included: its head, then the body's buffers as they are (none if it is empty).
+
+    Raises ProtocolError for what the format has no room for; only what a client sent and gets back, or another client,
+    can be such.
+    """
     if command.json:
         serialize_type, header = _JSON, _encode_json(command)
     else:
@@ -144,6 +148,8 @@ def encode(command: RemotingCommand) -> list[Buffer]:
         size = sum(map(len, body))
         pieces = body
     header_bytes = len(header)
+    if header_bytes > _HEADER_BYTES_MAX:
+        raise ProtocolError(f"remoting header of {header_bytes} bytes; {_HEADER_BYTES_MAX} are possible")
     return [_HEAD.pack(4 + header_bytes + size, serialize_type << 24 | header_bytes) + header, *pieces]
 
 
@@ -178,6 +184,7 @@ _JSON = 0
 _U32 = struct.Struct(">I")
 _Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]  # A number beyond could not be written back.
 _HEAD = struct.Struct(">iI")
+_HEADER_BYTES_MAX = (1 << 24) - 1  # Its length shares 32 bits with the serialize type.
 
 
 _STORED_JSON = (
@@ -275,6 +282,13 @@ def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
 
 
 def _encode_binary(command: RemotingCommand) -> bytes:
+    try:
+        return _binary_header(command)
+    except struct.error as error:
+        raise ProtocolError(f"code {command.code} or its fields do not fit a binary remoting header: {error}") from None
+
+
+def _binary_header(command: RemotingCommand) -> bytes:
     remark = b"" if command.remark is None else command.remark.encode()
     pieces: list[bytes] = []
     for key_text, value_text in command.ext.items():

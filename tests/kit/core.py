@@ -18,6 +18,7 @@ from protocol.rocketmq.message_id import pack_host
 from store.options import StoreOptions
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
+from tests.kit.faults import StrictFaults, reraise
 from tests.kit.sockets import ManualLoop
 
 UNANSWERED_MAX = 8
@@ -47,9 +48,10 @@ class ManualCore(Core):
         store: StoreOptions | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(options or Options())
         self.disk = disk or CrashDisk()
         self.clock, self.loop = ManualClock(), ManualLoop()
+        self.faults: StrictFaults  # Bugs fail the test, unless it says `faults.is_strict = False`.
+        super().__init__(options or Options(), StrictFaults(self.clock.mono_ms, reraise))
         if now_ms is not None:
             self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
         self.started_mono_ms = self.clock.mono_ms()
@@ -58,7 +60,7 @@ class ManualCore(Core):
         }  # fmt: skip
         self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
         bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
-        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn)
+        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults)
         self.open_log(
             self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
         )

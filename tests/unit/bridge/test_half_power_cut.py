@@ -53,7 +53,7 @@ class History:
         self.core = ManualCore(OPTIONS, disk, STORE)
         self.core.clock.pass_ms(max(0, now_ms - self.core.clock.now_ms()))
         self.core.is_stalled = True
-        self.checks = Checks(self.core, Callbacks(1000))  # type: ignore[arg-type]
+        self.checks = Checks(self.core, Callbacks(1000, print))  # type: ignore[arg-type]
         self.core.topic("orders", 2)
 
     def run(self) -> None:

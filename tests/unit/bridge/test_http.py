@@ -34,7 +34,7 @@ class Bench:
     def __init__(self) -> None:
         self.log = RefusingLog()
         state = open_state(self.log)
-        self.failures: list[BaseException] = []
+        self.failures: list[tuple[str, BaseException]] = []
         self.ready_reason = ""
         self.broker: Any = SimpleNamespace(
             options=Options(),
@@ -48,7 +48,7 @@ class Bench:
             rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
             delays=SimpleNamespace(is_paused=lambda topic: False),
             not_ready_reason=lambda: self.ready_reason,
-            fail=self.failures.append,
+            faults=SimpleNamespace(contain=lambda error, kind, peer: self.failures.append((kind, error))),
         )
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
@@ -199,13 +199,13 @@ def test_groups_show_positions_and_what_is_not_read_yet() -> None:
     assert bench.ask("GET", "/api/groups/readers") == (200, summary | failed | {"positions": [position]})
 
 
-def test_log_that_refuses_is_503_and_our_bug_ends_the_broker() -> None:
+def test_log_that_refuses_is_503_and_a_fault_is_500() -> None:
     bench = Bench()
     bench.log.refusal = "no space"
     assert bench.ask("POST", "/api/topics", b'{"name": "t"}') == (503, {"error": "no space"})
     bench.broker.topics = None
     assert bench.ask("GET", "/api/topics")[0] == 500
-    assert [type(error) for error in bench.failures] == [AttributeError]
+    assert [(kind, type(error)) for kind, error in bench.failures] == [("http GET /api/topics", AttributeError)]
 
 
 def test_readiness_says_why_not() -> None:

@@ -7,6 +7,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from bridge.faults import Faults
 from bridge.keeper import EXPIRE_INTERVAL_MS, LOOK_INTERVAL_MS, QUEUES_IN_SLICE, Keeper, Slices
 from bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
 from bridge.topics import Topic
@@ -155,7 +158,7 @@ class Alarm:
     def __init__(self, at_ms: int | None, every_ms: int | None = None) -> None:
         self.at_ms, self.every_ms = at_ms, every_ms
         self.ran: list[tuple[int, int]] = []
-        self.refusals = 0
+        self.refusals, self.error = 0, DiskFull("full")
 
     def next_deadline_ms(self) -> int | None:
         return self.at_ms
@@ -163,7 +166,7 @@ class Alarm:
     def run(self, now_ms: int, mono_ms: int) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise DiskFull("full")
+            raise self.error
         self.ran.append((now_ms, mono_ms))
         self.at_ms = None if self.every_ms is None or self.at_ms is None else self.at_ms + self.every_ms
 
@@ -173,7 +176,7 @@ def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False,
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm))
+        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), Faults(clock.mono_ms, print))
         for number, alarm in enumerate(alarms):
             ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
         ticker.arm()
@@ -211,3 +214,24 @@ def test_refused_duty_is_put_off_and_the_others_run_on() -> None:
     tick(clock, 2_000, refused, other)
     assert [mono_ms - start_ms for _, mono_ms in refused.ran] == [10 + RETRY_MS]
     assert len(other.ran) == 7
+
+
+@pytest.mark.parametrize("error", [OSError("EIO"), ZeroDivisionError(), RecursionError()])
+@pytest.mark.parametrize("step", ["run", "next_deadline_ms"])
+def test_faulty_duty_is_put_off_longer_each_time_and_the_others_run_on(step: str, error: Exception) -> None:
+    clock = ManualClock()
+    start_ms = clock.mono_ms()
+    tried: list[int] = []
+
+    def fail(*_: int) -> None:
+        if not tried or clock.mono_ms() != tried[-1]:
+            tried.append(clock.mono_ms())
+        raise error
+
+    faulty, other = Alarm(start_ms + 10), Alarm(start_ms + 10, every_ms=300)
+    setattr(faulty, step, fail)
+    tick(clock, 20_000, faulty, other)
+    first_ms = tried[0]
+    retried = {tried_ms - first_ms for tried_ms in tried}
+    assert {0, 1000, 3000, 7000, 15_000} <= retried
+    assert len(other.ran) == 67

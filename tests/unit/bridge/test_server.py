@@ -28,6 +28,7 @@ from protocol.errors import ProtocolError
 from store.entry import Promise
 from store.errors import StoreError, WritingEnded
 from tests.kit.clock import ManualClock
+from tests.kit.faults import StrictFaults
 from tests.kit.sockets import FakeTransport, ManualLoop, connect
 
 Done = Callable[[StoreError | None], None]
@@ -96,8 +97,11 @@ class Bench:
         self.loop, self.clock, self.log = ManualLoop(), ManualClock(), LogOnDemand()
         self.turns = 0
         bounds = {"parrot": Bounds(frame_bytes_max=1 << 20, unanswered_max=4, idle_ms=60_000)}
-        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(**limits), bounds, self._end_turn)
-        self.broker = SimpleNamespace(server=self.server, store=self.log)
+        self.faults = StrictFaults(self.clock.mono_ms, print)
+        self.server = Server(
+            cast(Any, self.loop), self.clock, LimitsOptions(**limits), bounds, self._end_turn, self.faults
+        )
+        self.broker = SimpleNamespace(server=self.server, store=self.log, faults=self.faults)
 
     def _end_turn(self) -> None:
         self.turns += 1

@@ -125,6 +125,21 @@ def test_running_info_is_the_members_own_answer(office: Office, client: Client, 
     assert client.connection.unanswered == 0
 
 
+@pytest.mark.parametrize(("code", "ext"), [(100_000, {}), (-100_000, {}), (0, {"k" * 32_768: "v"})])
+@pytest.mark.parametrize("is_json", [True, False])
+def test_answer_of_a_member_that_does_not_fit_the_tools_form_is_an_error(
+    office: Office, client: Client, code: int, ext: dict[str, str], is_json: bool
+) -> None:
+    """A binary header has 16 bits for the code and for the length of a key."""
+    consumer = member(office)
+    fields = {"consumerGroup": "billing", "clientId": "c1"}
+    assert client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, json=is_json, **fields) is None
+    (asked,) = consumer.asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    consumer.say(remoting.response(asked, code, ext=ext))
+    assert client.last_answer().code == (code if is_json else ResponseCode.SYSTEM_ERROR)
+    assert (client.connection.unanswered, consumer.connection.closed) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("code", "fields"),
     [
