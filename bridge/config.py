@@ -227,6 +227,15 @@ class KafkaOptions(_Section, frozen=True):
     frame_bytes_max: Annotated[int, _setting("largest request", kafka="socket.request.max.bytes", ge=1 * KIB)] = (
         100 * MIB
     )
+    request_bytes_max: Annotated[
+        int, _setting("largest request other than Produce; who sends a larger one is closed", ge=1 * KIB)
+    ] = 8 * MIB
+    elements_max: Annotated[
+        int,
+        _setting(
+            "topics, partitions, groups and other array elements in one request; who sends more is closed", ge=100
+        ),
+    ] = 20_000
     fetch_bytes_max: Annotated[int, _setting("largest fetch answer", kafka="fetch.max.bytes", ge=1 * KIB)] = 55 * MIB
     unanswered_max: Annotated[
         int, _setting("requests of one connection in work; then it is not read from until answers left", ge=1)

@@ -2,6 +2,8 @@
 
     unknown key, or version outside of the row    closed; ApiVersions: answered with what there is (KIP-511)
     malformed header or body                      closed
+    larger than `kafka.request_bytes_max`, or of
+    more elements than `kafka.elements_max`       closed, before anything is made of it
     handler gives an answer                       it leaves after those of earlier requests
     handler gives a slot                          the same, once somebody fills it; later requests are handled meanwhile
     handler gives None                            no answer (acks=0)
@@ -33,11 +35,13 @@ class KafkaConnection(Connection):
 
     wire = "kafka"
 
-    __slots__ = ("outbox",)
+    __slots__ = ("_elements_max", "_request_bytes_max", "outbox")
 
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self.outbox = OrderedOutbox(self)
+        self._elements_max = broker.options.kafka.elements_max
+        self._request_bytes_max = broker.options.kafka.request_bytes_max
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -52,7 +56,11 @@ class KafkaConnection(Connection):
                 raise ProtocolError(f"request with key {key} and version {version} of client {client_id[:100]!r}")
             self.outbox.add(versions.unsupported(correlation_id))
             return
-        body = decode_request(key, version, frame, body_at)
+        if len(frame) > self._request_bytes_max and key != ApiKey.PRODUCE:
+            raise ProtocolError(
+                f"{api.key.name} request of {len(frame)} bytes; kafka.request_bytes_max is {self._request_bytes_max}"
+            )
+        body = decode_request(key, version, frame, body_at, self._elements_max)
         self.broker.metrics.requests[_METRICS[key]] += 1
         request = Request(key, version, correlation_id, client_id, body)
         reserved_count = self.outbox.reserved_count

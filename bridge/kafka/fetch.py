@@ -195,10 +195,8 @@ class _Fetch:
             self._deadline_ms = self._broker.clock.mono_ms() + self._asked.max_wait_ms
             self._connection.on_close.append(self._connection_closed)
         self._wait_for_more()
-        keys = {queue.key for queue in self._queues}
-        # Whoever names a partition twice would have us read it twice whenever something comes: it does not wait.
-        if len(keys) == len(self._queues):
-            self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms)
+        keys = [queue.key for queue in self._queues]
+        self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms)
         if self._held is None:
             self.expire()
 

@@ -29,7 +29,7 @@ from kio.static.constants import EntityType
 
 from protocol.errors import ProtocolError
 from protocol.kafka import fetch, produce, shape
-from protocol.kafka.wire import MALFORMED, Buffer, new_tuple, read_classic_string, skip_tags
+from protocol.kafka.wire import ELEMENTS_MAX, MALFORMED, Buffer, new_tuple, read_classic_string, skip_tags
 
 __all__ = (
     "FLEXIBLE_FROM",
@@ -213,19 +213,19 @@ def decode_header(buffer: Buffer) -> RequestHeader:
     return new_tuple(RequestHeader, (api_key, version, correlation_id, client_id or "", at))
 
 
-def decode_request(api_key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
+def decode_request(api_key: int, version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> Any:
     """Read the body at `buffer[at:]`: `produce.ProduceRequest`, `fetch.FetchRequest` or the version's kio entity.
 
     Raises ProtocolError for whatever is wrong with it, also for a key or version without a schema. Unknown tagged
     fields are skipped; bytes after the body are ignored, as Kafka does. Costs no more memory than the frame can
-    truly hold (`protocol.kafka.shape`).
+    truly hold (`protocol.kafka.shape`), and no more time than `elements_max` elements take.
     """
     if api_key == ApiKey.PRODUCE:
-        return produce.decode_request(version, buffer, at)
+        return produce.decode_request(version, buffer, at, elements_max)
     if api_key == ApiKey.FETCH:
-        return fetch.decode_request(version, buffer, at)
+        return fetch.decode_request(version, buffer, at, elements_max)
     entity_type, read = _reader(api_key, version)
-    body = shape.checked(entity_type, buffer, at)
+    body = shape.checked(entity_type, buffer, at, elements_max)
     try:
         entity, _ = read(body, 0)
     except (SerialError, ValueError, KeyError, OverflowError) as error:

@@ -22,7 +22,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic, new_tuple
+from protocol.kafka.wire import (
+    CLASSIC,
+    COMPACT,
+    ELEMENTS_MAX,
+    MALFORMED,
+    TAGS_ELEMENT_BYTES,
+    Buffer,
+    by_topic,
+    new_tuple,
+    too_many_elements,
+)
 
 VERSION_MIN: Final = 4
 VERSION_MAX: Final = 12
@@ -91,16 +101,20 @@ class PartitionFetched(NamedTuple):
 # -- Request
 
 
-def decode_request(version: int, buffer: Buffer, at: int = 0) -> FetchRequest:
-    """Read the body of a request. Raises ProtocolError; bytes after the partitions are ignored."""
+def decode_request(version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> FetchRequest:
+    """Read the body of a request. Raises ProtocolError; bytes after the partitions are ignored.
+
+    A partition that is named more than once counts once, as the request has it last, in its first place
+    (FetchRequest.java#fetchData).
+    """
     _check(version)
     try:
-        return _decode(version, buffer, at)
+        return _decode(version, buffer, at, elements_max)
     except MALFORMED as error:
         raise ProtocolError(f"malformed Fetch request of version {version}: {error}") from None
 
 
-def _decode(version: int, buffer: Buffer, at: int) -> FetchRequest:
+def _decode(version: int, buffer: Buffer, at: int, elements_max: int) -> FetchRequest:
     head = _REQUEST.unpack_from(buffer, at)
     at += _REQUEST.size
     session_id, session_epoch = 0, -1
@@ -108,34 +122,43 @@ def _decode(version: int, buffer: Buffer, at: int) -> FetchRequest:
         session_id, session_epoch = _SESSION.unpack_from(buffer, at)
         at += _SESSION.size
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = head
-    partitions = _decode_topics(version, buffer, at)
+    partitions = _decode_topics(version, buffer, at, elements_max)
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, partitions
     )
 
 
-def _decode_topics(version: int, buffer: Buffer, at: int) -> list[PartitionAsked]:
+def _decode_topics(version: int, buffer: Buffer, at: int, elements_max: int) -> list[PartitionAsked]:
     read_string, _, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
     asked = _ASKED[version]
     asked_size = asked.size
-    partitions: list[PartitionAsked] = []
+    partitions: dict[tuple[str, int], PartitionAsked] = {}
     topic_count, at = read_count(buffer, at)
+    elements_left = elements_max - topic_count
+    if elements_left < 0:
+        raise too_many_elements(elements_max)
     for _ in range(topic_count):
         topic, at = read_string(buffer, at)
         if topic is None:
             raise ProtocolError("null topic")
         count, at = read_count(buffer, at)
-        if len(partitions) + count > ELEMENTS_MAX:
-            raise ProtocolError(f"Fetch request for more than {ELEMENTS_MAX} partitions")
-        for _ in range(count):
+        elements_left -= count
+        for _ in range(count if elements_left >= 0 else 0):
             fields = asked.unpack_from(buffer, at)
             if version < 9:
                 partition, fetch_offset, max_bytes = fields
                 fields = partition, -1, fetch_offset, max_bytes
-            partitions.append(new_tuple(PartitionAsked, (topic, *fields)))
-            at = skip_tags(buffer, at + asked_size)
+            partitions[topic, fields[0]] = new_tuple(PartitionAsked, (topic, *fields))
+            tags_at = at + asked_size
+            at = skip_tags(buffer, tags_at)
+            if at > tags_at + 1:
+                elements_left -= (at - tags_at) // TAGS_ELEMENT_BYTES
+        tags_at = at
         at = skip_tags(buffer, at)
-    return partitions
+        elements_left -= (at - tags_at) // TAGS_ELEMENT_BYTES
+        if elements_left < 0:
+            raise too_many_elements(elements_max)
+    return [*partitions.values()]
 
 
 # -- Answer

@@ -18,7 +18,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.wire import CLASSIC, COMPACT, ELEMENTS_MAX, MALFORMED, Buffer, by_topic, new_tuple
+from protocol.kafka.wire import (
+    CLASSIC,
+    COMPACT,
+    ELEMENTS_MAX,
+    MALFORMED,
+    TAGS_ELEMENT_BYTES,
+    Buffer,
+    by_topic,
+    new_tuple,
+    too_many_elements,
+)
 
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 12
@@ -58,37 +68,45 @@ class PartitionProduced(NamedTuple):
     error_message: str | None = None
 
 
-def decode_request(version: int, buffer: Buffer, at: int = 0) -> ProduceRequest:
+def decode_request(version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> ProduceRequest:
     """Read the body of a request. Raises ProtocolError; bytes after the body are ignored, as Kafka does.
 
     The same topic or partition may appear twice; who appends decides what that means.
     """
     _check(version)
     try:
-        return _decode(version, memoryview(buffer), at)
+        return _decode(version, memoryview(buffer), at, elements_max)
     except MALFORMED as error:
         raise ProtocolError(f"malformed Produce request of version {version}: {error}") from None
 
 
-def _decode(version: int, view: memoryview, at: int) -> ProduceRequest:
+def _decode(version: int, view: memoryview, at: int, elements_max: int) -> ProduceRequest:
     read_string, read_bytes, read_count, skip_tags, *_ = COMPACT if version >= _COMPACT_FROM else CLASSIC
     transactional_id, at = read_string(view, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, at)
     topic_count, at = read_count(view, at + _ACKS_TIMEOUT.size)
     partitions: list[PartitionRecords] = []
+    elements_left = elements_max - topic_count
+    if elements_left < 0:
+        raise too_many_elements(elements_max)
     for _ in range(topic_count):
         topic, at = read_string(view, at)
         if topic is None:
             raise ProtocolError("null topic")
         count, at = read_count(view, at)
-        if len(partitions) + count > ELEMENTS_MAX:
-            raise ProtocolError(f"Produce request for more than {ELEMENTS_MAX} partitions")
-        for _ in range(count):
+        elements_left -= count
+        for _ in range(count if elements_left >= 0 else 0):
             (partition,) = _I32.unpack_from(view, at)
-            records, at = read_bytes(view, at + 4)
-            at = skip_tags(view, at)
+            records, tags_at = read_bytes(view, at + 4)
+            at = skip_tags(view, tags_at)
+            if at > tags_at + 1:
+                elements_left -= (at - tags_at) // TAGS_ELEMENT_BYTES
             partitions.append(new_tuple(PartitionRecords, (topic, partition, records)))
+        tags_at = at
         at = skip_tags(view, at)
+        elements_left -= (at - tags_at) // TAGS_ELEMENT_BYTES
+        if elements_left < 0:
+            raise too_many_elements(elements_max)
     skip_tags(view, at)
     return new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, partitions))
 

@@ -4,7 +4,8 @@ kio's native reader believes an array's count and reserves room for it at once: 
 16 GiB of addresses, and where the system refuses them they end the process (seen with kio 0.6.5 under `ulimit -v`). It
 also refuses tagged fields that it does not know, which a receiver must skip (KIP-482). So the body is walked first,
 along the same schema classes and without building anything: every count must be possible, all sizes must lie inside
-the body, and unknown tags are cut out.
+the body, and unknown tags are cut out. The walk also counts: a request of more elements than allowed, tagged fields
+included, is refused before anything is made of it.
 """
 
 import struct
@@ -15,7 +16,15 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from protocol.errors import ProtocolError
-from protocol.kafka.wire import ELEMENTS_MAX, MALFORMED, Buffer, read_uvarint, uvarint
+from protocol.kafka.wire import (
+    ELEMENTS_MAX,
+    MALFORMED,
+    STRING_BYTES_MAX,
+    Buffer,
+    read_uvarint,
+    too_many_elements,
+    uvarint,
+)
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -42,25 +51,32 @@ _FIXED_BYTES: Final = {
 class _Walk:
     """One walk over one body."""
 
-    __slots__ = ("buffer", "cuts", "elements_left")
+    __slots__ = ("buffer", "cuts", "elements_left", "elements_max")
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Buffer, elements_max: int) -> None:
         self.buffer = buffer
-        self.elements_left = ELEMENTS_MAX
+        self.elements_left = self.elements_max = elements_max
         self.cuts: list[tuple[int, int, bytes]] = []  # from, until, what stands there instead; ascending
 
+    def count(self, more: int) -> None:
+        self.elements_left -= more
+        if self.elements_left < 0:
+            raise too_many_elements(self.elements_max)
 
-_Step = Callable[[_Walk, int], int]  # Passes over one thing at a place and gives the place after it.
+
+# Passes over one thing at a place and gives the place after it; a number passes over as many bytes.
+_Step = Callable[[_Walk, int], int] | int
 
 
-def checked(entity_type: type, buffer: Buffer, at: int = 0) -> Buffer:
+def checked(entity_type: type, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> Buffer:
     """Give a read-only buffer from which kio can read an `entity_type` at 0 without harm.
 
-    Raises ProtocolError if the body at `buffer[at:]` cannot be one. What follows the body stays.
+    Raises ProtocolError if the body at `buffer[at:]` cannot be one, or has more than `elements_max` elements. What
+    follows the body stays.
     """
-    walk = _Walk(buffer)
+    walk = _Walk(buffer, elements_max)
     try:
-        end = _struct(entity_type)(walk, at)
+        end = _passed(_struct(entity_type), walk, at)
     except MALFORMED as error:
         raise ProtocolError(f"malformed {entity_type.__name__}: {error}") from None
     if end > len(buffer):
@@ -87,16 +103,30 @@ def _struct(entity_type: type) -> _Step:
         if "tag" in field.metadata:
             tagged[field.metadata["tag"]] = _field(field, flexible)
         else:
-            steps.append(_field(field, flexible))
+            _append(steps, _field(field, flexible))
     if flexible:
         steps.append(_tags(tagged))
+    if len(steps) == 1:
+        return steps[0]
 
     def walk_struct(walk: _Walk, at: int) -> int:
         for step in steps:
-            at = step(walk, at)
+            at = at + step if type(step) is int else step(walk, at)  # type: ignore[operator]
         return at
 
     return walk_struct
+
+
+def _append(steps: list[_Step], step: _Step) -> None:
+    """Put a step behind others; fields of fixed size that follow each other are passed over at once."""
+    if isinstance(step, int) and steps and isinstance(steps[-1], int):
+        steps[-1] += step
+    else:
+        steps.append(step)
+
+
+def _passed(step: _Step, walk: _Walk, at: int) -> int:
+    return at + step if isinstance(step, int) else step(walk, at)
 
 
 def _field(field: Field[Any], flexible: bool) -> _Step:
@@ -121,25 +151,28 @@ def _of_type(type_: Any, field: Field[Any], flexible: bool) -> _Step:
         return _struct(type_)  # type: ignore[arg-type]
     kafka_type = field.metadata["kafka_type"]
     if kafka_type in _FIXED_BYTES:
-        return _fixed(_FIXED_BYTES[kafka_type])
+        return _FIXED_BYTES[kafka_type]
     if flexible:
-        return _compact
+        return _compact_string if kafka_type == "string" else _compact
     return _string if kafka_type == "string" else _bytes
 
 
 # -- Steps
 
 
-def _fixed(size: int) -> _Step:
-    def walk_fixed(_walk: _Walk, at: int) -> int:
-        return at + size
-
-    return walk_fixed
-
-
 def _compact(walk: _Walk, at: int) -> int:
-    """A compact string or compact bytes."""
+    """Compact bytes."""
     size, at = read_uvarint(walk.buffer, at)
+    return at + size - 1 if size else at
+
+
+def _compact_string(walk: _Walk, at: int) -> int:
+    size = walk.buffer[at]  # Mostly all of the varint.
+    at += 1
+    if size > 127:
+        size, at = read_uvarint(walk.buffer, at - 1)
+        if size > STRING_BYTES_MAX + 1:
+            raise ProtocolError(f"a string of {size - 1} bytes; {STRING_BYTES_MAX} are allowed")
     return at + size - 1 if size else at
 
 
@@ -162,7 +195,7 @@ def _nullable(step: _Step) -> _Step:
     """A struct that may be null (KIP-893): a byte says which."""
 
     def walk_nullable(walk: _Walk, at: int) -> int:
-        return at + 1 if walk.buffer[at] == 0xFF else step(walk, at + 1)
+        return at + 1 if walk.buffer[at] == 0xFF else _passed(step, walk, at + 1)
 
     return walk_nullable
 
@@ -179,9 +212,11 @@ def _array(step: _Step, flexible: bool, nullable: bool) -> _Step:
             raise ProtocolError("null where an array must be")  # kio would give None.
         count = _size(count)
         # An element takes a byte at least.
-        if count > min(walk.elements_left, len(walk.buffer) - at):
+        if count > len(walk.buffer) - at:
             raise ProtocolError(f"an array of {count} elements in {len(walk.buffer) - at} bytes")
-        walk.elements_left -= count
+        walk.count(count)
+        if isinstance(step, int):
+            return at + count * step
         for _ in range(count):
             at = step(walk, at)
         return at
@@ -198,6 +233,7 @@ def _tags(known: dict[int, _Step]) -> _Step:
             return at + 1
         start = at
         count, at = read_uvarint(buffer, at)
+        walk.count(count)
         kept = []
         for _ in range(count):
             tag_at = at
@@ -207,7 +243,7 @@ def _tags(known: dict[int, _Step]) -> _Step:
                 raise ProtocolError(f"tag {tag} ends at {at + size} of {len(buffer)} bytes")
             if tag in known:
                 cut_count = len(walk.cuts)
-                if known[tag](walk, at) != at + size or len(walk.cuts) != cut_count:
+                if _passed(known[tag], walk, at) != at + size or len(walk.cuts) != cut_count:
                     raise ProtocolError(f"tag {tag} does not hold what it should in its {size} bytes")
                 kept.append(bytes(buffer[tag_at : at + size]))
             at += size

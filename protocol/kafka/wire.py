@@ -20,9 +20,16 @@ from protocol.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-# Array elements in one request, nested ones counted too; beyond it the request is malformed. An element may take a
-# single byte of the request and a hundred of ours, so the size of the frame alone does not bound what it costs.
-ELEMENTS_MAX: Final = 50_000
+# Array elements in one request, nested ones and tagged fields too: what `kafka.elements_max` says unless it is set
+# otherwise. An element may take a single byte of the request and a hundred of ours, and some 3 us to read, so the size
+# of the frame alone does not bound what a request costs.
+ELEMENTS_MAX: Final = 20_000
+
+STRING_BYTES_MAX: Final = (
+    1 << 15
+) - 1  # Kafka refuses longer ones in compact form, too: a classic one cannot be longer.
+TAGS_MAX: Final = 1000  # tagged fields that `skip_tags` passes over in one struct; Kafka's own have five at most
+TAGS_ELEMENT_BYTES: Final = 8  # of tagged fields, which count as one element
 
 # Makes a named tuple of its fields at half the cost of calling its class: for what is made with every request.
 new_tuple = tuple.__new__
@@ -87,8 +94,8 @@ def read_compact_string(buffer: Buffer, at: int) -> tuple[str | None, int]:
     if size == 0:
         return None, at
     end = at + size - 1
-    if end > len(buffer):
-        raise ProtocolError(f"a string ends at {end} of {len(buffer)} bytes")
+    if end > len(buffer) or size > STRING_BYTES_MAX + 1:
+        raise ProtocolError(f"a string of {size - 1} bytes ends at {end} of {len(buffer)} bytes")
     return str(buffer[at:end], "utf-8"), end
 
 
@@ -128,7 +135,9 @@ def skip_tags(buffer: Buffer, at: int) -> int:
     if buffer[at] == 0:
         return at + 1
     count, at = read_uvarint(buffer, at)
-    for _ in range(_believable(count, buffer, at)):
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields in one struct; {TAGS_MAX} are allowed")
+    for _ in range(count):
         _, at = read_uvarint(buffer, at)
         size, at = read_uvarint(buffer, at)
         at += size
@@ -153,9 +162,13 @@ def _part(buffer: memoryview, at: int, end: int) -> memoryview:
 
 
 def _believable(count: int, buffer: Buffer, at: int) -> int:
-    if count < 0 or count > ELEMENTS_MAX or count > len(buffer) - at:
+    if count < 0 or count > len(buffer) - at:
         raise ProtocolError(f"an array of {count} elements in {len(buffer) - at} bytes")
     return count
+
+
+def too_many_elements(elements_max: int) -> ProtocolError:
+    return ProtocolError(f"more array elements than kafka.elements_max={elements_max} allows in one request")
 
 
 # -- Writing

@@ -174,12 +174,14 @@ def test_who_wants_more_than_the_budget_does_not_wait_for_it(desk: Desk, client:
     assert [values_of(each) for each in found] == [[b"a" * 1000]]
 
 
-def test_partition_named_twice_is_not_waited_for(desk: Desk, client: Client) -> None:
+def test_partition_named_twice_is_answered_once(desk: Desk, client: Client) -> None:
     desk.topic()
     asked = request(0, wait_ms=500)
     asked["topics"][0]["partitions"] *= 2
-    assert len(client.ask(ApiKey.FETCH, 12, **asked).responses[0].partitions) == 2
-    assert len(desk.purgatory) == 0
+    number = client.send(ApiKey.FETCH, 12, **asked)
+    assert len(desk.purgatory) == 1
+    desk.pass_ms(500)
+    assert len(client.answer_to(number).responses[0].partitions) == 1
 
 
 def test_records_are_not_seen_before_the_log_keeps_them(desk: Desk, client: Client) -> None:

@@ -369,6 +369,20 @@ def delete_group(client: Client) -> ErrorCode:
     return error
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "values"),
+    [
+        (ApiKey.SYNC_GROUP, 4, {"assignments": [{"member_id": "m", "assignment": bytes(1 << 23)}]}),
+        (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ("g",) * 20_001}),
+    ],
+)
+def test_request_beyond_its_limits_closes_the_connection(
+    client: Client, key: ApiKey, version: int, values: dict[str, Any]
+) -> None:
+    client.send(key, version, **values)
+    assert client.is_closed
+
+
 # -- Positions
 
 

@@ -21,8 +21,7 @@ from protocol.kafka.api import ApiKey, is_flexible
 from tests.unit.bridge.kafka.desk import Desk
 
 VERSIONS = [(api.key, v) for api in TABLE.values() for v in range(api.max_version, api.min_version - 1, -1)]
-CLASSIC_BYTES_MAX = (1 << 15) - 1
-COMPACT_BYTES = 40_000
+TEXT_BYTES_MAX = (1 << 15) - 1
 SESSION_MS = 10_000
 
 
@@ -36,19 +35,19 @@ def desk() -> Desk:
 @pytest.mark.parametrize("letter", ["g", "\x01"], ids=["plain", "longer when quoted"])
 @pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
 def test_long_text_is_answered(desk: Desk, key: ApiKey, version: int, letter: str) -> None:
-    text = letter * (COMPACT_BYTES if is_flexible(key, version) else CLASSIC_BYTES_MAX)
+    text = letter * TEXT_BYTES_MAX
     ask(desk, key, version, _filled(load_request_schema(key, version), text))
 
 
 @pytest.mark.parametrize("field", ["group_id", "protocol_type", "group_instance_id", "protocols", "client_id"])
 def test_members_with_long_names_are_described_in_every_version(desk: Desk, field: str) -> None:
     schema = load_request_schema(ApiKey.JOIN_GROUP, 9)
-    long = _filled(schema, "n" * COMPACT_BYTES)
+    long = _filled(schema, "n" * TEXT_BYTES_MAX)
     group_id = f"with long {field}"
     given = {"group_id": group_id, "member_id": "", "group_instance_id": group_id}
     if field == "client_id":
         schema = load_request_schema(ApiKey.JOIN_GROUP, 3)
-        ask(desk, ApiKey.JOIN_GROUP, 3, _filled(schema, "g", **given), "c" * CLASSIC_BYTES_MAX)
+        ask(desk, ApiKey.JOIN_GROUP, 3, _filled(schema, "g", **given), "c" * TEXT_BYTES_MAX)
     else:
         ask(desk, ApiKey.JOIN_GROUP, 9, _filled(schema, "g", **given | {field: getattr(long, field)}))
     for version in range(6):

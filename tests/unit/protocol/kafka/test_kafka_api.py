@@ -23,6 +23,7 @@ from kio.serial import entity_writer
 from protocol.errors import ProtocolError
 from protocol.kafka import api, shape
 from protocol.kafka.api import ApiKey, ErrorCode
+from protocol.kafka.wire import uvarint
 
 VERSIONS = [(key, version) for key in ApiKey for version in sorted(schema_name_map[api_key_map[key]])]
 # The two that this package reads by hand have tests of their own.
@@ -153,8 +154,65 @@ LYING_COUNTS = [
 @pytest.mark.parametrize(("key", "version", "body"), LYING_COUNTS)
 def test_count_that_lies_is_refused_before_room_is_made_for_it(key: ApiKey, version: int, body: bytes) -> None:
     # Without the walk kio reserves 16 GiB for the first of these; where the system refuses, the process ends.
-    with pytest.raises(ProtocolError, match=r"array of|varint|negative size"):
+    with pytest.raises(ProtocolError, match=r"array|varint|negative size"):
         api.decode_request(key, version, body)
+
+
+def compact_array(count: int, element: bytes) -> bytes:
+    return uvarint(count + 1) + count * element
+
+
+TAG = b"\x63\0"
+LIMIT = 50
+MANY = [
+    pytest.param(ApiKey.METADATA, 1, struct.pack(">i", LIMIT + 1) + b"\0\x01t" * (LIMIT + 1), id="elements"),
+    pytest.param(
+        ApiKey.LIST_OFFSETS,
+        1,
+        struct.pack(">ii", -1, 10) + 10 * (b"\0\x01t" + struct.pack(">i", 5) + bytes(12 * 5)),
+        id="nested elements",
+    ),
+    pytest.param(ApiKey.OFFSET_FETCH, 9, b"\x02\x02g\0\0\0\0\0" + compact_array(60, b"\x02t\x01\0"), id="fixed ones"),
+    pytest.param(ApiKey.METADATA, 12, b"\x01\x01\0" + uvarint(60) + TAG * 60, id="tags"),
+    pytest.param(ApiKey.FETCH, 12, bytes(25) + compact_array(60, b"\x02t\x01\0"), id="topics of Fetch"),
+    pytest.param(ApiKey.FETCH, 4, bytes(17) + b"\0\0\0\x01\0\x01t\0\0\0\x3c" + bytes(960), id="partitions of Fetch"),
+    pytest.param(
+        ApiKey.FETCH, 12, bytes(25) + b"\x02\x02t\x01" + uvarint(400) + TAG * 400, id="tags of a topic of Fetch"
+    ),
+    pytest.param(
+        ApiKey.PRODUCE,
+        9,
+        b"\0\xff\xff\0\0\0\0" + b"\x02\x02t" + compact_array(40, bytes(5) + b"\x08" + TAG * 8) + b"\0\0",
+        id="tags of Produce",
+    ),
+    pytest.param(ApiKey.PRODUCE, 9, b"\0\xff\xff\0\0\0\0" + compact_array(60, b"\x02t\x01\0"), id="topics of Produce"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "version", "body"), MANY)
+def test_elements_of_a_request_are_limited(key: ApiKey, version: int, body: bytes) -> None:
+    with pytest.raises(ProtocolError, match=f"kafka.elements_max={LIMIT}"):
+        api.decode_request(key, version, body, 0, LIMIT)
+
+
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.FETCH])
+def test_strings_are_as_long_as_kafka_reads_them(key: ApiKey) -> None:
+    def body(size: int) -> bytes:
+        name = uvarint(size + 1) + b"t" * size
+        if key == ApiKey.FETCH:
+            return bytes(25) + b"\x02" + name + b"\x01\0" + b"\x01\x01\0"
+        return b"\x02" + bytes(16) + name + b"\0" + b"\x01\0\0"
+
+    api.decode_request(key, 12, body((1 << 15) - 1))
+    with pytest.raises(ProtocolError, match="a string of 32768 bytes"):
+        api.decode_request(key, 12, body(1 << 15))
+
+
+def test_partition_that_a_fetch_names_twice_counts_once_as_it_was_named_last() -> None:
+    ask = struct.Struct(">iqi")
+    topic = b"\0\x01t" + struct.pack(">i", 3) + ask.pack(0, 1, 9) + ask.pack(1, 2, 9) + ask.pack(0, 3, 9)
+    request = api.decode_request(ApiKey.FETCH, 4, bytes(17) + struct.pack(">i", 2) + topic + topic)
+    assert request.partitions == [("t", 0, -1, 3, 9), ("t", 1, -1, 2, 9)]
 
 
 def test_unknown_tags_are_skipped_wherever_they_are() -> None:
