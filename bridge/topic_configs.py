@@ -1,8 +1,8 @@
 """The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
 
-The names are Kafka's, and five of our own: `flush.mode` (when a write counts as kept), `retention.records`,
-`delay.headers` (whether Kafka batches are searched for delay headers), `message.ttl.ms` and `message.expired` (how long
-messages live, and what becomes of them then). Values are text, as on Kafka's wire. A value
+The names are Kafka's, RocketMQ's `message.type`, and five of our own: `flush.mode` (when a write counts as kept),
+`retention.records`, `delay.headers` (whether Kafka batches are searched for delay headers), `message.ttl.ms` and
+`message.expired` (how long messages live, and what becomes of them then). Values are text, as on Kafka's wire. A value
 comes from the topic (an override), else from the broker's own settings, else from this table.
 `cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
 """
@@ -17,6 +17,9 @@ from bridge.config import Options
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 TTL_MS_MAX = 3650 * 86_400_000  # ten years
+PRIORITY = "PRIORITY"
+# `TopicMessageType.java` of RocketMQ 5.5, without LITE: there are no lite topics here.
+MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "MIXED")
 VALUE_CHARACTERS_MAX = 4096  # Of one config: it is kept, and older versions of DescribeConfigs spell 32 KiB.
 
 
@@ -108,6 +111,9 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     TopicConfig("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
                 "What a message becomes that has expired when a RocketMQ group would get it.",
                 "allowed are dead-letter and drop"),
+    TopicConfig("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
+                "The messages that RocketMQ's gRPC proxy lets producers send; PRIORITY: queues are popped from the last.",
+                f"allowed are {', '.join(MESSAGE_TYPES)}"),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
     # Shown because applications, Connect and Streams among them, set or read them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
@@ -150,6 +156,7 @@ class TopicSettings:
     delay_headers: bool
     ttl_ms: int  # -1: no limit
     drops_expired: bool
+    has_priorities: bool  # Queue n has the messages of priority n; POP takes the last queues first.
 
     def index_ms(self, born_ms: int, now_ms: int) -> int:
         """Return the timestamp by which the index finds a RocketMQ message.
@@ -220,4 +227,5 @@ def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSe
         delay_headers=value("delay.headers") == "true",
         ttl_ms=int(value("message.ttl.ms")),
         drops_expired=value("message.expired") == "drop",
+        has_priorities=value("message.type") == PRIORITY,
     )

@@ -68,7 +68,7 @@ PROPERTIES_BYTES_MAX: Final = 64 << 10
 WHOLE_DIGITS_MAX: Final = 18
 CAPACITY_MAX: Final = 1_000_000  # Of one kind of requests.
 
-ATTRIBUTES: Final = ("message.ttl.ms", "message.expired")  # Topic configs that tools set as attributes.
+ATTRIBUTES: Final = ("message.type", "message.ttl.ms", "message.expired")  # Topic configs that tools set as attributes.
 
 _NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
 _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
@@ -202,8 +202,9 @@ def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> No
 
 
 def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Give the config of a group, which is created if it does not exist: Apache's gRPC proxy asks before anybody pops."""
     name = GroupRequest.parse(command.ext).group
-    config = broker.rocketmq_groups.get(name)
+    config = broker.rocketmq_groups.ensure(name, broker.clock.now_ms())
     if config is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")
     return answer(command, body=config, promise=broker.ledger.barrier())

@@ -1,6 +1,7 @@
 """What POP consumers and the broker tell each other about popped messages, as text.
 
-    receipt              start offset, pop time, invisible time, revive queue, retry flag, broker, queue id, offset
+    receipt              start offset, pop time, invisible time, revive queue, retry flag, broker, queue id, offset;
+                         Apache's gRPC proxy appends the message's position in the log
     startOffsetInfo      retry flag, queue id, start offset                            ; for each queue
     msgOffsetInfo        retry flag, queue id, offset,offset,...                       ;
     orderCountInfo       retry flag, queue id, how often the queue's messages failed   ;
@@ -19,6 +20,7 @@ from protocol.rocketmq.names import RETRY_PREFIX
 
 REVIVE_QUEUE: Final = 0  # Of Java's broker; here nothing is kept in such a queue.
 ORDER_REVIVE_QUEUE: Final = 999  # By which a client knows that it popped in order.
+RECEIPT_PARTS: Final = 8  # Parts that follow these are ignored, as `ExtraInfoUtil` ignores them.
 BITS_BYTES_MAX: Final = 1 << 10  # Of one batch of acks.
 
 
@@ -48,9 +50,8 @@ class Receipt(NamedTuple):
 
 def parse_receipt(text: str) -> Receipt:
     """Read a receipt. Raises ProtocolError."""
-    parts = text.split(" ")
     try:
-        start, pop_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset = parts
+        start, pop_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset, *_ = text.split(" ", RECEIPT_PARTS)
         return Receipt(
             int(start), int(pop_ms), int(invisible_ms), int(revive_queue), retry != "0", broker, int(queue_id),
             int(offset),

@@ -75,7 +75,9 @@ def test_config_of_a_group_is_kept_whole(office: Office, client: Client) -> None
     table = read(again.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     assert {"billing", "TOOLS_CONSUMER"} <= table["subscriptionGroupTable"].keys()
     assert table["forbiddenTable"] == {}
-    missing = client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="nobody")
+    new = read(client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="new"))
+    assert (new["groupName"], new["retryMaxTimes"]) == ("new", 16)
+    missing = client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="no body")
     assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     illegal = SubscriptionGroupConfig(group_name="a b")
     refused = client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, illegal)

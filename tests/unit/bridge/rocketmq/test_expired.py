@@ -439,7 +439,7 @@ def test_attributes_of_a_topic(office: Office, client: Client) -> None:
     def attributes() -> dict[str, str]:
         return read(client.ask(RequestCode.GET_TOPIC_CONFIG, topic="orders"))["attributes"]
 
-    assert update("+message.ttl.ms=5000,+message.expired=drop,+message.type=DELAY").code == 0
+    assert update("+message.ttl.ms=5000,+message.expired=drop,+queue.type=SimpleCQ").code == 0
     assert attributes() == {"message.ttl.ms": "5000", "message.expired": "drop"}
     settings = office.topic().settings
     assert (settings.ttl_ms, settings.drops_expired) == (5000, True)
@@ -447,6 +447,12 @@ def test_attributes_of_a_topic(office: Office, client: Client) -> None:
     assert attributes() == {"message.ttl.ms": "5000"}
     refused = update("+message.ttl.ms=0")
     assert (refused.code, "allowed are 1 to" in refused.remark) == (ResponseCode.INVALID_PARAMETER, True)
+    assert attributes() == {"message.ttl.ms": "5000"}
+    for message_type in ("FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED", "NORMAL"):
+        assert update(f"+message.type={message_type}").code == 0
+        assert attributes() == {"message.ttl.ms": "5000", "message.type": message_type}
+    assert update("+message.type=fifo").code == ResponseCode.INVALID_PARAMETER
+    assert update("-message.type").code == 0
     assert attributes() == {"message.ttl.ms": "5000"}
 
 

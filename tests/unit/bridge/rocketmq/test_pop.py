@@ -512,6 +512,12 @@ def test_pops_that_cannot_be(office: Office, client: Client, fields: dict[str, o
     assert bodies_of(pop(client)) == [b"a"]
 
 
+def test_receipt_of_a_proxy_ends_with_the_position_of_the_message(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    (one,) = got(pop(client))
+    assert ack(client, one, extraInfo=f"{one.receipt} 4711").code == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
