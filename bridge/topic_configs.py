@@ -112,7 +112,7 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
                 "What a message becomes that has expired when a RocketMQ group would get it.",
                 "allowed are dead-letter and drop"),
     TopicConfig("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
-                "The messages that RocketMQ's gRPC proxy lets producers send; PRIORITY: queues are popped from the last.",
+                "What RocketMQ's gRPC proxy lets producers send; PRIORITY: POP takes the last queues first.",
                 f"allowed are {', '.join(MESSAGE_TYPES)}"),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
     # Shown because applications, Connect and Streams among them, set or read them.

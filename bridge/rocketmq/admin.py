@@ -202,7 +202,7 @@ def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> No
 
 
 def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """Give the config of a group, which is created if it does not exist: Apache's gRPC proxy asks before anybody pops."""
+    """Give the config of a group, which is created if need be: Apache's gRPC proxy asks before anybody pops."""
     name = GroupRequest.parse(command.ext).group
     config = broker.rocketmq_groups.ensure(name, broker.clock.now_ms())
     if config is None:
