@@ -32,7 +32,7 @@ class KeptStore(Protocol):
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None: ...
 
-    def remove_dead_segments(self, now_ms: int) -> int: ...
+    def remove_dead_segments(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Keeper:
                 if looked_at % QUEUES_IN_SLICE == 0:
                     yield
         yield
-        self.removed_segments += self._store.remove_dead_segments(now_ms)
+        self.removed_segments += self._store.remove_dead_segments()
 
     def _retain_queue(self, topic: Topic, queue: Queue, now_ms: int) -> None:
         settings = topic.settings

@@ -11,6 +11,7 @@ Owners register before the store is opened, in an order in which snapshots may b
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from bridge.records import Record, decode, encode
@@ -36,6 +37,7 @@ class Ledger:
     def __init__(self) -> None:
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
         self._snapshots: list[Callable[[], Iterable[Record]]] = []
+        self._snapshot_ends: list[Callable[[], None]] = []
         self._watchers: list[FrameWatcher] = []
         self._extras: dict[int, ExtraWatcher] = {}
         self._log: Log | None = None
@@ -90,7 +92,17 @@ class Ledger:
         self._replays.setdefault(record_type, []).append(replay)
 
     def on_snapshot(self, snapshot: Callable[[], Iterable[Record]]) -> None:
-        self._snapshots.append(snapshot)
+        """Have `snapshot` asked for records that rebuild an owner's state; all are taken at once, so it is small."""
+        self._snapshots.append(lambda: [*snapshot()])
+
+    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Record]], end: Callable[[], None]) -> None:
+        """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
+
+        They must be the state at the moment of `begin` all the same, whatever changes meanwhile
+        (`bridge/copy_on_write.py`). `end` is called when no more are wanted.
+        """
+        self._snapshots.append(begin)
+        self._snapshot_ends.append(end)
 
     def on_frame(self, watcher: FrameWatcher) -> None:
         """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""
@@ -112,11 +124,28 @@ class Ledger:
         for watcher in self._watchers:
             watcher(key, slot, form, count, frame, extra)
 
-    def snapshot(self) -> Iterable[bytes]:
-        for snapshot in self._snapshots:
-            for record in snapshot():
-                yield encode(record)
+    def snapshot(self) -> "Snapshot":
+        return Snapshot([snapshot() for snapshot in self._snapshots], self._snapshot_ends)
 
     def _replay(self, record: Record, slot: Slot) -> None:
         for replay in self._replays[type(record)]:
             replay(record, slot)
+
+
+class Snapshot:
+    """The records of all owners, encoded as they are taken (`store.StateRecords`)."""
+
+    def __init__(self, parts: Iterable[Iterable[Record]], ends: Iterable[Callable[[], None]]) -> None:
+        self._records = chain.from_iterable(parts)
+        self._ends = [*ends]
+
+    def __iter__(self) -> "Snapshot":
+        return self
+
+    def __next__(self) -> bytes:
+        return encode(next(self._records))
+
+    def close(self) -> None:
+        for end in self._ends:
+            end()
+        self._records, self._ends = chain(), []

@@ -2,53 +2,104 @@
 
     begin      in the loop's thread, at position R
     flush      the indexes that have rows of entries below R in memory only: a few in each turn of the loop
-    capture    the state of a moment, at position C
+    capture    the state of a moment, at position C: queues and segments at once, the replayer's state when it is asked
+    parts      one unit of the file is encoded in each turn of the loop, and written in the background
     wait       until the log is durable up to C
-    run        in the background: sync the indexes, then write the file that counts their rows
+    finish     in the background: sync the indexes, then put the file in place that counts their rows
     end        in the loop's thread: index files of dropped topics go, and segments in which nothing is live
 
-A start reads the log from R on. A removal finds what made it possible kept twice: in the checkpoint for the next start,
-and in the log for a start without one. For the latter a segment goes only below a snapshot unit, which holds all
-state once more.
+A start reads the log from R on. A removal of segments finds what made it possible kept twice: in the checkpoint for the
+next start, and in a snapshot for a start without one. The snapshot is the same file once more, in the log's directory.
+It is written where segments are dead that the one before does not cover.
 
-The capture is not cut into slices: it costs the loop about 1 us for each state record and each queue.
+While parts are encoded the state goes on changing. They give the state at C all the same: the owners of state keep what
+a part that is still to come will say (`Replayer.snapshot`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from store.checkpoint import Checkpoint, encode_checkpoint, write_checkpoint
+from store.checkpoint import (
+    CHECKPOINT_PATH,
+    PART_BYTES,
+    Checkpoint,
+    NewFile,
+    parts_of,
+    remove_older_snapshots,
+    snapshot_path,
+)
 from store.commitlog import CommitLog
-from store.control import Control, snapshot_control
-from store.entry import State
 from store.files import Files
 from store.format import POSITION_MAX
 from store.options import StoreOptions
 from store.queue import Queue
 from store.queue_index import IndexSync, QueueIndex
 from store.queues import Queues
-from store.replay import Replayer
+from store.replay import Replayer, StateRecords
 from store.segment import Segment
 
 FLUSHED_AT_ONCE = 32  # indexes in one turn of the loop, at about 25 us each
 
 
-@dataclass(slots=True)
 class CheckpointTask:
-    """One checkpoint on its way. `run` blocks; the rest is for the loop's thread."""
+    """One checkpoint on its way. `next_part` and `close` are for the loop's thread, what blocks is for another."""
 
-    files: Files
-    checkpoint: Checkpoint
-    index_sync: IndexSync
-    dead: list[Segment]  # may go
-    starts: list[tuple[QueueIndex, int]]  # index files of rows below these offsets may go
-    dropped: list[Queue]  # their index files may go
-    are_indexes_durable: bool = False
+    def __init__(
+        self,
+        files: Files,
+        checkpoint: Checkpoint,
+        records: StateRecords,
+        index_sync: IndexSync,
+        *,
+        dead: list[Segment],
+        starts: list[tuple[QueueIndex, int]],
+        dropped: list[Queue],
+        has_snapshot: bool,
+        part_bytes: int,
+    ) -> None:
+        checkpoint.records = records
+        self.position = checkpoint.position
+        self.dead = dead  # may go
+        self.starts = starts  # index files of rows below these offsets may go
+        self.dropped = dropped  # their index files may go
+        self.has_snapshot = has_snapshot
+        self.index_error: OSError | None = None
+        self._files = files
+        self._records = records
+        self._parts: Iterator[bytearray] = parts_of(checkpoint, part_bytes)
+        self._index_sync = index_sync
+        self._file = NewFile(files, CHECKPOINT_PATH)
+        self._snapshot = NewFile(files, snapshot_path(checkpoint.position)) if has_snapshot else None
 
-    def run(self) -> None:
-        """The rows first, then the file that counts them. Raises OSError."""
-        self.index_sync.run()
-        self.are_indexes_durable = True
-        write_checkpoint(self.files, encode_checkpoint(self.checkpoint))
+    def next_part(self) -> bytearray | None:
+        """Encode the next unit of the file; None when there is none."""
+        return next(self._parts, None)
+
+    def close(self) -> None:
+        """No more parts are wanted, whether all were taken or not."""
+        self._records.close()
+
+    def write(self, part: bytearray) -> None:
+        """Blocks; raises OSError."""
+        self._file.write(part)
+        if self._snapshot is not None:
+            self._snapshot.write(part)
+
+    def finish(self) -> None:
+        """The rows first, then the files: the checkpoint counts rows, and stands for what the removal needs.
+
+        Blocks; raises OSError.
+        """
+        try:
+            self._index_sync.run()
+        except OSError as error:
+            self.index_error = error
+            raise
+        if self._snapshot is not None:
+            self._snapshot.put_in_place()
+        self._file.put_in_place()
+        if self._snapshot is not None:
+            # Older ones go before any segment does: what is found of snapshots is then never too old for the log.
+            remove_older_snapshots(self._files, self.position)
 
 
 class Checkpoints:
@@ -65,10 +116,11 @@ class Checkpoints:
         position: int,
         snapshot_position: int,
     ) -> None:
-        self.snapshot_position = snapshot_position  # of the newest snapshot unit in the log
         self.held_from = POSITION_MAX  # segments that reach beyond are read by somebody, and stay
         self.is_running = False  # one at a time
         self.task: CheckpointTask | None = None  # of the one that runs, once it is captured
+        self.part_bytes = PART_BYTES
+        self._snapshot_position = snapshot_position  # of the newest snapshot; -1: there is none
         self._files = files
         self._bytes = options.checkpoint_bytes
         self._interval_ms = options.checkpoint_interval_ms
@@ -118,33 +170,49 @@ class Checkpoints:
         assert self.is_running, "begin comes first"
         assert not self._to_flush, "the indexes come first"
         log = self._log
+        # What an index had in files at this moment: `take_unsynced` makes no later row durable.
         checkpoint = Checkpoint(
             position=log.next_position,
             read_from=self._read_from,
             epoch=log.epoch,
             stored_ms=stored_ms,
-            snapshot_position=self.snapshot_position,
             closed=closed,
             queues=self._queues.rows(),
-            last_offsets={segment.start: dict(segment.last_offsets) for segment in log.segments if not segment.is_gap},
-            records=list(self._replayer.snapshot()),
+            last_offsets=self._last_offsets(),
         )
-        limit = min(self._read_from, self.snapshot_position)
+        dead = [segment for segment in self.dead_segments() if segment.known_end <= self._read_from]
         self.task = CheckpointTask(
             self._files,
             checkpoint,
+            self._replayer.snapshot(),
             self._queues.index_files.take_unsynced(),
-            dead=[segment for segment in self.dead_segments() if segment.known_end <= limit],
+            dead=dead,
             starts=[(queue.index, queue.start_offset) for queue in self._queues],
             dropped=list(self._queues.dropped),
+            has_snapshot=bool(dead) and dead[-1].known_end > self._snapshot_position,
+            part_bytes=self.part_bytes,
         )
         return self.task
 
-    def end(self, task: CheckpointTask | None) -> None:
-        """The file of the task is in place; None: it came to nothing."""
+    def _last_offsets(self) -> dict[int, dict[int, int]]:
+        """Return what may be live in each segment. Nothing is added any more to what a sealed one has."""
+        return {
+            segment.start: segment.last_offsets if segment.is_sealed else dict(segment.last_offsets)
+            for segment in self._log.segments
+            if not segment.is_gap
+        }
+
+    def end(self, *, is_in_place: bool) -> None:
+        """The file of the one that runs is in place, or it came to nothing."""
+        task = self.task
         self.is_running, self.task = False, None
-        if task is not None:
-            self._position = task.checkpoint.position
+        if task is None:
+            return
+        task.close()
+        if is_in_place:
+            self._position = task.position
+            if task.has_snapshot:
+                self._snapshot_position = task.position
 
     # -- Dead segments
 
@@ -159,7 +227,3 @@ class Checkpoints:
             if queue is not None and last_offset >= queue.start_offset:
                 return False
         return True
-
-    def snapshot(self) -> list[Control | State]:
-        """Return the entries of a snapshot unit: all queues, then all state."""
-        return [snapshot_control(self._queues.rows()), *map(State, self._replayer.snapshot())]

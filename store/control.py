@@ -4,12 +4,11 @@ Their form is CONTROL_FORM, their `kind` one of these; all that they carry besid
 
     QUEUE            key; payload  start_offset u64 | end_offset u64         a log start moved
     TOPIC_DROPPED    key = topic number << 16                               its queues are gone
-    SNAPSHOT         payload  one row for each queue                        all queues; the state records that
-                                                                            follow in this unit are all the state
 
-and only in the checkpoint file (`store/checkpoint.py`):
+and only in checkpoints and snapshots (`store/checkpoint.py`):
 
-    CHECKPOINT       payload  read_from u64 | snapshot_position i64 | closed u8
+    QUEUES           payload  one row for each queue                        some of the queues; all of them together
+    CHECKPOINT       payload  read_from u64 | closed u8
     SEGMENT          key = start position                                   what may be live in it
                      payload  queue key u64 | last offset u64 | ...
 """
@@ -22,13 +21,11 @@ from typing import NamedTuple
 
 from store.entry import Buffer
 
-NO_SNAPSHOT = -1  # the position of the newest snapshot while there is none
-
 
 class Kind(IntEnum):
     QUEUE = 1
     TOPIC_DROPPED = 2
-    SNAPSHOT = 3
+    QUEUES = 3
     CHECKPOINT = 4
     SEGMENT = 5
 
@@ -43,7 +40,7 @@ class Control:
 
 
 class QueueRow(NamedTuple):
-    """A queue as a snapshot knows it."""
+    """A queue as a checkpoint knows it."""
 
     key: int
     start_offset: int
@@ -54,7 +51,7 @@ class QueueRow(NamedTuple):
 _OFFSETS = Struct(">QQ")
 _QUEUE_ROW = Struct(">QQQQ")
 _PAIR = Struct(">QQ")
-_LOG_STATE = Struct(">QqB")
+_LOG_STATE = Struct(">QB")
 
 
 def queue_control(key: int, start_offset: int, end_offset: int) -> Control:
@@ -67,8 +64,8 @@ def read_queue_offsets(payload: Buffer) -> tuple[int, int]:
     return start_offset, end_offset
 
 
-def snapshot_control(rows: Iterable[QueueRow]) -> Control:
-    return Control(Kind.SNAPSHOT, 0, b"".join(_QUEUE_ROW.pack(*row) for row in rows))
+def queues_control(rows: Iterable[QueueRow]) -> Control:
+    return Control(Kind.QUEUES, 0, b"".join(_QUEUE_ROW.pack(*row) for row in rows))
 
 
 def read_queue_rows(payload: Buffer) -> Iterator[QueueRow]:
@@ -83,11 +80,11 @@ def read_last_offsets(payload: Buffer) -> dict[int, int]:
     return dict(_PAIR.iter_unpack(payload))
 
 
-def checkpoint_control(read_from: int, snapshot_position: int, closed: bool) -> Control:
-    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(read_from, snapshot_position, closed))
+def checkpoint_control(read_from: int, closed: bool) -> Control:
+    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(read_from, closed))
 
 
-def read_log_state(payload: Buffer) -> tuple[int, int, bool]:
-    """Return (read_from, snapshot_position, closed) of a CHECKPOINT entry."""
-    read_from, snapshot_position, closed = _LOG_STATE.unpack(payload)
-    return read_from, snapshot_position, bool(closed)
+def read_log_state(payload: Buffer) -> tuple[int, bool]:
+    """Return (read_from, closed) of a CHECKPOINT entry."""
+    read_from, closed = _LOG_STATE.unpack(payload)
+    return read_from, bool(closed)

@@ -46,8 +46,8 @@ COUNT_MAX: Final = (1 << 31) - 1  # Kafka counts records with a signed 32-bit nu
 
 OPENED_FLAG: Final = 1  # a run begins, `epoch` is its number; no entries
 CLOSED_FLAG: Final = 2  # the last unit of a run that ended in order; no entries
-SNAPSHOT_FLAG: Final = 4  # the unit holds a snapshot: no state record before it is needed any more
-KNOWN_FLAGS: Final = OPENED_FLAG | CLOSED_FLAG | SNAPSHOT_FLAG
+LAST_FLAG: Final = 4  # the last unit of a checkpoint's file; never in the log
+KNOWN_FLAGS: Final = OPENED_FLAG | CLOSED_FLAG | LAST_FLAG
 
 _CRC: Final = Struct(">I")
 _CRC_AT: Final = 4

@@ -25,8 +25,7 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from store.checkpoint import Checkpoint, read_checkpoint, remove_checkpoint
-from store.control import NO_SNAPSHOT
+from store.checkpoint import Checkpoint, read_checkpoint, read_snapshot, remove_checkpoint, snapshot_positions
 from store.errors import NO_SPACE, Corruption
 from store.files import Files
 from store.format import (
@@ -34,7 +33,6 @@ from store.format import (
     MAGIC_BYTES,
     POSITION_AT,
     POSITION_MAX,
-    SNAPSHOT_FLAG,
     UNIT_HEADER_SIZE,
     BadUnit,
     UnitHeader,
@@ -73,7 +71,7 @@ class Recovered:
     segments: Segments
     end_position: int
     stored_ms: int
-    snapshot_position: int
+    snapshot_position: int  # of the newest snapshot; -1: there is none
     report: RecoveryReport
 
 
@@ -84,13 +82,15 @@ def recover(files: Files, open_segments_max: int, queues: Queues, replayer: Repl
     """
     segments = Segments(files, list_segments(files) or [Segment(0)], open_segments_max)
     checkpoint = _restore_checkpoint(files, segments, queues)
-    verified = _Verification(files, segments, checkpoint)
+    snapshot = _read_snapshot(files, segments) if checkpoint is None else None
+    verified = _Verification(files, segments, checkpoint, snapshot)
     verified.run()
     cut_bytes = _search_beyond(files, segments, verified)
     _cut(files, segments, verified)
-    replay = Replay(segments, queues, replayer, checkpoint, verified.snapshot_position)
+    replay = Replay(segments, queues, replayer, checkpoint, snapshot)
     for block, at, position in units_of_log(files, segments, verified.first, verified.end):
         replay.take(block, at, position)
+    replay.end()
     queues.show_all()
     report = RecoveryReport(
         clean=verified.closed and not cut_bytes,
@@ -103,7 +103,8 @@ def recover(files: Files, open_segments_max: int, queues: Queues, replayer: Repl
         queues=len(queues),
         epoch=verified.epoch + 1,
     )
-    return Recovered(segments, verified.end, verified.stored_ms, verified.snapshot_position, report)
+    snapshot_position = max(snapshot_positions(files), default=-1)
+    return Recovered(segments, verified.end, verified.stored_ms, snapshot_position, report)
 
 
 def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Checkpoint | None:
@@ -127,30 +128,53 @@ def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Che
     return None
 
 
+def _read_snapshot(files: Files, segments: Segments) -> Checkpoint | None:
+    """Return the newest snapshot, by whose state a start without a checkpoint begins; None if no segment was removed.
+
+    Raises Corruption if the state of removed segments cannot be had.
+    """
+    is_complete = not segments.start and not any(segment.is_gap for segment in segments)
+    try:
+        snapshot = read_snapshot(files)
+    except Corruption:
+        if not is_complete:
+            raise
+        return None  # All that it says is in the log still.
+    if snapshot is None and not is_complete:
+        raise Corruption(f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of their state")
+    if snapshot is not None and not segments.active.exists:
+        raise Corruption(
+            f"no segments in {LOG_DIRECTORY}/, and a snapshot says that the log reached {snapshot.position}"
+        )
+    return snapshot
+
+
 # -- Verify
 
 
 class _Verification:
     """The walk from `first` to the first unit that is not whole, at `end`."""
 
-    def __init__(self, files: Files, segments: Segments, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, files: Files, segments: Segments, checkpoint: Checkpoint | None, snapshot: Checkpoint | None
+    ) -> None:
         self._files = files
         self._segments = segments
         self.first = checkpoint.read_from if checkpoint else segments.start
         self.end = self.first
         self.reason = "nothing more is written"
         self.epoch = checkpoint.epoch if checkpoint else 0
-        self.stored_ms = checkpoint.stored_ms if checkpoint else 0
-        self.snapshot_position = checkpoint.snapshot_position if checkpoint else NO_SNAPSHOT
+        self.stored_ms = checkpoint.stored_ms if checkpoint else snapshot.stored_ms if snapshot else 0
         self.closed = checkpoint.closed if checkpoint else True
-        self.durable = checkpoint.position if checkpoint else 0  # what a checkpoint says; units say more
-        self.proven = self.durable  # An fsync up to here succeeded, as a checkpoint or a whole unit says.
+        self._source, found = ("checkpoint", checkpoint) if checkpoint else ("snapshot", snapshot)
+        self.durable = found.position if found else 0  # what that says; units say more
+        self.proven = self.durable  # An fsync up to here succeeded, as a checkpoint, a snapshot or a whole unit says.
         self.units = 0
 
     def run(self) -> None:
         self._walk()
         if self.end < self.durable:
-            raise Corruption(f"{self.reason}; but a checkpoint says that the log was durable up to {self.durable}")
+            raise Corruption(f"{self.reason}; but a {self._source} says that the log was durable up to {self.durable}")
 
     def _walk(self) -> None:
         for segment in self._segments.between(self.first, POSITION_MAX):
@@ -165,7 +189,7 @@ class _Verification:
         limit = readable_end(self._files, self._segments, segment)
         if limit < self.end:
             raise Corruption(
-                f"{segment.path} ends at {limit}, and a checkpoint says that the log reached {self.durable}"
+                f"{segment.path} ends at {limit}, and a {self._source} says that the log reached {self.durable}"
             )
         try:
             for block, at, position in units_of_segment(self._files, self._segments, segment, self.end, limit):
@@ -181,8 +205,6 @@ class _Verification:
         self.epoch = header.epoch
         self.stored_ms = max(self.stored_ms, header.stored_ms)
         self.closed = header.flags & CLOSED_FLAG != 0
-        if header.flags & SNAPSHOT_FLAG:
-            self.snapshot_position = header.position
         self.units += 1
 
 

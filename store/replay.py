@@ -1,18 +1,18 @@
 """Replay: gives every entry of a log that is known to be whole to whom it belongs.
 
-Queues and their indexes come from all units that are read. State comes from the checkpoint and the units behind it;
-without a checkpoint from the newest snapshot unit on, for segments that were removed may have held what undid an older
-state record.
+Queues and their indexes come from all units that are read. State comes from the checkpoint and the units behind it.
+Without a checkpoint it comes from the newest snapshot and the units behind that, for segments that were removed may
+have held what undid an older state record.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from store.checkpoint import Checkpoint
-from store.control import NO_SNAPSHOT, Kind, QueueRow, read_queue_offsets, read_queue_rows
+from store.control import Kind, read_queue_offsets
 from store.entry import CONTROL_FORM, FIRST_FRAME_FORM, Slot, new_tuple
 from store.errors import Corruption
-from store.format import NO_OFFSET, SNAPSHOT_FLAG, Entry, entries_of, read_header
+from store.format import NO_OFFSET, Entry, entries_of, read_header
 from store.queue import Queue
 from store.queues import Queues
 from store.segment import Segments
@@ -27,14 +27,18 @@ class Replayer(Protocol):
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         """See one frame (for what is derived from frames: producer windows, later timers and transactions).
 
-        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot in the log, are seen.
+        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot, are seen.
         """
 
-    def snapshot(self) -> Iterable[bytes]:
-        """Yield state records that, replayed into an empty replayer, give the present state.
+    def snapshot(self) -> "StateRecords":
+        """Return records that, replayed into an empty replayer, give the state as it is at this moment."""
 
-        They go into checkpoints, and are appended again before a segment that may hold state is removed.
-        """
+
+class StateRecords(Iterator[bytes], Protocol):
+    """Records of the state of a moment. They are taken a few at a time, and the state goes on changing meanwhile."""
+
+    def close(self) -> None:
+        """Say that no more will be taken; also to be called behind the last one."""
 
 
 class Replay:
@@ -46,7 +50,7 @@ class Replay:
         queues: Queues,
         replayer: Replayer,
         checkpoint: Checkpoint | None,
-        snapshot_position: int,
+        snapshot: Checkpoint | None,
     ) -> None:
         self._segments = segments
         self._segment = segments.find(segments.start)
@@ -54,38 +58,40 @@ class Replay:
         self._replayer = replayer
         # Below, the checkpoint knows all but the rows that its indexes had in memory.
         self._known_to = checkpoint.position if checkpoint else 0
-        # Without one, state below the newest snapshot is not needed; other snapshots repeat what is known.
-        self._snapshot_position = NO_SNAPSHOT if checkpoint else snapshot_position
+        self._snapshot = snapshot  # until its position is reached; there is none besides a checkpoint
         self._is_rebuild = checkpoint is None
         self.entries = 0
         if checkpoint:
-            slot = Slot(checkpoint.position, NO_OFFSET, checkpoint.stored_ms)
-            for record in checkpoint.records:
-                replayer.replay_state(record, slot)
+            self._restore_state(checkpoint)
 
     def take(self, block: memoryview, at: int, position: int) -> None:
         """Replay the unit at `block[at]`."""
-        size, _, _, _, stored_ms, entry_count, flags = read_header(block, at)
+        size, _, _, _, stored_ms, entry_count, _ = read_header(block, at)
         if not entry_count:
             return
         if position >= self._segment.known_end:
             self._segment = self._segments.find(position)
+        if self._snapshot is not None and position >= self._snapshot.position:
+            self._take_snapshot(self._snapshot)
         entries = entries_of(block[at : at + size], position, entry_count)
         if position < self._known_to:
             self._take_rows(entries, stored_ms)
         else:
-            is_old = position < self._snapshot_position
-            is_repeated = flags & SNAPSHOT_FLAG != 0 and position != self._snapshot_position
-            self._take_entries(entries, stored_ms, is_old=is_old, has_state=not (is_old or is_repeated))
+            self._take_entries(entries, stored_ms, is_old=self._snapshot is not None)
         self.entries += entry_count
 
-    def _take_entries(self, entries: Iterable[Entry], stored_ms: int, *, is_old: bool, has_state: bool) -> None:
+    def end(self) -> None:
+        """All units were taken."""
+        if self._snapshot is not None:
+            self._take_snapshot(self._snapshot)
+
+    def _take_entries(self, entries: Iterable[Entry], stored_ms: int, *, is_old: bool) -> None:
         for entry in entries:
             if entry.form >= FIRST_FRAME_FORM:
                 self._take_frame(entry, stored_ms, is_old)
             elif entry.form == CONTROL_FORM:
                 self._take_control(entry)
-            elif has_state:
+            elif not is_old:
                 slot = Slot(entry.position, NO_OFFSET, stored_ms)
                 self._replayer.replay_state(bytes(entry.frame), slot)
 
@@ -132,20 +138,28 @@ class Replay:
             self._take_queue(entry.key, *read_queue_offsets(entry.frame))
         elif entry.kind == Kind.TOPIC_DROPPED:
             self._queues.drop_topic(Queue.split(entry.key)[0])
-        elif entry.kind == Kind.SNAPSHOT:
-            self._take_snapshot(list(read_queue_rows(entry.frame)))
         else:
             raise Corruption(f"the control entry at {entry.position} has kind {entry.kind}")
-
-    def _take_snapshot(self, rows: list[QueueRow]) -> None:
-        """All queues there were: of one that is not among them, the unit that dropped it may be gone."""
-        keys = {row.key for row in rows}
-        for queue in [queue for queue in self._queues if queue.key not in keys]:
-            self._queues.drop(queue)
-        for row in rows:
-            self._take_queue(row.key, row.start_offset, row.end_offset)
 
     def _take_queue(self, key: int, start_offset: int, end_offset: int) -> None:
         queue = self._queues.get(key)
         queue.move_start(start_offset)
         queue.end_offset = max(queue.end_offset, end_offset)
+
+    # -- Snapshots and checkpoints
+
+    def _take_snapshot(self, snapshot: Checkpoint) -> None:
+        """Take all queues there were, and all state: of a queue that is not among them, the unit that dropped it may
+        be gone."""
+        self._snapshot = None
+        keys = {row.key for row in snapshot.queues}
+        for queue in [queue for queue in self._queues if queue.key not in keys]:
+            self._queues.drop(queue)
+        for row in snapshot.queues:
+            self._take_queue(row.key, row.start_offset, row.end_offset)
+        self._restore_state(snapshot)
+
+    def _restore_state(self, checkpoint: Checkpoint) -> None:
+        slot = Slot(checkpoint.position, NO_OFFSET, checkpoint.stored_ms)
+        for record in checkpoint.records:
+            self._replayer.replay_state(record, slot)

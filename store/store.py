@@ -32,7 +32,6 @@ from store.errors import (
     NO_SPACE,
     DataDirectoryInUse,
     DiskFull,
-    EntryTooLarge,
     HalfApplied,
     HalfWritten,
     OffsetOutOfRange,
@@ -40,7 +39,7 @@ from store.errors import (
     WritingEnded,
 )
 from store.files import Files
-from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, SNAPSHOT_FLAG, UNIT_HEADER_SIZE
+from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, UNIT_HEADER_SIZE
 from store.frames import Frames
 from store.key_index import KeyIndex, Search
 from store.options import StoreOptions
@@ -166,9 +165,7 @@ class Store:
         if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
             self._write_and_sync()
-        if task := self._checkpoints.task:
-            self._run_checkpoint(task, None)  # once more, as for syncs
-        self._checkpoints.end(None)
+        self._abandon_checkpoint()
         self._begin_checkpoint(closed=True)
         self._is_closed = True
         self._log.segments.close()
@@ -662,28 +659,16 @@ class Store:
         self._queues.drop_topic(number)
         self.searches.submit(partial(self.keys.forget, number), _log_failure)
 
-    def remove_dead_segments(self, now_ms: int) -> int:
+    def remove_dead_segments(self) -> int:
         """Let the sealed segments go in which nothing is live; returns how many.
 
-        State that they may hold is appended again first. They go behind the next checkpoint, for which this asks: then
-        the snapshot, and whatever made them dead, is durable.
+        They go behind the next checkpoint, for which this asks: then the state that they may hold is in a snapshot, and
+        whatever made them dead is durable.
         """
         dead = self._checkpoints.dead_segments()
         if dead:
-            if dead[-1].known_end > self._checkpoints.snapshot_position and not self._append_snapshot(now_ms):
-                return 0
             self._checkpoints.ask()
         return len(dead)
-
-    def _append_snapshot(self, now_ms: int) -> bool:
-        """Append the queues and all state as one unit; false if it would not fit into a segment."""
-        try:
-            slots = self._append_unit(self._checkpoints.snapshot(), now_ms, SNAPSHOT_FLAG)
-        except EntryTooLarge as error:
-            log.error("no segment can be removed, for all state must fit into one of them: %s", error)
-            return False
-        self._checkpoints.snapshot_position = slots[0].position - UNIT_HEADER_SIZE
-        return True
 
     @property
     def held_from(self) -> int:
@@ -720,15 +705,27 @@ class Store:
                 is_flushed = self._checkpoints.flush_some()
         except OSError as error:
             self._write_failed(error)
-            self._checkpoints.end(None)
+            self._checkpoints.end(is_in_place=False)
             return
         if not is_flushed:
             self.background.submit(_do_nothing, partial(self._flush_for_checkpoint, closed))
         elif not self._write_silently():
-            self._checkpoints.end(None)
+            self._checkpoints.end(is_in_place=False)
         else:
-            task = self._checkpoints.capture(self._stored_ms, closed=closed)
-            self.when(Promise(task.checkpoint.position, durable=True), partial(self._run_checkpoint, task))
+            self._write_part(self._checkpoints.capture(self._stored_ms, closed=closed))
+
+    def _write_part(self, task: CheckpointTask, outcome: Failure | None = None) -> None:
+        """Encode a part of the checkpoint in this turn of the loop, and have it written; behind the last one finish."""
+        if self._is_closed or task is not self._checkpoints.task:
+            return
+        if outcome is not None:
+            self._checkpoint_failed(task, outcome)
+            return
+        part = task.next_part()
+        if part is not None:
+            self.background.submit(partial(task.write, part), partial(self._write_part, task))
+        else:
+            self.when(Promise(task.position, durable=True), partial(self._finish_checkpoint, task))
 
     def _write_silently(self) -> bool:
         """Write and tell nobody yet: who is told may append, and a capture would miss that. False if it failed."""
@@ -741,20 +738,27 @@ class Store:
             return False
         return True
 
-    def _run_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
+    def _finish_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
         if error is not None:
-            self._checkpoints.end(None)
+            self._checkpoints.end(is_in_place=False)
         else:
-            self.background.submit(task.run, partial(self._end_checkpoint, task))
+            self.background.submit(task.finish, partial(self._end_checkpoint, task))
+
+    def _abandon_checkpoint(self) -> None:
+        """Forget the one that runs, if any does: the store closes, and nobody will hear of what its threads did."""
+        task = self._checkpoints.task
+        if task is not None and task.index_error is not None:
+            self._checkpoint_failed(task, task.index_error)
+        self._checkpoints.end(is_in_place=False)
 
     def _end_checkpoint(self, task: CheckpointTask, outcome: Failure | None) -> None:
         """Take the outcome of its run; what only the checkpoint before needed may go."""
-        if self._is_closed:
+        if self._is_closed or task is not self._checkpoints.task:
             return
-        self._checkpoints.end(task if outcome is None else None)
         if outcome is not None:
             self._checkpoint_failed(task, outcome)
             return
+        self._checkpoints.end(is_in_place=True)
         try:
             self._queues.clean_up(task.dropped, task.starts)
         except OSError as error:
@@ -764,7 +768,8 @@ class Store:
             self.background.submit(self._log.segments.take_out(task.dead).run, _log_failure)
 
     def _checkpoint_failed(self, task: CheckpointTask, outcome: Failure) -> None:
-        if task.are_indexes_durable:
+        self._checkpoints.end(is_in_place=False)
+        if task.index_error is None:
             log.warning("no checkpoint could be written, a restart will read more: %s", outcome)
         else:
             # The rows that were to be synced are in an unknown state, and later checkpoints would count on them.

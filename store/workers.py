@@ -1,5 +1,6 @@
 """Threads for what blocks: syncs, cold reads, checkpoints. Results are posted to the loop's thread."""
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -26,10 +27,26 @@ class Executor(Protocol):
 
 
 class Inline:
-    """Runs everything at once in the caller's thread: for recovery, shut-down, and tests that go step by step."""
+    """Runs everything at once in the caller's thread: for recovery, shut-down, and tests that go step by step.
+
+    What `done` submits runs when `done` has returned: a chain of a thousand tasks needs no deeper stack than one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_running = False
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
-        done(_outcome(run))
+        self._waiting.append(lambda: done(_outcome(run)))
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+        finally:
+            self._is_running = False
+            self._waiting.clear()
 
 
 class Workers:

@@ -168,7 +168,7 @@ class History:
                     self.archived.update(delivered(self.core))
                 if start > queue.start_offset:
                     self.core.store.trim(queue, start, self.now_ms())
-        self.removed += self.core.store.remove_dead_segments(self.now_ms())
+        self.removed += self.core.store.remove_dead_segments()
         self.core.settle()
         self.checkpoint()
 

@@ -119,7 +119,7 @@ class History:
         for name in (OP, GIVEN_UP, "orders"):
             for other in core.topics.get(name).queues:  # type: ignore[union-attr]
                 core.store.trim(other, max(other.start_offset, other.visible_end - 20), now_ms)
-        self.removed += core.store.remove_dead_segments(now_ms)
+        self.removed += core.store.remove_dead_segments()
         if core.store.checkpoint_due(now_ms):
             core.store.checkpoint(now_ms)
 

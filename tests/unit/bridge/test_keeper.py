@@ -48,7 +48,7 @@ class NotedStore:
             raise DiskFull("full")
         self.trimmed.append(start_offset)
 
-    def remove_dead_segments(self, now_ms: int) -> int:
+    def remove_dead_segments(self) -> int:
         self.removals += 1
         return 2
 

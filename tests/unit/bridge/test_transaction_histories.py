@@ -145,7 +145,7 @@ class History:
             if queue.visible_end - queue.start_offset > 20:
                 store.trim(queue, queue.visible_end - rng.randrange(20), self.core.clock.now_ms())
         list(self.core.transactions.tidy(self.core.clock.now_ms()))
-        self.removed += store.remove_dead_segments(self.core.clock.now_ms())
+        self.removed += store.remove_dead_segments()
 
     # -- What an instance does
 

@@ -44,11 +44,26 @@ class Notes:
         for key in [key for key in self.seen if key >> 16 == topic]:
             del self.seen[key]
 
-    def snapshot(self) -> Iterable[bytes]:
-        for name, value in sorted(self.values.items()):
-            yield f"set={name}={value}".encode()
-        for key, offsets in sorted(self.seen.items()):
-            yield f"seen={key}={','.join(map(str, offsets))}".encode()
+    def snapshot(self) -> "Snapshot":
+        values = [f"set={name}={value}".encode() for name, value in sorted(self.values.items())]
+        seen = [f"seen={key}={','.join(map(str, offsets))}".encode() for key, offsets in sorted(self.seen.items())]
+        return Snapshot(values + seen)
+
+
+class Snapshot:
+    """Records of a moment (`store.StateRecords`)."""
+
+    def __init__(self, records: Iterable[bytes]) -> None:
+        self._records = iter(records)
+
+    def __iter__(self) -> "Snapshot":
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._records)
+
+    def close(self) -> None:
+        self._records = iter(())
 
 
 @dataclass

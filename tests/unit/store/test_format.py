@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.control import Kind, QueueRow, queue_control, read_queue_offsets, read_queue_rows, snapshot_control
+from store.control import Kind, QueueRow, queue_control, queues_control, read_queue_offsets, read_queue_rows
 from store.encode import put_frame, put_other, sizes_of
 from store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, Frame, Slot, State
 from store.errors import EntryTooLarge
@@ -159,7 +159,7 @@ def test_a_frame_takes_note_of_its_slot_before_the_unit_is_sealed() -> None:
 
 @given(st.lists(st.builds(QueueRow, U64, U64, U64, U64)), U64, U64)
 def test_control_entries_read_back(rows: list[QueueRow], start_offset: int, end_offset: int) -> None:
-    assert list(read_queue_rows(snapshot_control(rows).payload)) == rows
+    assert list(read_queue_rows(queues_control(rows).payload)) == rows
     control = queue_control(5, start_offset, end_offset)
     assert (control.kind, control.key) == (Kind.QUEUE, 5)
     assert read_queue_offsets(control.payload) == (start_offset, end_offset)

@@ -21,9 +21,10 @@ from tests.kit.disk import CrashDisk, EachCut
 from tests.unit.store.model import Deferred, Model, Notes, Written
 
 OPTIONS = StoreOptions(
-    segment_bytes=6000, reserve_bytes=2048, tail_bytes=8192, checkpoint_bytes=10_000, open_segments_max=4
+    segment_bytes=4000, reserve_bytes=2048, tail_bytes=8192, checkpoint_bytes=10_000, open_segments_max=4
 )
-STEPS = 900
+STEPS = 1200
+PART_BYTES = 150  # of checkpoints and snapshots: each is several units, written in as many turns
 QUEUES_PER_TOPIC = 2
 TOPICS = 3
 KEPT = queue_key(1000, 0)  # a queue that is never trimmed: what is removed around its frames leaves gaps
@@ -52,6 +53,7 @@ class History:
         self.store = Store.open(self.disk, OPTIONS, self.notes, self.now_ms)
         self.store.background = self.background = Deferred()
         self.store._checkpoints.flushed_at_once = 1  # so that appends come between the flushes of a checkpoint
+        self.store._checkpoints.part_bytes = PART_BYTES
         self.sync = None
         self.boundaries |= {self.store.recovery.end_position, self.store.next_position}
         for queue in self.store.queues():
@@ -61,7 +63,7 @@ class History:
 
     def run(self) -> None:
         steps = [
-            (self.append, 40), (self.write, 14), (self.begin_sync, 12), (self.end_sync, 12), (self.work, 20),
+            (self.append, 40), (self.write, 14), (self.begin_sync, 12), (self.end_sync, 12), (self.work, 80),
             (self.checkpoint, 3), (self.trim, 3), (self.expire, 2), (self.remove_dead_segments, 3),
             (self.drop_topic, 1), (self.restart, 0.7), (self.kill, 0.7),
             (self.fill_the_disk, 1), (self.make_room, 4),
@@ -158,7 +160,7 @@ class History:
                 self.trim_to(queue, start_offset)
 
     def remove_dead_segments(self) -> None:
-        self.removed += self.store.remove_dead_segments(self.now_ms)
+        self.removed += self.store.remove_dead_segments()
         if self.store.checkpoint_due(self.now_ms):
             self.store.checkpoint(self.now_ms)
 
@@ -279,6 +281,14 @@ class FillingDisk(EachCut):
     """Has no room for anything more while `is_full`."""
 
     is_full = False
+    snapshots = 0  # that were put in place, of several units
+
+    def rename(self, old: str, new: str) -> None:
+        if new.endswith(".snapshot"):
+            handle = self.open(old)
+            self.snapshots += self.size(handle) > 2 * PART_BYTES
+            self.close(handle)
+        super().rename(old, new)
 
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
         if self.is_full:  # Half of it comes through, as an operating system would have it.
@@ -300,6 +310,7 @@ def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
     history.run()
     assert disk.operations > 500
     assert history.removed > 5, "segments were to be removed on the way"
+    assert disk.snapshots > 1, "and their state to be kept in snapshots of several units"
 
 
 @pytest.mark.power_cut

@@ -361,7 +361,7 @@ def test_a_cold_read_that_retention_overtakes_is_out_of_range() -> None:
     outcome: list[object] = []
     cold.start(outcome.append)
     store.trim(queue, 30, 1000)
-    store.remove_dead_segments(1000)
+    store.remove_dead_segments()
     store.checkpoint(0)
     write_and_sync(store)
     readers.run_one()
@@ -522,7 +522,7 @@ def test_above_the_disk_mark_retention_still_makes_room() -> None:
     store.check_disk()
     assert "of the disk are used" in store.refusal
     store.trim(store.queue(KEY), 20, 1000)
-    store.remove_dead_segments(1000)
+    store.remove_dead_segments()
     assert store.checkpoint_due(0)
     store.checkpoint(0)
     write_and_sync(store)
@@ -628,13 +628,13 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
         if number == 10:
             append(store, b"kept", OTHER_KEY)
     write_and_sync(store)
-    assert store.remove_dead_segments(1000) == 0
+    assert store.remove_dead_segments() == 0
     store.trim(store.queue(KEY), 30, 1000)
     before = log_paths(disk)
     store.held_from = 0
-    assert store.remove_dead_segments(1000) == 0, "somebody reads them"
+    assert store.remove_dead_segments() == 0, "somebody reads them"
     store.held_from = POSITION_MAX
-    dead = store.remove_dead_segments(1000)
+    dead = store.remove_dead_segments()
     assert dead == len(before) - 2, "all but the one with the other queue's frame, and the active one"
     assert log_paths(disk) == before, "not before the snapshot is durable and a checkpoint is behind it"
     assert store.checkpoint_due(0)
@@ -642,7 +642,7 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     write_and_sync(store)
     logs, gaps = ([path for path in log_paths(disk) if path.endswith(suffix)] for suffix in (".log", ".gap"))
     assert (len(logs), len(gaps)) == (2, 1)
-    assert store.remove_dead_segments(1000) == 0
+    assert store.remove_dead_segments() == 0
 
     store.close(2000)
     for path in disk.paths():
@@ -655,7 +655,7 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     assert [bytes(stored.frame) for stored in read_all(store, store.queue(OTHER_KEY))] == [b"kept"]
 
     store.drop_topic(2, 1000)
-    store.remove_dead_segments(1000)
+    store.remove_dead_segments()
     store.checkpoint(0)
     write_and_sync(store)
     assert not [path for path in log_paths(disk) if path.endswith(".gap")], "nothing lies before the gap any more"
