@@ -338,7 +338,24 @@ class HttpOptions(_Section, frozen=True):
     """The HTTP port: metrics, health, the API behind the admin commands."""
 
     port: Annotated[int, _setting("port; 0: any free one", **_PORT)] = 9644
+    hosts: Annotated[
+        str,
+        _setting(
+            "host names, besides the broker's own, by which clients may address the port, separated by blanks; "
+            "requests to other names are refused, as from web pages by DNS rebinding"
+        ),
+    ] = ""
+    origins: Annotated[
+        str, _setting("origins of web pages that may change something, like `https://ops.example`, separated by blanks")
+    ] = ""
+    connections_max: Annotated[int, _setting("open connections; further ones are closed at once", ge=1)] = 256
     body_bytes_max: Annotated[int, _setting("largest request body", ge=1 * KIB)] = MIB
+    held_bytes_max: Annotated[
+        int,
+        _setting(
+            "bytes of requests and answers in memory over all connections; beyond, requests get status 503", ge=MIB
+        ),
+    ] = 128 * MIB
     readers_file: Annotated[
         str, _setting("TOML file of tokens and the topics that each may read from the log's files; empty: anyone all")
     ] = ""

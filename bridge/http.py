@@ -12,13 +12,14 @@
     /api/timers, /api/schedules, /api/topics/{name}/pause: bridge/http_timers.py
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
-`bridge/http_views.py`. Who does not send a whole request within `limits.first_request_ms` is closed.
+`bridge/http_views.py`; which requests are taken at all in `bridge/http_guard.py`, what connections may cost in
+`bridge/http_connections.py`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -26,6 +27,9 @@ from aiohttp import web
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views, topic_configs
 from bridge.awaited import awaited
 from bridge.far_timers import TooManyNamed
+from bridge.http_answers import answer, failure, send
+from bridge.http_connections import HttpConnection, HttpConnections, TooMuchHeld
+from bridge.http_guard import Guard
 from bridge.http_readers import Readers
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
@@ -45,9 +49,6 @@ from store.errors import Fault, StoreError
 if TYPE_CHECKING:
     from bridge.broker import Broker
 
-CONNECTIONS_MAX = 256  # Further ones are closed as soon as they are accepted.
-KEEPALIVE_S = 30
-SWEEP_S = 1
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
@@ -55,8 +56,6 @@ REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, Me
 
 FormT = TypeVar("FormT", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-_to_json = msgspec.json.Encoder().encode
 
 
 class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,17 +78,10 @@ class HttpPort:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._readers = Readers.load(broker.options.http.readers_file)
-        self._patience_ms = broker.options.limits.first_request_ms
-        self._unheard: dict[web.RequestHandler, int] = {}  # Connections without a whole head yet, and when they end.
-        # Bodies stay as they come: a few KiB could inflate to a gigabyte before `client_max_size` is asked.
-        self._runner = web.AppRunner(
-            self._application(),
-            access_log=None,
-            auto_decompress=False,
-            handle_signals=False,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=STOP_S,
-        )
+        self._guard = Guard(broker.options, broker.advertised_host)
+        self.connections = HttpConnections(broker.options, broker.clock)
+        self.application = self._application()  # Each of its routes passes `_serve`.
+        self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
 
     async def start(self) -> None:
         await self._runner.setup()
@@ -100,33 +92,10 @@ class HttpPort:
     def connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the HTTP port is not started"
-        if len(server.connections) >= CONNECTIONS_MAX:
-            return _Refusal()
-        connection = server()
-        if not self._unheard:
-            self._sweep_later()
-        self._unheard[connection] = self._broker.clock.mono_ms() + self._patience_ms
-        return connection
-
-    def _sweep_later(self) -> None:
-        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close who has said nothing for too long; forget who has gone."""
-        mono_ms = self._broker.clock.mono_ms()
-        for connection, until_mono_ms in list(self._unheard.items()):
-            if connection.transport is not None and mono_ms < until_mono_ms:
-                continue
-            del self._unheard[connection]
-            if connection.transport is not None:
-                connection.transport.abort()
-        if self._unheard:
-            self._sweep_later()
+        return self.connections.accept(server)
 
     def _application(self) -> web.Application:
-        application = web.Application(
-            client_max_size=self._broker.options.http.body_bytes_max, middlewares=[self._answer_errors]
-        )
+        application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -172,21 +141,21 @@ class HttpPort:
     # -- The broker
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _json(http_views.status(self._broker))
+        return answer(http_views.status(self._broker))
 
     async def _segments(self, request: web.Request) -> web.Response:
-        return _json(http_views.segments(self._broker))
+        return answer(http_views.segments(self._broker))
 
     # -- Topics
 
     async def _topics(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
-        return _json([http_views.topic_summary(topic) for topic in self._broker.topics.all()])
+        return answer([http_views.topic_summary(topic) for topic in self._broker.topics.all()])
 
     async def _topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_views.topic(self._broker, topic))
+        return answer(http_views.topic(self._broker, topic))
 
     async def _create_topic(self, request: web.Request) -> web.Response:
         broker = self._broker
@@ -194,22 +163,22 @@ class HttpPort:
         queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
         topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
         await self._kept(promise)
-        return _json(http_views.topic(self._broker, topic), status=201)
+        return answer(http_views.topic(self._broker, topic), status=201)
 
     async def _configure_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
         changes = _parsed(await self._read(request), NewConfigs).configs
         configs = topic_configs.changed(topic.configs, changes)
         await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
-        return _json(http_views.topic(self._broker, topic))
+        return answer(http_views.topic(self._broker, topic))
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
         await self._kept(self._broker.topics.delete(topic, self._broker.clock.now_ms()))
-        return _json({"deleted": topic.name})
+        return answer({"deleted": topic.name})
 
     async def _sums(self, request: web.Request) -> web.Response:
-        return _json(await http_sums.sums(self._broker, self._topic_named(request), dict(request.query)))
+        return answer(await http_sums.sums(self._broker, self._topic_named(request), dict(request.query)))
 
     # -- Leases
 
@@ -217,13 +186,13 @@ class HttpPort:
         wanted = _parsed(await self._read(request), http_leases.NewLease)
         await self._kept(self._broker.ledger.barrier())
         caller = request.headers.get("Authorization", "")
-        return _json(http_leases.take(self._broker, wanted, self._readers, caller), status=201)
+        return answer(http_leases.take(self._broker, wanted, self._readers, caller), status=201)
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
-        return _json(http_leases.renew(self._broker, request.match_info["lease"]))
+        return answer(http_leases.renew(self._broker, request.match_info["lease"]))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
-        return _json(http_leases.release(self._broker, request.match_info["lease"]))
+        return answer(http_leases.release(self._broker, request.match_info["lease"]))
 
     def _topic_named(self, request: web.Request) -> Topic:
         name = request.match_info["name"]
@@ -236,7 +205,7 @@ class HttpPort:
 
     async def _groups(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_views.groups(self._broker))
+        return answer(http_views.groups(self._broker))
 
     async def _group(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -244,7 +213,7 @@ class HttpPort:
         found = http_views.group(self._broker, name)
         if found is None:
             raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
-        return _json(found)
+        return answer(found)
 
     async def _redrive(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -253,36 +222,47 @@ class HttpPort:
             raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
         count, promise = await redrive(self._broker, name)
         await self._kept(promise)
-        return _json({"group": name, "redriven": count})
+        return answer({"group": name, "redriven": count})
 
     # -- Transactions
 
     async def _transactions(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_transactions.transactions(self._broker))
+        return answer(http_transactions.transactions(self._broker))
 
     async def _transaction(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
-        return _json(http_transactions.transaction(self._broker, request.match_info["id"]))
+        return answer(http_transactions.transaction(self._broker, request.match_info["id"]))
 
     async def _abort_transaction(self, request: web.Request) -> web.Response:
         await self._kept(http_transactions.abort(self._broker, request.match_info["id"]))
-        return _json({"aborted": request.match_info["id"]})
+        return answer({"aborted": request.match_info["id"]})
 
     async def _decide(self, request: web.Request) -> web.Response:
         body = await self._read(request)
         topic, id = request.match_info["topic"], request.match_info["id"]
         decided, promise = await half_verdicts.decide_by_id(self._broker, topic, id, body)
         await self._kept(promise)
-        return _json(decided)
+        return answer(decided)
 
     async def _read(self, request: web.Request) -> bytes:
         """Give the body; what goes wrong on its way is the client's fault."""
+        options = self._broker.options
+        bytes_max = options.http.body_bytes_max
+        if (request.content_length or 0) > bytes_max:
+            raise _too_large(bytes_max)
+        body = bytearray()
         try:
-            async with asyncio.timeout(self._patience_ms / 1000):
-                return await request.read()
-        except (OSError, web.RequestPayloadError) as error:  # TimeoutError is an OSError.
+            async with asyncio.timeout(options.limits.first_request_ms / 1000):
+                while chunk := await request.content.readany():
+                    body += chunk
+                    if len(body) > bytes_max:
+                        raise _too_large(bytes_max)
+        except web.HTTPException:
+            raise
+        except Exception as error:  # aiohttp raises RuntimeError, among others, for a connection that has gone
             raise web.HTTPBadRequest(text=f"the body did not come whole: {error or type(error).__name__}") from error
+        return bytes(body)
 
     async def _kept(self, promise: Promise) -> None:
         """Wait until what the answer reports is as durable as promised; raises StoreError."""
@@ -292,36 +272,52 @@ class HttpPort:
         await awaited(partial(store.when, promise))
 
     @web.middleware
+    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Serve a request of any route, also of none: check where it comes from, and see its answer off."""
+        connection, mono_ms = cast(HttpConnection, request.protocol), self._broker.clock.mono_ms
+        connection.begin()
+        try:
+            response = await self._answer_errors(request, handler)
+            try:
+                return await send(request, response, connection, mono_ms)
+            except TooMuchHeld as error:
+                return await send(request, failure(str(error), 503), connection, mono_ms)
+        except ConnectionError:
+            raise  # The client has gone; aiohttp knows.
+        except Exception as error:
+            self._contain(error, request)
+            connection.abort("its answer could not be made whole")
+            raise ConnectionResetError("a fault in an answer that had begun") from error
+        finally:
+            connection.end()
+
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The one table from our exceptions to HTTP's statuses; what is not in it is a fault, and answered with 500."""
-        self._unheard.pop(request.protocol, None)
         try:
+            self._guard.check(request)
             return await handler(request)
         except web.HTTPException as error:
-            return _error(error.text or error.reason, error.status)
+            return failure(error.text or error.reason, error.status)
         except TopicExists as error:
-            return _error(str(error), 409)
+            return failure(str(error), 409)
         except (TopicError, InvalidConfig, *BAD_TIMERS) as error:
-            return _error(str(error), 400)
+            return failure(str(error), 400)
         except UnknownTransaction as error:
-            return _error(str(error), 404)
+            return failure(str(error), 404)
         except (TooManyNamed, *REDRIVE_REFUSALS) as error:
-            return _error(str(error), 409)
+            return failure(str(error), 409)
         except StoreError as error:
-            return _error(str(error), 500 if isinstance(error, Fault) else 503)
+            return failure(str(error), 500 if isinstance(error, Fault) else 503)
+        except TooMuchHeld as error:
+            return failure(str(error), 503)
         except Exception as error:  # noqa: BLE001 - contained
-            route = request.match_info.route.resource
-            kind = f"http {request.method} {route.canonical}" if route is not None else "http"
-            self._broker.faults.contain(error, kind, request.remote or "")
-            return _error("the broker has a bug; its log describes it", 500)
+            self._contain(error, request)
+            return failure("the broker has a bug; its log describes it", 500)
 
-
-class _Refusal(asyncio.Protocol):
-    """Closes at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of asyncio's, but not its class.
-        cast(asyncio.Transport, transport).abort()
+    def _contain(self, error: Exception, request: web.Request) -> None:
+        route = request.match_info.route.resource
+        kind = f"http {request.method} {route.canonical}" if route is not None else "http"
+        self._broker.faults.contain(error, kind, request.remote or "")
 
 
 def _parsed(body: bytes, form: type[FormT]) -> FormT:
@@ -331,9 +327,5 @@ def _parsed(body: bytes, form: type[FormT]) -> FormT:
         raise web.HTTPBadRequest(text=str(error)) from error
 
 
-def _error(text: str, status: int) -> web.Response:
-    return _json({"error": text}, status=status)
-
-
-def _json(content: Any, status: int = 200) -> web.Response:
-    return web.Response(body=_to_json(content), status=status, content_type="application/json")
+def _too_large(bytes_max: int) -> web.HTTPException:
+    return web.HTTPRequestEntityTooLarge(bytes_max, text=f"the body exceeded http.body_bytes_max={bytes_max}")

@@ -47,7 +47,7 @@ class Api:
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target, body, {"Content-Type": "application/json"} if body else {})
+            connection.request(method, target, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             content = response.read()
         except (OSError, HTTPException) as error:

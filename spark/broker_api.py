@@ -22,7 +22,9 @@ class BrokerApi:
         if not port.isdecimal():
             raise ApiError(f"expected HOST:PORT of the broker's HTTP port, got {address!r}")
         self.address = address
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._host, self._port = host.strip("[]"), int(port)
 
     def get(self, *path: str, **query: object) -> Any:

@@ -10,6 +10,8 @@ from typing import Any, cast
 from bridge.config import LimitsOptions, Options
 from bridge.core import Core
 from bridge.kafka.groups import deliver
+from bridge.keeper import Keeper
+from bridge.leases import Leases
 from bridge.rocketmq.revive import revive
 from bridge.server import Bounds, Server
 from bridge.topics import Topic
@@ -23,6 +25,7 @@ from tests.kit.sockets import ManualLoop
 
 UNANSWERED_MAX = 8
 IDLE_MS = 600_000
+RETAIN_MS = 60_000
 FRAME_BYTES_MAX = {"kafka": 1 << 23, "rocketmq": 1 << 20}
 STORE_HOST = pack_host("127.0.0.1", 10911)
 
@@ -38,6 +41,7 @@ class ManualCore(Core):
     """The parts of `bridge.broker.Broker` that handlers use, by the same names."""
 
     node_id = 0
+    advertised_host = "broker.example"
     kafka_address = ("broker.example", 9092)
     rocketmq_address = ("127.0.0.1", 10911)
 
@@ -58,13 +62,21 @@ class ManualCore(Core):
         self.listening = {
             "kafka": ("127.0.0.1", 9092), "rocketmq": self.rocketmq_address, "namesrv": ("127.0.0.1", 9876)
         }  # fmt: skip
+        self.hooks = None
         self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
         bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
         self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults)
         self.open_log(
             self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
         )
+        self.leases = Leases(self.store)
+        self.keeper = Keeper(
+            self.store, lambda: [*self.topics.all()], lambda queue: None, lambda now_ms: None, RETAIN_MS, 0
+        )
         self.settle()
+
+    def not_ready_reason(self) -> str:
+        return self.store.refusal
 
     # -- Time and the log
 

@@ -388,7 +388,7 @@ def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(broker: Broker, kafk
 
 # -- HTTP
 
-NEW_TOPIC = b"POST /api/topics HTTP/1.1\r\nHost: x\r\n"
+NEW_TOPIC = b"POST /api/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BAD_HTTP = {
     "garbage": (b"\xff\xfe\r\n\r\n", 400),
     "long line": (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", 400),
@@ -399,7 +399,7 @@ BAD_HTTP = {
     "bad chunks": (NEW_TOPIC + b"Transfer-Encoding: chunked\r\n\r\nzzz\r\n", 400),
     "bad gzip": (NEW_TOPIC + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx", 400),
     "body that does not come": (NEW_TOPIC + b"Content-Length: 1000\r\n\r\n{", 400),
-    "odd name": (b"GET /api/topics/%ff%00%0a HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+    "odd name": (b"GET /api/topics/%ff%00%0a HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
 }
 
 
@@ -424,7 +424,7 @@ def test_http_requests_that_are_cut_short_and_silent_connections_leave_room(brok
 def _health(broker: Broker) -> bytes:
     try:
         with Wire(broker.http) as wire:
-            wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             return wire.socket.recv(12)[-3:]
     except (Closed, ConnectionResetError) as error:
         return str(error).encode()

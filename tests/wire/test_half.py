@@ -255,10 +255,13 @@ def produce_half(broker: Broker, topic: str, *ids: str, refused: str | None = No
     assert [None if error is None else error.name() for error in errors] == [refused] * len(ids)
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 def decide(broker: Broker, topic: str, id: str, verdict: str) -> int:
     host, _, port = broker.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
-    connection.request("POST", f"/api/transactions/{topic}/{id}", json.dumps({"verdict": verdict}))
+    connection.request("POST", f"/api/transactions/{topic}/{id}", json.dumps({"verdict": verdict}), JSON)
     return connection.getresponse().status
 
 

@@ -143,7 +143,7 @@ def decide(broker: Broker, body: str, commits: bool) -> int:
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
     try:
         said = json.dumps({"verdict": "commit" if commits else "rollback"})
-        connection.request("POST", f"/api/transactions/{TOPIC}/{body}", said)
+        connection.request("POST", f"/api/transactions/{TOPIC}/{body}", said, {"Content-Type": "application/json"})
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return 0

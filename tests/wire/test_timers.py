@@ -39,6 +39,9 @@ def topic(broker: Broker) -> str:
     return name
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 class Api:
     """The JSON API of a broker."""
 
@@ -47,7 +50,7 @@ class Api:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._root}{path}", data, method=method)
+        request = urllib.request.Request(f"{self._root}{path}", data, JSON, method=method)
         with urllib.request.urlopen(request, timeout=WITHIN_S) as response:
             return json.load(response)
 

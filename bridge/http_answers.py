@@ -1,0 +1,119 @@
+"""How HTTP answers are made and leave: JSON, in pieces, at the speed of whoever reads them.
+
+    web.Response    a body that is made already: its bytes are counted until the socket has taken them
+    Listing         a body that is made while it is written: so much as one piece is in memory, however long it gets
+
+Work of unknown length is an iterator that gives None (or a part of the body) at least each millisecond; whoever drives
+it lets the loop turn after SLICE_MS.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+PIECE_BYTES: Final = 64 << 10  # Written at a time, and taken by the socket before the next.
+SLICE_MS: Final = 4  # Of work, before the loop turns.
+
+Json = dict[str, Any]
+Clock_ms = Callable[[], int]
+
+to_json: Final = msgspec.json.Encoder().encode
+
+
+class Holder(Protocol):
+    """What counts the bytes of an answer."""
+
+    def hold(self, size: int) -> None: ...
+
+
+class Listing(web.StreamResponse):
+    """An answer that is written while `parts` makes it; None is a place where the loop may turn."""
+
+    def __init__(self, parts: Iterable[bytes | None], status: int = 200) -> None:
+        super().__init__(status=status)
+        self.content_type = "application/json"
+        self.parts = parts
+
+
+def answer(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(content), status=status, content_type="application/json")
+
+
+def failure(text: str, status: int) -> web.Response:
+    return answer({"error": text}, status)
+
+
+def array(rows: Iterable[Any | None]) -> Iterator[bytes | None]:
+    """Give a JSON array of rows, a row at a time; None among them is passed on."""
+    yield b"["
+    separator = b""
+    for row in rows:
+        if row is None:
+            yield None
+        else:
+            yield separator + to_json(row)
+            separator = b","
+    yield b"]"
+
+
+def object_with(fields: Json, name: str, rows: Iterable[Any | None]) -> Iterator[bytes | None]:
+    """Give a JSON object with these fields, and a last one that is an array of rows."""
+    yield (to_json(fields)[:-1] + b"," if fields else b"{") + to_json(name) + b":"
+    yield from array(rows)
+    yield b"}"
+
+
+async def in_slices(steps: Iterable[object], mono_ms: Clock_ms) -> None:
+    """Do all of this work; the loop turns after each SLICE_MS of it."""
+    until_mono_ms = mono_ms() + SLICE_MS
+    for _ in steps:
+        if mono_ms() >= until_mono_ms:
+            await asyncio.sleep(0)
+            until_mono_ms = mono_ms() + SLICE_MS
+
+
+async def send(
+    request: web.Request, response: web.StreamResponse, holder: Holder, mono_ms: Clock_ms
+) -> web.StreamResponse:
+    """Write an answer, and wait until the socket has taken it. Raises ConnectionError when the client has gone."""
+    if isinstance(response, Listing):
+        await response.prepare(request)
+        await _write_parts(response, mono_ms, is_silent=request.method == "HEAD")
+    elif isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > PIECE_BYTES:
+        holder.hold(len(response.body))
+        return await _send_body(request, response, response.body)
+    else:
+        await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+async def _write_parts(response: Listing, mono_ms: Clock_ms, *, is_silent: bool) -> None:
+    piece = bytearray()
+    until_mono_ms = mono_ms() + SLICE_MS
+    for part in () if is_silent else response.parts:
+        if part is not None:
+            piece += part
+        if len(piece) >= PIECE_BYTES:
+            await response.write(bytes(piece))
+            piece.clear()
+        elif mono_ms() < until_mono_ms:
+            continue
+        await asyncio.sleep(0)
+        until_mono_ms = mono_ms() + SLICE_MS
+    if piece:
+        await response.write(bytes(piece))
+
+
+async def _send_body(request: web.Request, response: web.Response, body: bytes) -> web.StreamResponse:
+    paced = web.StreamResponse(status=response.status, headers=response.headers)
+    paced.content_length = len(body)
+    await paced.prepare(request)
+    if request.method != "HEAD":
+        for start in range(0, len(body), PIECE_BYTES):
+            await paced.write(body[start : start + PIECE_BYTES])
+    await paced.write_eof()
+    return paced

@@ -1,0 +1,98 @@
+"""The HTTP port of a whole broker core, without a socket: bytes in and bytes out, on an event loop of asyncio's.
+
+bench = HttpBench()
+bench.ask("POST", "/api/topics", {"name": "orders"})          # (201, {...})
+bench.say(b"GET / HTTP/1.1\r\n...")                            # as it comes from a socket
+"""
+
+import asyncio
+import json
+from typing import Any, cast
+
+from bridge.http import HttpPort
+from tests.kit.core import ManualCore
+from tests.kit.sockets import FakeTransport, connect
+
+HEADERS = {"Host": "localhost:9644", "Content-Type": "application/json", "Connection": "close"}
+
+
+class Dialogue:
+    """One connection to the port while the loop runs; `turn` lets the broker go on."""
+
+    def __init__(self, core: ManualCore, port: HttpPort) -> None:
+        self._core = core
+        connection = port.connection()
+        assert isinstance(connection, asyncio.Protocol)
+        self.connection = connection
+        self.transport: FakeTransport = connect(connection, asyncio.get_running_loop())
+
+    def say(self, sent: bytes) -> None:
+        self.connection.data_received(sent)
+
+    async def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._core.settle()
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Let the peer go away."""
+        self.transport.abort()
+        await self.turn(10)
+
+    async def answers(self, turns_max: int = 100_000) -> bytes:
+        """Give all that the port writes until it closes."""
+        for _ in range(turns_max):
+            if self.transport.closing:
+                return bytes(self.transport.taken)
+            await self.turn()
+        raise AssertionError(f"not closed after {turns_max} turns: {bytes(self.transport.taken[:200])!r}")
+
+
+class HttpBench:
+    """A port on a core. Each question is a loop of its own; `serving` gives a port to a loop that runs."""
+
+    def __init__(self, core: ManualCore | None = None) -> None:
+        self.core = core or ManualCore()
+        self.core.faults.is_strict = False  # aiohttp would answer what is raised; `say` fails for it instead.
+
+    def port(self) -> HttpPort:
+        return HttpPort(cast(Any, self.core))
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Ask as a program does, and give status and answer; `headers` replaces HEADERS' (None: leaves out)."""
+        sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, _, answer = self.say(encoded(method, path, sent, HEADERS | (headers or {})))
+        return status, json.loads(answer) if path.startswith("/api") and answer else answer
+
+    def say(self, sent: bytes) -> tuple[int, bytes, bytes]:
+        """Give these bytes to a connection; status, head and body of the first answer."""
+        return asyncio.run(self._say(sent))
+
+    async def _say(self, sent: bytes) -> tuple[int, bytes, bytes]:
+        port = self.port()
+        await port.start()
+        dialogue = Dialogue(self.core, port)
+        dialogue.say(sent)
+        head, _, body = (await dialogue.answers()).partition(b"\r\n\r\n")
+        await port.stop()
+        assert not self.core.faults.counts, self.core.faults.counts
+        if b"transfer-encoding: chunked" in head.lower():
+            body = _joined(body)
+        return int(head.split()[1]), head, body
+
+
+def encoded(method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value)]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+def _joined(chunks: bytes) -> bytes:
+    """Take the body out of its chunks."""
+    body = bytearray()
+    while chunks:
+        size, _, rest = chunks.partition(b"\r\n")
+        body += rest[: int(size, 16)]
+        chunks = rest[int(size, 16) + 2 :]
+    return bytes(body)
