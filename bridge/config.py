@@ -331,7 +331,19 @@ class RocketmqOptions(_Section, frozen=True):
         _setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),
     ] = 120 * SECOND_MS
     groups_max: Annotated[int, _setting("producer and consumer groups with live members", ge=1)] = 20_000
+    client_groups_max: Annotated[int, _setting("producer and consumer groups of one client", ge=1)] = 500
     subscriptions_max: Annotated[int, _setting("topics that one group may subscribe to", ge=1)] = 2_000
+    subscribed_bytes_max: Annotated[
+        int, _setting("memory for what all clients' groups subscribe to; half a KiB for each topic and group", ge=KIB)
+    ] = 64 * MIB
+    client_subscribed_bytes_max: Annotated[int, _setting("the same of one client", ge=KIB)] = 4 * MIB
+    refuse_other_subscriptions: Annotated[
+        bool,
+        _setting(
+            "refuse a member that subscribes to other messages than its group's members, instead of letting the newest"
+            " subscription count for all; a group's attribute `refuse.other.subscriptions` goes first"
+        ),
+    ] = False
 
 
 class HttpOptions(_Section, frozen=True):

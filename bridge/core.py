@@ -83,7 +83,11 @@ class Core:
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
-            groups_max=options.rocketmq.groups_max, subscriptions_max=options.rocketmq.subscriptions_max
+            groups_max=options.rocketmq.groups_max,
+            client_groups_max=options.rocketmq.client_groups_max,
+            subscriptions_max=options.rocketmq.subscriptions_max,
+            subscribed_bytes_max=options.rocketmq.subscribed_bytes_max,
+            client_subscribed_bytes_max=options.rocketmq.client_subscribed_bytes_max,
         )
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
         self.rocketmq_key_values = KeyValues(self.ledger)

@@ -57,6 +57,11 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     )
     yield _gauge("delayed_pending", "Delayed messages that wait.", len(broker.delays))
     yield _gauge("half_messages_open", "Half messages that wait for a verdict.", len(broker.halves.state))
+    yield _gauge(
+        "rocketmq_differing_groups",
+        "RocketMQ groups whose members subscribe to different messages.",
+        len(broker.rocketmq_members.differing()),
+    )
     in_work = GaugeMetricFamily("duolog_rocketmq_in_work", "RocketMQ requests that wait, by kind.", labels=("kind",))
     for kind, count in zip(Kind, broker.rocketmq_flow.in_work, strict=True):
         in_work.add_metric((kind.name.lower(),), count)

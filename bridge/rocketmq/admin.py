@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from bridge.answers import Answer
 from bridge.config import DAY_MS, HOUR_MS
 from bridge.records import GroupDeleted
 from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.consumer_group import Client
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.flow import Kind
-from bridge.rocketmq.members import Client
 from bridge.rocketmq.retry_policy import check_policy
 from bridge.topic_configs import changed as changed_configs
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
@@ -187,9 +189,21 @@ def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueu
 
 
 def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    config = read_body(command, SubscriptionGroupConfig)
+    config = _altered(broker, read_body(command, SubscriptionGroupConfig))
     _check_group_config(broker, config)
     return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))
+
+
+def _altered(broker: "Broker", config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """Give the config with the group's attributes after `+name`, `-name` and `name` were set, removed, and set."""
+    known = broker.rocketmq_groups.get(config.group_name)
+    attributes = dict(known.attributes) if known is not None else {}
+    for signed, value in config.attributes.items():
+        if signed.startswith("-"):
+            attributes.pop(signed[1:], None)
+        else:
+            attributes[signed.removeprefix("+")] = value
+    return msgspec.structs.replace(config, attributes=attributes)
 
 
 def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> None:
@@ -220,7 +234,7 @@ def group_configs(broker: "Broker", connection: "RocketMQConnection", command: R
 
 def update_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Configure several groups, one after the other; what came before one that is refused stays."""
-    configs = read_body(command, GroupConfigList).group_config_list
+    configs = [_altered(broker, each) for each in read_body(command, GroupConfigList).group_config_list]
     promise = broker.ledger.barrier()
     for config in configs:
         _check_group_config(broker, config)

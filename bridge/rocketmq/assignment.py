@@ -16,8 +16,8 @@ from bridge.answers import Answer
 from bridge.ledger import Ledger
 from bridge.records import Record, RequestModeSet
 from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.consumer_group import BROADCASTING
 from bridge.rocketmq.errors import Refused
-from bridge.rocketmq.members import BROADCASTING
 from bridge.topics import UnknownTopic
 from protocol.rocketmq.bodies import Assignment, AssignmentAnswer, AssignmentRequest, RequestModeRequest
 from protocol.rocketmq.codes import ResponseCode
@@ -56,10 +56,14 @@ class RequestModes:
         return self._modes.get((group, topic), Mode())
 
     def set(self, group: str, topic: str, mode: Mode, now_ms: int) -> Promise:
-        """Raises Refused if MODES_MAX are set, and StoreError."""
+        """Raises what `check_room` does, and StoreError."""
+        self.check_room(group, topic)
+        return self._ledger.commit([RequestModeSet(group, topic, *mode)], now_ms).promise
+
+    def check_room(self, group: str, topic: str) -> None:
+        """Raise Refused if MODES_MAX are set."""
         if (group, topic) not in self._modes and len(self._modes) >= MODES_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(self._modes)} request modes; {MODES_MAX} are allowed")
-        return self._ledger.commit([RequestModeSet(group, topic, *mode)], now_ms).promise
 
     def _replay(self, record: RequestModeSet, slot: Slot) -> None:
         self._modes[record.group, record.topic] = Mode(record.mode, record.shared_queues)
@@ -76,11 +80,13 @@ def set_request_mode(broker: "Broker", connection: "RocketMQConnection", command
     if broker.topics.by_rocketmq_name(request.topic) is None:
         raise UnknownTopic(f"topic[{request.topic[:300]}] not exist")
     now_ms = broker.clock.now_ms()
-    if broker.rocketmq_groups.ensure(request.consumer_group, now_ms) is None:
+    if broker.rocketmq_groups.find(request.consumer_group) is None:
         remark = f"Group {request.consumer_group[:200]} not exist"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if request.mode not in (PULL, POP):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"message request mode {request.mode[:80]!r}; known: PULL, POP")
+    broker.rocketmq_modes.check_room(request.consumer_group, request.topic)
+    broker.rocketmq_groups.ensure(request.consumer_group, now_ms)
     mode = Mode(request.mode, request.pop_share_queue_num)
     return answer(command, promise=broker.rocketmq_modes.set(request.consumer_group, request.topic, mode, now_ms))
 

@@ -43,21 +43,33 @@ class GroupConfigs:
     def ensure(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
         """Give the config of a group, made if need be; None for a name that no group may have.
 
-        Raises TooManyGroups and StoreError.
+        Raises TooManyGroups and StoreError. It is an effect, so it comes after a request's checks; see `find`.
         """
+        if group not in self._configs:
+            self.ensure_all((group,), now_ms)
+        return self._configs.get(group)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """Give the config of a group, or the one that `ensure` would make; None for a name that no group may have."""
         config = self._configs.get(group)
-        if config is None and is_rocketmq_group(group):
-            self.configure(SubscriptionGroupConfig(group_name=group), now_ms)
-            config = self._configs[group]
-        return config
+        return SubscriptionGroupConfig(group_name=group) if config is None and is_rocketmq_group(group) else config
+
+    def ensure_all(self, groups: Iterable[str], now_ms: int) -> None:
+        """Make the configs of those groups that have none, all or none of them; raises TooManyGroups and StoreError."""
+        new = [group for group in dict.fromkeys(groups) if group not in self._configs and is_rocketmq_group(group)]
+        if not new:
+            return
+        if len(self._configs) + len(new) > self._count_max:
+            raise TooManyGroups(f"{len(self._configs)} groups and {len(new)} more; groups.count_max={self._count_max}")
+        self._ledger.commit(
+            [GroupConfigured(group, _settings_of(SubscriptionGroupConfig(group_name=group))) for group in new], now_ms
+        )
 
     def configure(self, config: SubscriptionGroupConfig, now_ms: int) -> Promise:
         """Set the whole config of one group; raises TooManyGroups and StoreError."""
         if config.group_name not in self._configs and len(self._configs) >= self._count_max:
             raise TooManyGroups(f"{len(self._configs)} groups; groups.count_max is {self._count_max}")
-        settings = msgspec.to_builtins(config)
-        del settings["groupName"]
-        return self._ledger.commit([GroupConfigured(config.group_name, settings)], now_ms).promise
+        return self._ledger.commit([GroupConfigured(config.group_name, _settings_of(config))], now_ms).promise
 
     # -- Replay
 
@@ -78,3 +90,9 @@ class GroupConfigs:
     def _snapshot(self) -> Iterable[Record]:
         for name, settings in self._settings.items():
             yield GroupConfigured(name, settings)
+
+
+def _settings_of(config: SubscriptionGroupConfig) -> dict[str, Any]:
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    del settings["groupName"]
+    return settings

@@ -3,102 +3,50 @@
     heartbeat ──> a channel (one connection of one client) is in the groups that it names
     unregister, connection closed, CHANNEL_MS without a heartbeat ──> it is out of them
 
-A client tells all its groups in every heartbeat. The subscriptions of a group are those of its last heartbeat: a topic
-with a newer `subVersion` replaces, a topic that is absent goes (ConsumerGroupInfo.java#updateSubscription).
+A client tells all its groups in every heartbeat, and what each of them subscribes to. All clustering members of a group
+share its queues, whoever subscribes to what, so one subscription has to count for all of them:
 
-All members of a group share its queues, whoever subscribes to what; so where two want different messages, each would
-skip what the other wants, and nobody would notice. At home the subscriptions flap. Here whoever comes with another
-subscription than the members that are there is refused: it is no member, so it is given no queues. It waits, and comes
-in when the others have gone, or want the same. A client without subscriptions (lite pull, assigned) agrees with all.
+    the members differ in    what counts for the group
+    nothing                  that subscription
+    topics                   the topics that any member names
+    what they want of one    the newest `subVersion`, as in Apache RocketMQ: the newest members of a rolling release
+                             win, and if they leave, the older ones' subscription counts again
+
+While members differ the group is in `differing()`. A group or a broker may be set to refuse instead: then a member that
+wants other messages than those who are there is no member, and is given no queues, until the others have gone or want
+the same. A client without subscriptions (lite pull, assigned) agrees with all. Broadcasting members share nothing, so
+each has its own subscription, and they are never compared.
 
 The object is pure: channels are any hashable things, times are monotonic milliseconds, and every change of a consumer
 group's members or subscriptions is returned, for the caller to tell that group (NOTIFY_CONSUMER_IDS_CHANGED).
+Source: ConsumerGroupInfo.java#updateSubscription.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Generic
 
+from bridge.rocketmq.consumer_group import (
+    DIFFERING_MAX,
+    NAME_CHARACTERS_MAX,
+    Channel,
+    Client,
+    ConsumerGroup,
+    size_of,
+)
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from protocol.rocketmq.filters import TAG
-from protocol.rocketmq.tags import IllegalExpression, parse_expression
 
 CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients beat every 30 s.
 SCAN_INTERVAL_MS = 10_000
 
 MEMBERSHIPS_MAX = 200_000  # Of channels in groups, all together.
-SUBSCRIBED_BYTES_MAX = 64 << 20  # Of what all groups subscribe to, estimated; a plain subscription takes half a KiB.
-NAME_CHARACTERS_MAX = 255  # Of a client id, and of a producer group; those of consumers are legal names.
 
-BROADCASTING = "BROADCASTING"
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
-
-Channel = TypeVar("Channel", bound=Hashable)
 
 
 class TooManyMembers(Exception):
     """`rocketmq.groups_max`, `rocketmq.subscriptions_max` or a limit of this module; the message says which."""
-
-
-class Client(NamedTuple):
-    """One client instance, as its heartbeat and its connection tell."""
-
-    client_id: str
-    language: str
-    version: int
-
-
-class ConsumerGroup(Generic[Channel]):
-    """The live members of one group, and what they asked for last."""
-
-    __slots__ = (
-        "channels", "consume_from_where", "consume_type", "message_model", "refused", "subscribed_bytes",
-        "subscriptions",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.channels: dict[Channel, Client] = {}
-        self.refused: dict[Channel, tuple[Client, ConsumerData]] = {}  # Those that wait, in order of arrival.
-        self.subscriptions: dict[str, SubscriptionData] = {}  # by topic
-        self.subscribed_bytes = 0  # What they take, estimated.
-        self.consume_type = self.message_model = self.consume_from_where = ""
-
-    def client_ids(self) -> list[str]:
-        """Each client once, in order of arrival: a client that reconnects has two channels for a moment."""
-        return list(dict.fromkeys(client.client_id for client in self.channels.values()))
-
-    def agrees(self, client: Client, data: ConsumerData) -> bool:
-        """Say whether the client wants what the other members want."""
-        if not self.subscriptions or not data.subscription_data_set:
-            return True
-        if all(other.client_id == client.client_id for other in self.channels.values()):
-            return True
-        told = {each.topic: each for each in data.subscription_data_set}
-        return (
-            data.message_model == self.message_model
-            and told.keys() == self.subscriptions.keys()
-            and all(_is_same(known, told[topic]) for topic, known in self.subscriptions.items())
-        )
-
-    def update(self, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
-        """Take over what a heartbeat says; True if the subscriptions changed."""
-        self.consume_type = data.consume_type[:NAME_CHARACTERS_MAX]
-        self.message_model = data.message_model[:NAME_CHARACTERS_MAX]
-        self.consume_from_where = data.consume_from_where[:NAME_CHARACTERS_MAX]
-        if keep_subscriptions or (self.subscriptions and len(self.channels) > 1 and not data.subscription_data_set):
-            return False
-        told = {subscription.topic: subscription for subscription in data.subscription_data_set}
-        changed = told.keys() != self.subscriptions.keys()
-        for topic, subscription in told.items():
-            known = self.subscriptions.get(topic)
-            if known is not None and known.sub_version >= subscription.sub_version:
-                told[topic] = known
-            elif known is None or known.sub_string != subscription.sub_string:
-                changed = True
-        if changed or told != self.subscriptions:
-            self.subscriptions = told
-            self.subscribed_bytes = _size_of(told.values())
-        return changed
 
 
 class Members(Generic[Channel]):
@@ -108,22 +56,28 @@ class Members(Generic[Channel]):
         self,
         *,
         groups_max: int,
+        client_groups_max: int,
         subscriptions_max: int,
+        subscribed_bytes_max: int,
+        client_subscribed_bytes_max: int,
         memberships_max: int = MEMBERSHIPS_MAX,
-        subscribed_bytes_max: int = SUBSCRIBED_BYTES_MAX,
     ) -> None:
-        self._groups_max, self._subscriptions_max = groups_max, subscriptions_max
-        self._memberships_max, self._subscribed_bytes_max = memberships_max, subscribed_bytes_max
+        self._groups_max, self._client_groups_max = groups_max, client_groups_max
+        self._subscriptions_max, self._memberships_max = subscriptions_max, memberships_max
+        self._subscribed_bytes_max = subscribed_bytes_max
+        self._client_subscribed_bytes_max = client_subscribed_bytes_max
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
         self.producers: dict[str, dict[Channel, Client]] = {}
         self._beats: dict[Channel, int] = {}  # The last heartbeat of each channel.
         self._membership_count = 0  # Invariant: the sum over all groups of their channels.
-        self._subscribed_bytes = 0  # Invariant: the sum over consumer groups.
+        self._subscribed_bytes = 0  # Invariant: the sum over consumer groups, and over those that they refuse.
+        self._differing: dict[str, int] = {}  # Groups whose members differ: in how many subscriptions.
         self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
         # Channels of clients that have producers, by client id (of a client with two the one heard last), and back.
         self._producer_channels: dict[str, Channel] = {}
         self._producer_ids: dict[Channel, str] = {}
         self._refusals: list[tuple[str, str]] = []
+        self._differences: list[tuple[str, str]] = []
         self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
         self._next_scan_mono_ms: int | None = None
 
@@ -132,7 +86,7 @@ class Members(Generic[Channel]):
     def has_members(self, group: str) -> bool:
         """Say whether the group, in its Kafka spelling, has clustering consumers; broadcast never counts."""
         found = self.consumers.get(self._kafka_spelling.get(group, group))
-        return found is not None and bool(found.channels) and found.message_model != BROADCASTING
+        return found is not None and found.is_clustering
 
     def client_ids(self, group: str) -> list[str]:
         found = self.consumers.get(group)
@@ -167,6 +121,15 @@ class Members(Generic[Channel]):
         taken, self._refusals = self._refusals, []
         return taken
 
+    def differing(self) -> Collection[str]:
+        """Name the groups whose members subscribe to different messages."""
+        return self._differing.keys()
+
+    def take_differences(self) -> list[tuple[str, str]]:
+        """Name the (group, client id) of those that came to want something else than others since the last call."""
+        taken, self._differences = self._differences, []
+        return taken
+
     def producer_channels(self, group: str) -> Sequence[Channel]:
         """All channels of a producer group."""
         return tuple(self.producers.get(group, ()))
@@ -185,8 +148,10 @@ class Members(Generic[Channel]):
 
     def note_producer(self, channel: Channel, client: Client, group: str) -> None:
         """Count the channel among its group's producers before its first heartbeat says so, if there is room."""
-        _, producing = self._groups_of.setdefault(channel, (set(), set()))
+        consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
         if group in producing or len(group) > NAME_CHARACTERS_MAX or self._membership_count >= self._memberships_max:
+            return
+        if len(consuming) + len(producing) >= self._client_groups_max:
             return
         if group not in self.producers and len(self.consumers) + len(self.producers) >= self._groups_max:
             return
@@ -194,9 +159,30 @@ class Members(Generic[Channel]):
         self._membership_count += 1
         self.producers.setdefault(group, {})[channel] = client
 
-    def heartbeat(self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int) -> list[str]:
-        """Take a heartbeat; return the consumer groups that it changed. Raises TooManyMembers and takes nothing."""
-        self._check(data)
+    def check(self, channel: Channel, data: HeartbeatData) -> None:
+        """Raise TooManyMembers if `heartbeat` would exceed a limit; nothing of it has been done then."""
+        named = len(data.consumer_data_set) + len(data.producer_data_set)
+        consuming, producing = self._groups_of.get(channel, (set[str](), set[str]()))
+        others = consuming.difference(each.group_name for each in data.consumer_data_set)
+        count = named + len(others) + len(producing.difference(each.group_name for each in data.producer_data_set))
+        if count > self._client_groups_max:
+            raise TooManyMembers(f"a client in {count} groups; rocketmq.client_groups_max={self._client_groups_max}")
+        new = sum(each.group_name not in self.consumers for each in data.consumer_data_set)
+        new += sum(each.group_name not in self.producers for each in data.producer_data_set)
+        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
+            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
+        for consumer in data.consumer_data_set:
+            self._check_subscriptions(consumer)
+        self._check_sums(data, sum(self.consumers[name].size_of(channel) for name in others))
+
+    def heartbeat(
+        self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
+    ) -> list[str]:
+        """Take a heartbeat; return the consumer groups that it changed. Raises TooManyMembers and takes nothing.
+
+        `refusing`: the groups that refuse members who want other messages than the others.
+        """
+        self.check(channel, data)
         self._beats[channel] = mono_ms
         if self._next_scan_mono_ms is None:
             self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS
@@ -211,9 +197,10 @@ class Members(Generic[Channel]):
             self._producer_channels[client.client_id], self._producer_ids[channel] = channel, client.client_id
         changed = []
         for consumer in data.consumer_data_set:
-            consuming.add(consumer.group_name)
-            if self._consume(channel, client, consumer, keep_subscriptions=data.without_sub):
-                changed.append(consumer.group_name)
+            name = consumer.group_name
+            consuming.add(name)
+            if self._consume(channel, client, consumer, refuses=name in refusing, keeps=data.without_sub):
+                changed.append(name)
         return changed
 
     def unregister(self, channel: Channel, *, consumer_group: str = "", producer_group: str = "") -> list[str]:
@@ -253,20 +240,19 @@ class Members(Generic[Channel]):
 
     # -- Inside
 
-    def _check(self, data: HeartbeatData) -> None:
-        new = sum(consumer.group_name not in self.consumers for consumer in data.consumer_data_set)
-        new += sum(producer.group_name not in self.producers for producer in data.producer_data_set)
-        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
-            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
-        for consumer in data.consumer_data_set:
-            if len(consumer.subscription_data_set) > self._subscriptions_max:
-                raise TooManyMembers(
-                    f"group {consumer.group_name} subscribes to {len(consumer.subscription_data_set)} topics;"
-                    f" rocketmq.subscriptions_max={self._subscriptions_max}"
-                )
-        self._check_sums(data)
+    def _check_subscriptions(self, consumer: ConsumerData) -> None:
+        name, count = consumer.group_name, len(consumer.subscription_data_set)
+        if count > self._subscriptions_max:
+            raise TooManyMembers(
+                f"group {name} subscribes to {count} topics; rocketmq.subscriptions_max={self._subscriptions_max}"
+            )
+        group = self.consumers.get(name)
+        if group is not None and not group.has_room_for(consumer):
+            raise TooManyMembers(
+                f"the members of group {name} have {DIFFERING_MAX} different subscriptions; no more are allowed"
+            )
 
-    def _check_sums(self, data: HeartbeatData) -> None:
+    def _check_sums(self, data: HeartbeatData, others_size: int) -> None:
         """Count the heartbeat as if all of it were new: whoever is near the bound is refused a little early."""
         names = [data.client_id, *(producer.group_name for producer in data.producer_data_set)]
         if max(map(len, names)) > NAME_CHARACTERS_MAX:
@@ -274,19 +260,27 @@ class Members(Generic[Channel]):
         count = self._membership_count + len(data.consumer_data_set) + len(data.producer_data_set)
         if count > self._memberships_max:
             raise TooManyMembers(f"{count} members of groups; {self._memberships_max} are allowed")
-        size = self._subscribed_bytes + sum(_size_of(each.subscription_data_set) for each in data.consumer_data_set)
-        if size > self._subscribed_bytes_max:
-            raise TooManyMembers(f"subscriptions of {size} bytes; {self._subscribed_bytes_max} are allowed")
+        size = sum(size_of(each.subscription_data_set) for each in data.consumer_data_set)
+        if size + others_size > self._client_subscribed_bytes_max:
+            raise TooManyMembers(
+                f"subscriptions of {size + others_size} bytes of one client;"
+                f" rocketmq.client_subscribed_bytes_max={self._client_subscribed_bytes_max}"
+            )
+        if self._subscribed_bytes + size > self._subscribed_bytes_max:
+            raise TooManyMembers(
+                f"subscriptions of {self._subscribed_bytes + size} bytes;"
+                f" rocketmq.subscribed_bytes_max={self._subscribed_bytes_max}"
+            )
 
-    def _consume(self, channel: Channel, client: Client, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
+    def _consume(self, channel: Channel, client: Client, data: ConsumerData, *, refuses: bool, keeps: bool) -> bool:
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup()
             self._kafka_spelling[group_of_rocketmq(data.group_name)] = data.group_name
-        if not keep_subscriptions and not group.agrees(client, data):
+        if refuses and not keeps and not group.agrees(client, data):
             return self._refuse(group, channel, client, data)
         self._forget_refused(group, channel)
-        return self._admit(group, channel, client, data, keep_subscriptions=keep_subscriptions)
+        return self._admit(group, channel, client, data, keep_subscriptions=keeps)
 
     def _admit(
         self, group: ConsumerGroup[Channel], channel: Channel, client: Client, data: ConsumerData,
@@ -294,13 +288,25 @@ class Members(Generic[Channel]):
     ) -> bool:  # fmt: skip
         is_new = channel not in group.channels
         self._membership_count += is_new
-        group.channels[channel] = client
-        self._subscribed_bytes -= group.subscribed_bytes
-        changed = group.update(data, keep_subscriptions=keep_subscriptions)
-        self._subscribed_bytes += group.subscribed_bytes
+        with self._counting(data.group_name, group, client.client_id):
+            changed = group.update(channel, client, data, keep_subscriptions=keep_subscriptions)
         if changed:
             self._admit_agreeing(group)
         return changed or is_new
+
+    @contextmanager
+    def _counting(self, name: str, group: ConsumerGroup[Channel], client_id: str = "") -> Iterator[None]:
+        """Keep the sums over all groups, while one of them changes."""
+        self._subscribed_bytes -= group.subscribed_bytes
+        yield
+        self._subscribed_bytes += group.subscribed_bytes
+        count = group.differing
+        if count > self._differing.get(name, 0):
+            self._differences.append((name, client_id))
+        if count:
+            self._differing[name] = count
+        else:
+            self._differing.pop(name, None)
 
     def _admit_agreeing(self, group: ConsumerGroup[Channel]) -> None:
         """Let those in that want what the group wants now; into a group without members whoever waits longest."""
@@ -310,13 +316,14 @@ class Members(Generic[Channel]):
                 self._admit(group, channel, client, data)
 
     def _refuse(self, group: ConsumerGroup[Channel], channel: Channel, client: Client, data: ConsumerData) -> bool:
-        was_member = group.channels.pop(channel, None) is not None
+        with self._counting(data.group_name, group):
+            was_member = group.remove(channel)
         self._membership_count -= was_member
         if channel not in group.refused:
             self._refusals.append((data.group_name, client.client_id))
         self._forget_refused(group, channel)
         self._membership_count += 1
-        self._subscribed_bytes += _size_of(data.subscription_data_set)
+        self._subscribed_bytes += size_of(data.subscription_data_set)
         group.refused[channel] = client, data
         return was_member
 
@@ -324,17 +331,16 @@ class Members(Generic[Channel]):
         waiting = group.refused.pop(channel, None)
         if waiting is not None:
             self._membership_count -= 1
-            self._subscribed_bytes -= _size_of(waiting[1].subscription_data_set)
+            self._subscribed_bytes -= size_of(waiting[1].subscription_data_set)
 
     def _stop_consuming(self, channel: Channel, name: str) -> None:
         group = self.consumers[name]
         self._forget_refused(group, channel)
-        self._membership_count -= group.channels.pop(channel, None) is not None
-        if not group.channels:
-            group.subscriptions = {}  # However new they are: those who wait now say what is wanted.
+        with self._counting(name, group):
+            self._membership_count -= group.remove(channel)
+        if group.refused:
             self._admit_agreeing(group)
         if not group.channels:
-            self._subscribed_bytes -= group.subscribed_bytes
             del self.consumers[name]
             del self._kafka_spelling[group_of_rocketmq(name)]
 
@@ -349,26 +355,3 @@ class Members(Generic[Channel]):
         self._membership_count -= 1
         if not channels:
             del self.producers[name]
-
-
-def _is_same(one: SubscriptionData, other: SubscriptionData) -> bool:
-    """Say whether two subscriptions want the same messages; two conditions in SQL92 only if they are spelled alike."""
-    if one.sub_string == other.sub_string or one.expression_type != TAG or other.expression_type != TAG:
-        return (one.expression_type, one.sub_string) == (other.expression_type, other.sub_string)
-    try:
-        return parse_expression(one.sub_string) == parse_expression(other.sub_string)
-    except IllegalExpression:
-        return False
-
-
-def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Estimate what these take in memory."""
-    return sum(
-        512
-        + len(each.topic)
-        + len(each.sub_string)
-        + len(each.expression_type)
-        + sum(64 + len(tag) for tag in each.tags_set)
-        + 40 * len(each.code_set)
-        for each in subscriptions
-    )

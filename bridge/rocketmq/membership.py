@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final
 from bridge.answers import Answer
 from bridge.families import Family
 from bridge.rocketmq.answer import answer, read_body
+from bridge.rocketmq.consumer_group import BROADCASTING, NAME_CHARACTERS_MAX, Client
 from bridge.rocketmq.errors import Refused
-from bridge.rocketmq.members import BROADCASTING, CHANNEL_MS, NAME_CHARACTERS_MAX, Client
+from bridge.rocketmq.members import CHANNEL_MS
 from bridge.topics import TopicError
-from protocol.names import group_of_rocketmq
+from protocol.names import group_of_rocketmq, is_rocketmq_group
 from protocol.rocketmq.bodies import (
     CheckClientRequest,
     ConsumerData,
@@ -40,6 +41,8 @@ from store.errors import StoreError
 
 logger = logging.getLogger("bridge")
 
+REFUSE_ATTRIBUTE: Final = "refuse.other.subscriptions"  # Of a group; see `rocketmq.refuse_other_subscriptions`.
+QUEUES_AT_ONCE: Final = 1000  # Of the topics that one heartbeat makes.
 NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
 if TYPE_CHECKING:
@@ -48,18 +51,72 @@ if TYPE_CHECKING:
 
 
 def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Take a heartbeat whole, or refuse it before anything of it is done."""
     data = read_body(command, HeartbeatData)
+    _count_once(data)
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
-    client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version)
-    changed = broker.rocketmq_members.heartbeat(connection, client, data, broker.clock.mono_ms())
-    for group, client_id in broker.rocketmq_members.take_refusals():
+    names = [each.group_name for each in data.consumer_data_set]
+    broker.rocketmq_members.check(connection, data)
+    broker.rocketmq_groups.ensure_all(names, broker.clock.now_ms())
+    _join(broker, connection, Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version), data)
+    _make_topics(broker, data)
+    return answer(command)
+
+
+def _count_once(data: HeartbeatData) -> None:
+    """Leave the last of what is named more than once: groups, and topics that a group subscribes to."""
+    data.producer_data_set = list({each.group_name: each for each in data.producer_data_set}.values())
+    data.consumer_data_set = list({each.group_name: each for each in data.consumer_data_set}.values())
+    for consumer in data.consumer_data_set:
+        consumer.subscription_data_set = list({each.topic: each for each in consumer.subscription_data_set}.values())
+
+
+def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
+    name = data.group_name
+    if not is_rocketmq_group(name):
+        return False
+    return data.message_model == BROADCASTING or broker.families.admits(group_of_rocketmq(name), Family.ROCKETMQ)
+
+
+def _join(broker: "Broker", connection: "RocketMQConnection", client: Client, data: HeartbeatData) -> None:
+    members = broker.rocketmq_members
+    refusing = {each.group_name for each in data.consumer_data_set if _refuses_others(broker, each.group_name)}
+    changed = members.heartbeat(connection, client, data, broker.clock.mono_ms(), refusing)
+    for group, client_id in members.take_refusals():
         logger.warning(
             "member refused, for it subscribes to other messages than the group's members group=%s client=%s",
             group, client_id,
         )  # fmt: skip
+    for group, client_id in members.take_differences():
+        logger.warning(
+            "members of a group subscribe to different messages; the newest subscription counts group=%s client=%s",
+            group, client_id,
+        )  # fmt: skip
     _watch(broker, connection)
     _tell(broker, changed)
-    return answer(command)
+
+
+def _refuses_others(broker: "Broker", group: str) -> bool:
+    config = broker.rocketmq_groups.get(group)
+    said = config.attributes.get(REFUSE_ATTRIBUTE) if config is not None else None
+    return broker.options.rocketmq.refuse_other_subscriptions if said is None else said.lower() == "true"
+
+
+def _make_topics(broker: "Broker", data: HeartbeatData) -> None:
+    """Make the retry topics of the groups, and the topics whose consumers came first.
+
+    Members subscribe to the retry topic, so that needs a route; without it they can still consume all others.
+    """
+    left = QUEUES_AT_ONCE
+    for consumer in data.consumer_data_set:
+        config = broker.rocketmq_groups.get(consumer.group_name)
+        retry = retry_topic(consumer.group_name)
+        if config is not None and broker.topics.by_rocketmq_name(retry) is None:
+            left -= _make(broker, retry, "", config.retry_queue_nums)
+        for subscription in consumer.subscription_data_set:
+            left -= _make_expected(broker, subscription.topic)
+            if left <= 0:
+                return  # The next heartbeat goes on.
 
 
 def note_producer(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, group: str) -> None:
@@ -76,29 +133,18 @@ def _watch(broker: "Broker", connection: "RocketMQConnection") -> None:
         connection.on_close.append(lambda: _leave(broker, connection))
 
 
-def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:
-    group = data.group_name
-    if data.message_model != BROADCASTING and not broker.families.admits(group_of_rocketmq(group), Family.ROCKETMQ):
-        return False
-    now_ms = broker.clock.now_ms()
-    config = broker.rocketmq_groups.ensure(group, now_ms)
-    if config is None:
-        return False
-    # Its members subscribe to the retry topic, so that needs a route; without it they can still consume all others.
-    retry = retry_topic(group)
-    if broker.topics.by_rocketmq_name(retry) is None:
-        with suppress(TopicError, StoreError):
-            broker.topics.auto_create_for_rocketmq(retry, "", config.retry_queue_nums, now_ms)
-    for subscription in data.subscription_data_set:
-        _make_expected(broker, subscription.topic, now_ms)
-    return True
-
-
-def _make_expected(broker: "Broker", name: str, now_ms: int) -> None:
-    """Make a topic whose consumers came first, as Kafka's consumers have theirs made."""
+def _make_expected(broker: "Broker", name: str) -> int:
+    """Make a topic whose consumers came first, as Kafka's consumers have theirs made; give how many queues it has."""
     if broker.topics.by_rocketmq_name(name) is None and broker.rocketmq_expected.has(name, broker.clock.mono_ms()):
-        with suppress(TopicError, StoreError):
-            broker.topics.auto_create_for_rocketmq(name, AUTO_CREATE_TOPIC, NO_WISH, now_ms)
+        return _make(broker, name, AUTO_CREATE_TOPIC, NO_WISH)
+    return 0
+
+
+def _make(broker: "Broker", name: str, template: str, wished_queues: int) -> int:
+    with suppress(TopicError, StoreError):
+        topic = broker.topics.auto_create_for_rocketmq(name, template, wished_queues, broker.clock.now_ms())
+        return topic.queue_count if topic is not None else 0
+    return 0
 
 
 def unregister_client(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:

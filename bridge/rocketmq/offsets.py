@@ -120,7 +120,7 @@ def update_consumer_offset(
     topic = _topic(broker, request.topic, request.queue_id)
     if request.commit_offset < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}")
-    if broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms()) is None:
+    if broker.rocketmq_groups.find(request.consumer_group) is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
     group = group_of_rocketmq(request.consumer_group)
     positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
@@ -128,6 +128,8 @@ def update_consumer_offset(
         # It was on its way while a tool moved the group, whose member does not know yet.
         return answer(command, remark="Offset has been previously reset", promise=broker.ledger.barrier())
     is_admitted = broker.families.admits(group, Family.ROCKETMQ)
+    if is_admitted:
+        broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
     if command.is_oneway:
         if is_admitted:
             broker.positions.commit_later(group, positions, broker.clock.mono_ms(), broker.clock.now_ms())

@@ -83,6 +83,7 @@ def pop_message(broker: "Broker", connection: "RocketMQConnection", command: Rem
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     broker.rocketmq_popped.check_room()
     wanted = filter_of(request.exp_type, request.exp)
+    broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
     request.exp_type = request.exp = None  # A held pop need not keep them.
     return Pop(broker, connection, command, request, topic, wanted).start()
 
@@ -123,7 +124,7 @@ def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
 
 def check_popper(broker: "Broker", group: str) -> None:
     """Raise Refused if the group may not consume, or not now."""
-    config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
+    config = broker.rocketmq_groups.find(group)
     if config is None:
         remark = f"subscription group [{group[:200]}] does not exist"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)

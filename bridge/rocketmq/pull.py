@@ -52,6 +52,7 @@ def pull_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
     wanted = _wanted(broker, connection, request)
+    broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(broker, topic, request)
@@ -67,7 +68,7 @@ def cost_of(wanted: Filter | None) -> int:
 
 
 def _topic(broker: "Broker", request: PullRequest) -> Topic:
-    config = broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
+    config = broker.rocketmq_groups.find(request.consumer_group)
     if config is None:
         raise Refused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -96,7 +97,7 @@ def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullReq
     if group is not None and connection in group.refused:
         remark = f"the group {request.consumer_group} has members that subscribe to other messages"
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-    subscription = group.subscriptions.get(request.topic) if group is not None else None
+    subscription = group.subscription(connection, request.topic) if group is not None else None
     if subscription is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
     wanted = filter_of(subscription.expression_type, subscription.sub_string)

@@ -212,8 +212,8 @@ def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> byt
 
 
 def group_config(broker: "Broker", group: str) -> SubscriptionGroupConfig:
-    """Give the group's config, made if need be; raises Refused for a name that no group may have."""
-    config = broker.rocketmq_groups.ensure(group, broker.clock.now_ms())
+    """Give the group's config, or what it would be; raises Refused for a name that no group may have."""
+    config = broker.rocketmq_groups.find(group)
     if config is None:
         remark = f"subscription group not exist, {group[:200]}"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -222,16 +222,17 @@ def group_config(broker: "Broker", group: str) -> SubscriptionGroupConfig:
 
 def retries_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
     """Give the group's retry topic, made if need be; raises Refused, TopicError, StoreError."""
-    return _writable(broker, retry_topic(config.group_name), config.retry_queue_nums)
+    return _writable(broker, config, retry_topic(config.group_name), config.retry_queue_nums)
 
 
 def dead_letters_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
-    return _writable(broker, dead_letter_topic(config.group_name), 1)
+    return _writable(broker, config, dead_letter_topic(config.group_name), 1)
 
 
-def _writable(broker: "Broker", name: str, queue_count: int) -> Topic:
+def _writable(broker: "Broker", config: SubscriptionGroupConfig, name: str, queue_count: int) -> Topic:
     topic = broker.topics.by_rocketmq_name(name)
     if topic is None:
+        broker.rocketmq_groups.ensure(config.group_name, broker.clock.now_ms())  # Whose topic it is.
         topic = broker.topics.auto_create_for_rocketmq(name, "", queue_count, broker.clock.now_ms())
     if topic is None:
         raise UnknownTopic(f"topic[{name}] not exist")

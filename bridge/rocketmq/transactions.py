@@ -30,8 +30,8 @@ from bridge.reading import Later
 from bridge.records import Record
 from bridge.rocketmq import membership
 from bridge.rocketmq.answer import answer
+from bridge.rocketmq.consumer_group import NAME_CHARACTERS_MAX
 from bridge.rocketmq.errors import Refused, code_of
-from bridge.rocketmq.members import NAME_CHARACTERS_MAX
 from bridge.topics import Topic
 from bridge.wishes import DelayRefused
 from protocol.rocketmq import flags, message, properties

@@ -67,8 +67,11 @@ def test_statistics_of_a_topic(office: Office, client: Client) -> None:
 
 
 def test_config_of_a_group_is_kept_whole(office: Office, client: Client) -> None:
-    wanted = SubscriptionGroupConfig(group_name="billing", retry_max_times=3, attributes={"+a": "b"})
+    wanted = SubscriptionGroupConfig(group_name="billing", retry_max_times=3, attributes={"+a": "b", "+c": "d"})
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted).code == 0
+    wanted.attributes = {"-c": ""}
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted).code == 0
+    wanted.attributes = {"a": "b"}
     again = Office(office.disk.after_kill()).connect()
     answer = again.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="billing")
     assert fastjson.read(answer.body, SubscriptionGroupConfig) == wanted

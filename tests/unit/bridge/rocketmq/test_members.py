@@ -1,5 +1,6 @@
 """The table of members: compared, over any history of heartbeats and departures, with the plainest model of it."""
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rocketmq.members import CHANNEL_MS, SCAN_INTERVAL_MS, Client, Members, TooManyMembers
+from bridge.rocketmq.consumer_group import DIFFERING_MAX, Client
+from bridge.rocketmq.members import CHANNEL_MS, SCAN_INTERVAL_MS, Members, TooManyMembers
 from protocol.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 
 CLIENT = Client("c", "JAVA", 479)
@@ -15,19 +17,29 @@ GROUPS = ("a", "b", "c")
 CHANNELS = (1, 2, 3)
 
 
-def beat(*groups: str, producers: tuple[str, ...] = (), **topics: tuple[int, str]) -> HeartbeatData:
+def beat(
+    *groups: str, producers: tuple[str, ...] = (), model: str = "CLUSTERING", **topics: tuple[int, str]
+) -> HeartbeatData:
     subscriptions = [
         SubscriptionData(topic=topic, sub_version=version, sub_string=text) for topic, (version, text) in topics.items()
     ]
     return HeartbeatData(
         client_id="c",
-        consumer_data_set=[ConsumerData(group_name=name, subscription_data_set=subscriptions) for name in groups],
+        consumer_data_set=[
+            ConsumerData(group_name=name, subscription_data_set=subscriptions, message_model=model) for name in groups
+        ],
         producer_data_set=[ProducerData(group_name=name) for name in producers],
     )
 
 
-def new(groups_max: int = 100, subscriptions_max: int = 2, **limits: int) -> Members[Any]:
-    return Members(groups_max=groups_max, subscriptions_max=subscriptions_max, **limits)
+LIMITS = {
+    "groups_max": 100, "client_groups_max": 50, "subscriptions_max": 2, "subscribed_bytes_max": 1 << 20,
+    "client_subscribed_bytes_max": 1 << 20,
+}  # fmt: skip
+
+
+def new(**limits: int) -> Members[Any]:
+    return Members(**{**LIMITS, **limits})
 
 
 # -- Who is in which group
@@ -84,21 +96,28 @@ def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    ("limits", "told", "names"),
     [
-        beat("a", "b", "c"),
-        beat("a", producers=("p", "q")),
-        beat("a", t=(1, "x" * 2000)),
-        beat("a", producers=("p" * 256,)),
-        HeartbeatData(client_id="c" * 256),
+        ({"groups_max": 2}, beat("a", "b", "c"), "rocketmq.groups_max=2"),
+        ({"groups_max": 2}, beat("a", "b", producers=("p",)), "rocketmq.groups_max=2"),
+        ({"client_groups_max": 3}, beat("b", "c", producers=("p", "q")), "rocketmq.client_groups_max=3"),
+        ({"subscriptions_max": 2}, beat("b", t=(1, ""), u=(1, ""), v=(1, "")), "rocketmq.subscriptions_max=2"),
+        ({"subscribed_bytes_max": 2000}, beat("b", t=(1, "x" * 2000)), "rocketmq.subscribed_bytes_max=2000"),
+        ({"client_subscribed_bytes_max": 900}, beat("b", t=(1, "*")), "rocketmq.client_subscribed_bytes_max=900"),
+        ({"memberships_max": 3}, beat("b", "c", producers=("p", "q")), "3 are allowed"),
+        ({}, beat("b", producers=("p" * 256,)), "255 are allowed"),
+        ({}, HeartbeatData(client_id="c" * 256), "255 are allowed"),
     ],
 )
-def test_what_exceeds_a_bound_is_refused_whole(told: HeartbeatData) -> None:
-    members = new(memberships_max=2, subscribed_bytes_max=2000)
-    with pytest.raises(TooManyMembers, match="are allowed"):
+def test_heartbeat_over_a_limit_is_refused_whole(limits: dict[str, int], told: HeartbeatData, names: str) -> None:
+    members = new(**limits)
+    members.heartbeat(1, CLIENT, beat("a", t=(1, "*")), 0)  # One group, and half a KiB, of the same client.
+    with pytest.raises(TooManyMembers, match=re.escape(names)):
         members.heartbeat(1, CLIENT, told, 0)
-    assert not members.consumers
+    assert list(members.consumers) == ["a"]
     assert not members.producers
+    members.closed(1)
+    assert (members._membership_count, members._subscribed_bytes) == (0, 0)
 
 
 def test_client_with_two_channels_is_listed_once() -> None:
@@ -125,7 +144,7 @@ def test_groups_are_known_to_families_by_their_kafka_spelling() -> None:
         ({"t": (1, "*")}, False, {"t": (1, "*")}),
         ({"t": (2, "*")}, False, {"t": (2, "*")}),  # newer, and the same
         ({"t": (2, "a")}, True, {"t": (2, "a")}),
-        ({"t": (0, "a")}, False, {"t": (1, "*")}),  # older: it is another member's, or came late
+        ({"t": (0, "a")}, True, {"t": (0, "a")}),  # older, but the only member's
         ({"t": (1, "*"), "u": (1, "*")}, True, {"t": (1, "*"), "u": (1, "*")}),
         ({"u": (1, "*")}, True, {"u": (1, "*")}),
         ({}, True, {}),
@@ -156,6 +175,82 @@ def client(name: str) -> Client:
     return Client(name, "JAVA", 479)
 
 
+def wanted(members: Members[Any], group: str = "a") -> dict[str, str]:
+    return {topic: each.sub_string for topic, each in (members.subscriptions(group) or {}).items()}
+
+
+def test_newest_subscription_counts_while_a_release_rolls_and_the_older_when_it_is_rolled_back() -> None:
+    members = new()
+    for number in (1, 2):
+        members.heartbeat(number, client(str(number)), beat("a", t=(number, "x")), 0)
+    assert members.heartbeat(3, client("3"), beat("a", t=(9, "y"), u=(9, "*")), 0) == ["a"]
+    assert (wanted(members), list(members.differing())) == ({"t": "y", "u": "*"}, ["a"])
+    assert members.take_differences() == [("a", "3")]
+    assert members.heartbeat(1, client("1"), beat("a", t=(1, "x")), 0) == []  # An old member changes nothing.
+    assert (wanted(members), members.take_differences()) == ({"t": "y", "u": "*"}, [])
+    assert members.client_ids("a") == ["1", "2", "3"]
+    members.closed(3)
+    assert (wanted(members), list(members.differing())) == ({"t": "x"}, [])
+
+
+def test_broadcasting_members_have_their_own_subscriptions_and_never_differ() -> None:
+    members = new()
+    for number, tag in ((1, "x"), (2, "y"), (3, "x")):
+        told = beat("a", model="BROADCASTING", t=(number, tag))
+        members.heartbeat(number, client(str(number)), told, 0, refusing=("a",))
+    group = members.consumers["a"]
+    own = [group.subscription(number, "t") for number in (1, 2, 3)]
+    assert [each.sub_string for each in own if each is not None] == ["x", "y", "x"]
+    assert (members.client_ids("a"), list(members.differing())) == (["1", "2", "3"], [])
+    assert not members.has_members("a")
+    members.heartbeat(4, client("4"), beat("a", t=(1, "z")), 0)
+    assert members.has_members("a")
+    assert wanted(members) == {"t": "z"}
+    assert [each.sub_string for each in map(group.subscription, (1, 4), "tt") if each is not None] == ["x", "z"]
+
+
+def test_a_group_has_only_so_many_different_subscriptions() -> None:
+    members = new()
+    for number in range(DIFFERING_MAX):
+        members.heartbeat(number, client(str(number)), beat("a", t=(1, f"x{number}")), 0)
+    with pytest.raises(TooManyMembers, match="64 different subscriptions"):
+        members.heartbeat(99, client("99"), beat("a", t=(1, "y")), 0)
+    members.heartbeat(99, client("99"), beat("a", t=(1, "x7")), 0)
+
+
+WISHES = st.tuples(st.sampled_from(CHANNELS), st.sampled_from(["x", "y", "", None]), st.booleans())
+
+
+@given(st.lists(WISHES, max_size=30))
+def test_newest_of_the_live_members_counts_after_any_history(history: list[tuple[int, str | None, bool]]) -> None:
+    members = new()
+    live: dict[int, tuple[str, bool]] = {}
+    newest: dict[tuple[str, bool], int] = {}  # Of each subscription, since it has members.
+    for version, (channel, tag, is_broadcasting) in enumerate(history):
+        live.pop(channel, None)
+        if tag is None:
+            members.closed(channel)
+            newest = {each: number for each, number in newest.items() if each in live.values()}
+            continue
+        told = beat("a", model="BROADCASTING" if is_broadcasting else "CLUSTERING", t=(version, tag))
+        if not tag:
+            told.consumer_data_set[0].subscription_data_set = []
+        members.heartbeat(channel, client(str(channel)), told, 0)
+        live[channel] = tag, is_broadcasting
+        newest[tag, is_broadcasting] = version
+        newest = {each: number for each, number in newest.items() if each in live.values()}
+        clustering = [each for each in live.values() if not each[1]]
+        counting = {newest[each]: each[0] for each in clustering or live.values() if each[0]}
+        assert wanted(members) == ({"t": counting[max(counting)]} if counting else {})
+        assert bool(members.differing()) == (len({each for each in clustering if each[0]}) > 1)
+    for channel in CHANNELS:
+        members.closed(channel)
+    assert (members._membership_count, members._subscribed_bytes, len(members.differing())) == (0, 0, 0)
+
+
+# -- Groups that refuse members who want other messages
+
+
 @pytest.mark.parametrize(
     ("second", "is_member"),
     [
@@ -170,34 +265,34 @@ def client(name: str) -> Client:
 )
 def test_member_that_wants_other_messages_is_refused(second: Any, is_member: bool) -> None:
     members = new()
-    members.heartbeat(1, client("first"), beat("a", t=(1, "a || b")), 0)
-    changed = members.heartbeat(2, client("second"), beat("a", **second), 0)
+    members.heartbeat(1, client("first"), beat("a", t=(1, "a || b")), 0, ("a",))
+    changed = members.heartbeat(2, client("second"), beat("a", **second), 0, ("a",))
     assert (changed == ["a"], members.is_refused(2, "a")) == (is_member, not is_member)
     assert members.client_ids("a") == (["first", "second"] if is_member else ["first"])
     assert members.take_refusals() == ([] if is_member else [("a", "second")])
     subscriptions = members.subscriptions("a")
     assert subscriptions is not None
     assert list(subscriptions) == ["t"]
-    members.heartbeat(2, client("second"), beat("a", **second), 0)
+    members.heartbeat(2, client("second"), beat("a", **second), 0, ("a",))
     assert members.take_refusals() == []  # It is said once.
 
 
 @pytest.mark.parametrize("how", ["closed", "left", "agrees", "changed"])
 def test_refused_member_comes_in_when_it_can(how: str) -> None:
     members = new()
-    members.heartbeat(1, client("first"), beat("a", t=(1, "x")), 0)
-    members.heartbeat(2, client("second"), beat("a", t=(2, "y")), 0)
-    members.heartbeat(3, client("third"), beat("a", t=(2, "y")), 0)
+    members.heartbeat(1, client("first"), beat("a", t=(1, "x")), 0, ("a",))
+    members.heartbeat(2, client("second"), beat("a", t=(2, "y")), 0, ("a",))
+    members.heartbeat(3, client("third"), beat("a", t=(2, "y")), 0, ("a",))
     if how == "closed":
         assert members.closed(1) == ["a"]
     elif how == "left":
         assert members.unregister(1, consumer_group="a") == ["a"]
     elif how == "agrees":
-        members.heartbeat(2, client("second"), beat("a", t=(3, "x")), 0)
+        members.heartbeat(2, client("second"), beat("a", t=(3, "x")), 0, ("a",))
         assert members.client_ids("a") == ["first", "second"]
         return
     else:  # The only member may want what it likes.
-        assert members.heartbeat(1, client("first"), beat("a", t=(4, "y")), 0) == ["a"]
+        assert members.heartbeat(1, client("first"), beat("a", t=(4, "y")), 0, ("a",)) == ["a"]
         assert members.client_ids("a") == ["first", "second", "third"]
         return
     assert members.client_ids("a") == ["second", "third"]
@@ -208,10 +303,10 @@ def test_refused_member_comes_in_when_it_can(how: str) -> None:
 def test_member_that_begins_to_want_something_else_is_out() -> None:
     members = new()
     for number in (1, 2):
-        members.heartbeat(number, client(str(number)), beat("a", t=(1, "x")), 0)
-    assert members.heartbeat(1, client("1"), beat("a", t=(2, "y")), 0) == ["a"]
+        members.heartbeat(number, client(str(number)), beat("a", t=(1, "x")), 0, ("a",))
+    assert members.heartbeat(1, client("1"), beat("a", t=(2, "y")), 0, ("a",)) == ["a"]
     assert members.client_ids("a") == ["2"]
-    assert members.heartbeat(2, client("2"), beat("a", t=(3, "y")), 0) == ["a"]
+    assert members.heartbeat(2, client("2"), beat("a", t=(3, "y")), 0, ("a",)) == ["a"]
     assert sorted(members.client_ids("a")) == ["1", "2"]
 
 
@@ -226,7 +321,7 @@ def test_members_agree_and_nobody_waits_for_an_empty_group(history: list[tuple[s
     wants: dict[int, str] = {}
     for version, (what, channel, tag) in enumerate(history):
         if what == "beat":
-            members.heartbeat(channel, client(str(channel)), beat("a", t=(version, tag)), 0)
+            members.heartbeat(channel, client(str(channel)), beat("a", t=(version, tag)), 0, ("a",))
             wants[channel] = tag
         else:
             wants.pop(channel, None)
@@ -244,17 +339,7 @@ def test_members_agree_and_nobody_waits_for_an_empty_group(history: list[tuple[s
     assert (members._membership_count, members._subscribed_bytes) == (0, 0)
 
 
-# -- Bounds and time
-
-
-def test_bounds_are_named_and_nothing_is_taken() -> None:
-    members = new(groups_max=2)
-    members.heartbeat(1, CLIENT, beat("a", producers=("p",)), 0)
-    with pytest.raises(TooManyMembers, match=r"rocketmq\.groups_max=2"):
-        members.heartbeat(1, CLIENT, beat("b"), 0)
-    with pytest.raises(TooManyMembers, match=r"rocketmq\.subscriptions_max=2"):
-        members.heartbeat(1, CLIENT, beat("a", t=(1, ""), u=(1, ""), v=(1, "")), 0)
-    assert list(members.consumers) == ["a"]
+# -- Time
 
 
 def test_silent_channels_are_named_once_their_time_is_up() -> None:

@@ -2,12 +2,14 @@
 
 import pytest
 
+from bridge.config import GroupsOptions, Options, RocketmqOptions
 from bridge.rocketmq import membership
 from bridge.rocketmq.members import CHANNEL_MS
 from protocol.rocketmq.bodies import CheckClientRequest, LockRequest, SubscriptionData, SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
+from tests.unit.protocol.rocketmq.test_bodies import OF_CPP
 
 # -- Coming and going
 
@@ -96,6 +98,102 @@ def test_illegal_group_is_passed_over(office: Office) -> None:
 @pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":[}'])
 def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
     assert office.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
+
+
+def state(office: Office) -> tuple[object, ...]:
+    members = office.rocketmq_members
+    return (
+        len(office.topics), len(office.rocketmq_groups.all()), office.store.next_position, list(members.consumers),
+        list(members.producers), members._membership_count, members._subscribed_bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "topics", "says"),
+    [
+        ({}, 501, 1, "rocketmq.client_groups_max=500"),
+        ({"groups_max": 3}, 4, 1, "rocketmq.groups_max=3"),
+        ({"subscriptions_max": 2}, 2, 3, "rocketmq.subscriptions_max=2"),
+        ({"subscribed_bytes_max": 4096}, 5, 2, "rocketmq.subscribed_bytes_max=4096"),
+        ({"client_subscribed_bytes_max": 4096}, 5, 2, "rocketmq.client_subscribed_bytes_max=4096"),
+        ({"groups_count_max": 20}, 30, 1, "groups.count_max=20"),
+    ],
+)
+def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int, topics: int, says: str) -> None:
+    count_max = settings.pop("groups_count_max", 100_000)
+    office = Office(
+        options=Options(rocketmq=RocketmqOptions(**settings), groups=GroupsOptions(count_max=count_max)),
+    )
+    before, names = state(office), [f"t{number}" for number in range(topics)]
+    for name in names:
+        office.rocketmq_expected.add(name, office.clock.mono_ms())
+    answer = office.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
+    assert (answer.code, says in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert state(office) == before
+
+
+def test_names_that_repeat_in_a_heartbeat_count_once(office: Office) -> None:
+    client = office.connect()
+    assert client.beat(*["billing"] * 600).code == client.beat("billing", topics=["orders"] * 2500).code == 0
+    assert (client.members("billing"), len(office.rocketmq_members.consumers)) == (["client"], 1)
+
+
+def test_heartbeat_of_cpp_makes_a_member(office: Office) -> None:
+    client = office.connect()
+    assert client.ask(RequestCode.HEART_BEAT, OF_CPP).code == 0
+    assert client.members("g") == ["10.0.0.1@7"]
+    group = office.rocketmq_members.consumers["g"]
+    assert (group.is_clustering, group.consume_type, list(group.subscriptions)) == (True, "CONSUME_PASSIVELY", ["t"])
+
+
+# -- Members that want different messages
+
+
+def tagged(office: Office) -> None:
+    topic = office.topic()
+    for tag in ("old", "new"):
+        office.publish(topic, tag.encode(), tag=tag)
+
+
+def pulled(client: Client) -> tuple[int, list[bytes]]:
+    answer = client.pull(0, sysFlag=0, subscription=None)
+    return answer.code, bodies(answer) if answer.code == 0 else []
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("by", ["broker", "group"])
+def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The newest subscription counts for all, with a warning; or its member is refused, where a setting says so."""
+    options = RocketmqOptions(refuse_other_subscriptions=is_refused is (by == "broker"))
+    office = Office(options=Options(rocketmq=options))
+    tagged(office)
+    old, new = office.connect(), office.connect()
+    if by == "group":
+        attributes = {"+refuse.other.subscriptions": str(is_refused).lower()}
+        config = SubscriptionGroupConfig(group_name="billing", attributes=attributes)
+        assert old.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    old.beat("billing", client_id="1", expression="old", version=1)
+    new.beat("billing", client_id="2", expression="new", version=2)
+    if is_refused:
+        assert (old.members("billing"), pulled(old)) == (["1"], (0, [b"old"]))
+        assert pulled(new)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    else:
+        assert (old.members("billing"), pulled(old), pulled(new)) == (["1", "2"], (0, [b"new"]), (0, [b"new"]))
+    assert len(office.rocketmq_members.differing()) == (not is_refused)
+    said = "member refused" if is_refused else "the newest subscription counts group=billing client=2"
+    assert said in caplog.text
+    (old if is_refused else new).close()  # The release goes on; or is rolled back.
+    left, gets = (new, [b"new"]) if is_refused else (old, [b"old"])
+    assert (pulled(left), len(office.rocketmq_members.differing())) == ((0, gets), 0)
+
+
+def test_broadcasting_members_get_what_each_wants(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    tagged(office)
+    clients = {tag: office.connect() for tag in ("old", "new")}
+    for version, (tag, client) in enumerate(clients.items()):
+        client.beat("billing", client_id=tag, expression=tag, version=version, message_model="BROADCASTING")
+    assert {tag: pulled(client) for tag, client in clients.items()} == {"old": (0, [b"old"]), "new": (0, [b"new"])}
+    assert "subscribe" not in caplog.text
 
 
 # -- One protocol at a time
