@@ -78,6 +78,7 @@ class Broker(Core):
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, Faults(clock.mono_ms, self.fail))
         self.clock = clock
+        self.poison.now_ms = clock.now_ms
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
         self.started_mono_ms = clock.mono_ms()
@@ -236,6 +237,7 @@ class Broker(Core):
             self._expire,
             self.options.retention.check_interval_ms,
             mono_ms,
+            partial(self.faults.contain, kind="retention of a queue"),
         )
         self.transaction_checks = Checks(self, self._callbacks)
         self.leases = Leases(self.store)

@@ -39,11 +39,13 @@ app = typer.Typer(
 )
 topic_app = typer.Typer(help="Topics.", rich_markup_mode=None)
 group_app = typer.Typer(help="Consumer groups of both families.", rich_markup_mode=None)
+poison_app = typer.Typer(help="Stored records that could not be processed.", rich_markup_mode=None)
 txn_app = typer.Typer(help="Transactions of both families.", rich_markup_mode=None)
 pipeline_app = typer.Typer(help="Spark jobs on the broker's topics.", rich_markup_mode=None)
 app.add_typer(topic_app, name="topic")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(group_app, name="group")
+app.add_typer(poison_app, name="poison")
 app.add_typer(txn_app, name="txn")
 app.add_typer(timer_app, name="timer")
 app.add_typer(schedule_app, name="schedule")
@@ -263,6 +265,21 @@ def group_redrive(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     """Give a RocketMQ group its dead letters again."""
     done = _api(http).act("/api/groups", name, "redrive")
     typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
+
+
+@poison_app.command("list")
+def poison_list(http: HttpAddress = HTTP_ADDRESS) -> None:
+    """List stored records that could not be processed, and were set aside."""
+    from bridge.cli_timers import local_time
+
+    rows = _api(http).get("/api/poison")["records"]
+    show_table(
+        ("kind", "place", "error", "at"),
+        [
+            [row["kind"], row["place"], row["error"], "start" if row["at_ms"] is None else local_time(row["at_ms"])]
+            for row in rows
+        ],
+    )
 
 
 @txn_app.command("list")

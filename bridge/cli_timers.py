@@ -52,7 +52,7 @@ def timer_add(
     """Send a message for later."""
     body = _content(topic, value, key, queue, headers) | _time(delay, at) | {"replace": replace}
     made = _api(http).post("/api/timers", body)
-    typer.echo(f"{made['id']} due {_moment(made['due_ms'])}")
+    typer.echo(f"{made['id']} due {local_time(made['due_ms'])}")
 
 
 @timer_app.command("list")
@@ -74,7 +74,10 @@ def timer_list(
     found, count = page["timers"], api.get(f"/api/timers/count?{wanted}")["count"]
     show_table(
         ("id", "due", "topic", "queue", "bytes", "form"),
-        [[row["id"], _moment(row["due_ms"]), row["topic"], row["queue"], row["bytes"], row["form"]] for row in found],
+        [
+            [row["id"], local_time(row["due_ms"]), row["topic"], row["queue"], row["bytes"], row["form"]]
+            for row in found
+        ],
     )
     typer.echo(f"{len(found)} of {count}" + (f"; paused: {', '.join(page['paused'])}" if page["paused"] else ""))
 
@@ -85,7 +88,7 @@ def timer_show(timer_id: str, http: Http = HTTP_ADDRESS) -> None:
     from bridge.cli import show_tree
 
     found = _api(http).get("/api/timers", timer_id)
-    show_tree(found | {"due": _moment(found["due_ms"])})
+    show_tree(found | {"due": local_time(found["due_ms"])})
 
 
 @timer_app.command("cancel")
@@ -137,7 +140,7 @@ def timer_histogram(
     most = max(1, *found["counts"])
     for number, count in enumerate(found["counts"]):
         bar = "#" * -(-count * BAR_WIDTH // most)
-        typer.echo(f"{_moment(found['from_ms'] + number * found['step_ms'])} {count:>9} {bar}".rstrip())
+        typer.echo(f"{local_time(found['from_ms'] + number * found['step_ms'])} {count:>9} {bar}".rstrip())
     end_ms = span["until_ms"] or found["from_ms"] + bins * found["step_ms"]
     later = api.get(f"/api/timers/count?{_query(topic=topic, from_ms=end_ms)}")["count"]
     typer.echo(f"{later} later")
@@ -187,7 +190,7 @@ def schedule_add(
         "until_ms": _ms("--until", until), "every_ms": None if every is None else _length_ms("--every", every),
     }  # fmt: skip
     made = _api(http).post("/api/schedules", {key: value for key, value in body.items() if value is not None})
-    following = "ended" if made["next_ms"] is None else f"next run {_moment(made['next_ms'])}"
+    following = "ended" if made["next_ms"] is None else f"next run {local_time(made['next_ms'])}"
     typer.echo(f"{made['outcome']} {made['name']}, {following}")
 
 
@@ -204,7 +207,7 @@ def schedule_list(http: Http = HTTP_ADDRESS) -> None:
                 f"every {row['every_ms']} ms" if "every_ms" in row else f"{row['cron']} {row['zone']}",
                 row["topic"],
                 "-" if row["runs"] is None else row["runs"],
-                "ended" if row["next_ms"] is None else _moment(row["next_ms"]),
+                "ended" if row["next_ms"] is None else local_time(row["next_ms"]),
             ]
             for row in _api(http).get("/api/schedules")
         ],
@@ -218,7 +221,7 @@ def schedule_show(name: str, http: Http = HTTP_ADDRESS) -> None:
 
     found = _api(http).get("/api/schedules", name)
     moments = {word: found.pop(f"{word}_ms", None) for word in ("start", "until", "next")}
-    shown = {word: _moment(ms) for word, ms in moments.items() if ms is not None}
+    shown = {word: local_time(ms) for word, ms in moments.items() if ms is not None}
     show_tree(_given(**found) | {"next": "ended"} | shown)
 
 
@@ -309,7 +312,7 @@ def _tell(decided: dict[str, Any], *wanted: str) -> None:
         raise typer.Exit(1)
 
 
-def _moment(ms: int) -> str:
+def local_time(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError):

@@ -23,6 +23,7 @@ from bridge.kafka.metadata import MetadataCache
 from bridge.ledger import Ledger
 from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
+from bridge.poison import Poison
 from bridge.positions import Positions
 from bridge.producers import Producers
 from bridge.publish import Publisher
@@ -62,7 +63,8 @@ class Core:
         self.faults = faults
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
-        self.ledger = Ledger()
+        self.poison = Poison()
+        self.ledger = Ledger(self.poison)
         self._cluster = _Cluster(self.ledger)
         self.topics = Topics(
             self.ledger,
@@ -75,11 +77,11 @@ class Core:
         self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
         self.producers = Producers(self.ledger, options.kafka)
         self.lifetimes = Lifetimes(self.ledger, options.delay)
-        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics)
+        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics, self.poison)
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.ledger, options.txn, options.store.segment_bytes // 2)
-        self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics)
+        self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
         self.rocketmq_members: Members[RocketMQConnection] = Members(

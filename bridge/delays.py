@@ -33,6 +33,7 @@ from bridge.config import HOUR_MS, DelayOptions
 from bridge.far_timers import FarStore, FarTimers
 from bridge.ledger import Ledger
 from bridge.metrics import Metrics
+from bridge.poison import NOT_THE_RECORD, Poison
 from bridge.records import (
     DelayPaused,
     Record,
@@ -125,9 +126,9 @@ class TimerView(NamedTuple):
 class Delays:
     """The delayed messages of one broker."""
 
-    def __init__(self, ledger: Ledger, topics: Topics, options: DelayOptions, metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison) -> None:
         self.wishes = Wishes(options)
-        self._ledger, self._topics, self._metrics = ledger, topics, metrics
+        self._ledger, self._topics, self._metrics, self._poison = ledger, topics, metrics, poison
         self._pending_max = options.pending_max
         self._timers = Timers()
         self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
@@ -597,33 +598,48 @@ class Delays:
 
     def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
         """Append these messages to their queues, in order, as one unit with what says so."""
-        frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
-        frames_at |= self.far.frames_of(timer for turn in turns for timer in turn.timers if timer.home)
-        runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
+        try:
+            frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
+            frames_at |= self.far.frames_of(timer for turn in turns for timer in turn.timers if timer.home)
+            runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
+        except NOT_THE_RECORD:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one that raises is set aside
+            self._deliver_parts(turns, found, now_ms, error)
+            return
         records = [TimersDelivered(topic, self._timers.ids_of(timers)) for topic, timers in turns]
         try:
             self._ledger.commit(records, now_ms, runs)
-        except EntryTooLarge:
-            self._deliver_parts(turns, found, now_ms)
+        except EntryTooLarge as error:
+            self._deliver_parts(turns, found, now_ms, error)
             return
         delivered = sum([len(run.frames) for run in runs])
         self._metrics.timers["delivered"] += delivered
         self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
-    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
-        """Deliver less at once, for together they do not fit into a segment."""
+    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
+        """Deliver less at once: together they do not fit into a segment, or one of them raised `error`."""
         if len(turns) > 1:
             for turn in turns:
                 self._deliver([turn], found, now_ms)
             return
         topic, timers = turns[0]
         if len(timers) == 1:
-            log.error("delayed message dropped, no segment holds it topic=%d bytes=%d", topic, timers[0].size)
+            if isinstance(error, EntryTooLarge):
+                log.error("delayed message dropped, no segment holds it topic=%d bytes=%d", topic, timers[0].size)
+            else:
+                self._set_aside(timers[0], error)
             self._drop(timers, now_ms)
             return
         middle = len(timers) // 2
         self._deliver([Turn(topic, timers[:middle])], found, now_ms)
         self._deliver([Turn(topic, timers[middle:])], found, now_ms)
+
+    def _set_aside(self, timer: Timer, error: Exception) -> None:
+        topic, queue_id = self._topics.by_number(timer.topic), timer.key & (1 << QUEUE_ID_BITS) - 1
+        name = topic.name if topic is not None else str(timer.topic)
+        place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
+        self._poison.set_aside("delayed message", place, error)
 
     def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
         """Make a topic's messages what they are in their queues: a run for each, or more where the form changes."""

@@ -5,15 +5,15 @@
     GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
     GET  /api/segments          the files of the log         PATCH  /api/topics/{name}   {"configs"}; null: the default
-                                                             GET    /api/topics/{name}/sums   counts, checksums
+    GET  /api/poison            records set aside            GET    /api/topics/{name}/sums   counts, checksums
                                                              GET    /api/groups, /api/groups/{name}
     /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
     GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
     /api/timers, /api/schedules, /api/topics/{name}/pause: bridge/http_timers.py
 
-Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503. What the answers contain is in
-`bridge/http_views.py`; which requests are taken at all in `bridge/http_guard.py`, what connections may cost in
-`bridge/http_connections.py`.
+Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503, a fault of ours with 500. What the
+answers contain is in `bridge/http_views.py`; which requests are taken at all in `bridge/http_guard.py`, what
+connections may cost in `bridge/http_connections.py`.
 """
 
 import asyncio
@@ -103,6 +103,7 @@ class HttpPort:
                 web.get("/readyz", self._readyz),
                 web.get("/api/status", self._status),
                 web.get("/api/segments", self._segments),
+                web.get("/api/poison", self._poison),
                 web.get("/api/topics", self._topics),
                 web.post("/api/topics", self._create_topic),
                 web.get("/api/topics/{name}", self._topic),
@@ -145,6 +146,9 @@ class HttpPort:
 
     async def _segments(self, request: web.Request) -> web.Response:
         return answer(http_views.segments(self._broker))
+
+    async def _poison(self, request: web.Request) -> web.Response:
+        return answer(http_views.poison(self._broker))
 
     # -- Topics
 

@@ -37,6 +37,8 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
     faults = {(kind,): count for kind, count in broker.faults.counts.items()}
     yield _labelled("faults", "Unexpected exceptions, by what raised them; the log has them.", ("kind",), faults)
+    poisoned = {(kind,): count for kind, count in broker.poison.counts.items()}
+    yield _labelled("poisoned_records", "Stored records that were set aside, by kind.", ("kind",), poisoned)
     yield _labelled("errors", "Errors answered.", ("wire", "error"), metrics.errors)
     for name, doc, by_wire in (
         ("records_in", "Records appended, by the wire they came on.", metrics.records_in),

@@ -26,7 +26,7 @@ import zlib
 from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -59,6 +59,9 @@ FOREVER_MS = 1 << 62
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
 NOT_BY_HEADER = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_records.ID)
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
+
+_PLACE_MAX: Final = (1 << 63) - 1  # Rows hold due times and addresses, and the place behind, in 64 bits.
+_PLACE_CHARACTERS_MAX: Final = 41
 
 
 class Content(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -307,7 +310,8 @@ class TimerApi:
         if text is None:
             return None
         due_ms, _, address = text.partition("-")
-        if not (due_ms.isdecimal() and address.isdecimal() and len(text) < 50):
+        is_place = due_ms.isdecimal() and address.isdecimal() and len(text) <= _PLACE_CHARACTERS_MAX
+        if not is_place or max(int(due_ms), int(address)) > _PLACE_MAX:
             raise web.HTTPBadRequest(text=f"after: expected what `next` gave, got {text[:60]!r}")
         return int(due_ms), int(address)
 

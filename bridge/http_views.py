@@ -48,6 +48,11 @@ def status(broker: "Broker") -> Json:
     }
 
 
+def poison(broker: "Broker") -> dict[str, Any]:
+    """Stored records that could not be processed since the start: how many by kind, and the newest of them."""
+    return {"counts": broker.poison.counts, "records": [each._asdict() for each in broker.poison.all()]}
+
+
 def segments(broker: "Broker") -> list[Json]:
     """List the log's files; the last one is written to. A gap stands for files that retention removed."""
     return [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridge.topics import Topic
+from store.errors import StoreError
 from store.queue import Queue
 
 LOOK_INTERVAL_MS = 1000  # At the disk, and at whether a checkpoint is due.
@@ -54,8 +55,10 @@ class Keeper:
         expire_positions: Callable[[int], Slices],
         retention_interval_ms: int,
         mono_ms: int,
+        contain: Callable[[Exception], None],
     ) -> None:
         self._store = store
+        self._contain = contain  # Takes what a queue raised that is not a StoreError.
         self._topics = topics
         self._first_kept = first_kept  # From which offset on a queue must be left alone; None: all may go.
         self._expire_positions = expire_positions
@@ -101,7 +104,12 @@ class Keeper:
         looked_at = 0
         for topic in list(self._topics()):
             for queue in topic.queues:
-                self._retain_queue(topic, queue, now_ms)
+                try:
+                    self._retain_queue(topic, queue, now_ms)
+                except StoreError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the other queues are kept within their limits all the same
+                    self._contain(error)
                 looked_at += 1
                 if looked_at % QUEUES_IN_SLICE == 0:
                     yield

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+from bridge.poison import Poison
 from bridge.records import Record, decode, encode
 from store.entry import Appended, Frame, FrameRun, Part, Promise, Slot, State
 from store.errors import HalfApplied
@@ -34,7 +35,8 @@ class Log(Protocol):
 class Ledger:
     """The store's `Replayer`, and the way to change state."""
 
-    def __init__(self) -> None:
+    def __init__(self, poison: Poison | None = None) -> None:
+        self._poison = poison or Poison()  # Takes what cannot be replayed.
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
         self._snapshots: list[Callable[[], Iterable[Record]]] = []
         self._snapshot_ends: list[Callable[[], None]] = []
@@ -116,13 +118,29 @@ class Ledger:
     # -- Recovery (store.Replayer)
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
-        self._replay(decode(payload), slot)
+        """Replay a record; one that is of no version known here raises Corruption, any other fault is set aside."""
+        record = decode(payload)
+        for replay in self._replays[type(record)]:
+            try:
+                replay(record, slot)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._poison.set_aside("state record", f"position {slot.position}, {type(record).__name__}", error)
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if extra and (extra_watcher := self._extras.get(extra[0])):
-            extra_watcher(slot, form, len(frame), extra)
+            try:
+                extra_watcher(slot, form, len(frame), extra)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(key, slot, error)
         for watcher in self._watchers:
-            watcher(key, slot, form, count, frame, extra)
+            try:
+                watcher(key, slot, form, count, frame, extra)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(key, slot, error)
+
+    def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
+        place = f"position {slot.position}, topic number {key >> 16}, queue {key & 0xFFFF}, offset {slot.base_offset}"
+        self._poison.set_aside("frame", place, error)
 
     def snapshot(self) -> "Snapshot":
         return Snapshot([snapshot() for snapshot in self._snapshots], self._snapshot_ends)

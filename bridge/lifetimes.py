@@ -25,7 +25,6 @@ from bridge.records import QueuesExpire, Record, TopicDeleted
 from bridge.topic_configs import TopicSettings
 from bridge.wishes import DelayRefused, integer, integer_of_header, too_far
 from protocol import convert
-from protocol.errors import ProtocolError
 from protocol.kafka.record_batch import Header
 from protocol.rocketmq import properties
 from store.entry import Slot
@@ -112,10 +111,7 @@ def own_expiry_of(raw: bytes, stored_ms: int) -> int | None:
     """The same by what the message itself says."""
     if raw.find(_PREFIX_BYTES) < 0:
         return None
-    try:
-        found = properties.parse(raw)
-    except ProtocolError:
-        return None
+    found = properties.parse(properties.repaired(raw))
     asked: dict[str, int] = {}
     for name, value in found.items():
         header = convert.unescaped_header(name.encode(), value.encode()) or (name, value.encode())

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from bridge.config import DelayOptions
 from bridge.ledger import Ledger
 from bridge.metrics import Metrics
+from bridge.poison import Poison
 from bridge.records import (
     BurstOfRuns,
     DelayPaused,
@@ -32,7 +33,7 @@ from bridge.records import (
     TopicDeleted,
 )
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
-from delay.recurring import PERIOD_MIN_MS, BadSchedule, Burst, Cron, Every, Missed, Run, Schedule
+from delay.recurring import PERIOD_MIN_MS, TIME_MAX_MS, BadSchedule, Burst, Cron, Every, Missed, Run, Schedule
 from delay.wheel import Timer, Wheel
 from store.entry import Buffer, FrameRun, Promise, Slot
 from store.errors import StoreError
@@ -96,8 +97,8 @@ class Standing:
 class Schedules:
     """The schedules of one broker."""
 
-    def __init__(self, ledger: Ledger, topics: Topics, options: DelayOptions, metrics: Metrics) -> None:
-        self._ledger, self._topics, self._metrics = ledger, topics, metrics
+    def __init__(self, ledger: Ledger, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison) -> None:
+        self._ledger, self._topics, self._metrics, self._poison = ledger, topics, metrics, poison
         self._count_max, self._bytes_max = options.schedules_max, options.schedules_bytes
         self._door: Door | None = None
         self._all: dict[str, Standing] = {}
@@ -189,10 +190,17 @@ class Schedules:
         return 0 if self._due else self._wheel.next_deadline_ms()
 
     def run(self, now_ms: int, mono_ms: int) -> None:
-        """Do some of the runs that are due. Raises StoreError, and those are still due."""
+        """Do some of the runs that are due. Raises StoreError, and those are still due.
+
+        A schedule whose run fails otherwise is set aside: its timer has gone off, and is not set again.
+        """
         self._due.extend(self._wheel.advance(now_ms))
         for _ in range(min(RUNS_IN_SLICE, len(self._due))):
-            self._step(self._due[0], now_ms)
+            name = self._due[0]
+            try:
+                self._step(name, now_ms)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._poison.set_aside("schedule", name, error)
             self._due.popleft()
 
     def _step(self, name: str, now_ms: int) -> None:
@@ -226,6 +234,9 @@ class Schedules:
     def _burst(self, standing: Standing, burst: Burst, run: Run, now_ms: int) -> list[Record]:
         """Give what starts the series that one run of a cron entry stands for."""
         start_ms = run.due_ms + burst.delay_ms
+        if start_ms > TIME_MAX_MS:
+            log.warning("series not started schedule=%s start_ms=%d max_ms=%d", standing.name, start_ms, TIME_MAX_MS)
+            return []
         series = Schedule(Every(max(burst.period_ms, PERIOD_MIN_MS), start_ms), count=burst.count, missed=Missed.ALL)
         name = f"{standing.name}/{run.due_ms}"
         try:

@@ -198,8 +198,15 @@ class Schedule:
             _check("count", self.count, 1, COUNT_MAX)
 
     def first(self, now_ms: int) -> Run | None:
-        """Return the first run of a schedule that is registered now; None: it ends before."""
-        return self._within(1, self.plan.first_ms(now_ms))
+        """Return the first run of a schedule that is registered now; None: it ends before.
+
+        Raises BadSchedule if the first series of a burst would begin beyond TIME_MAX_MS.
+        """
+        run = self._within(1, self.plan.first_ms(now_ms))
+        if run is not None and self.burst is not None and self.burst.delay_ms > TIME_MAX_MS - run.due_ms:
+            longest_ms = TIME_MAX_MS - run.due_ms
+            raise BadSchedule(f"delay {self.burst.delay_ms} ms after each run; at most {longest_ms} ms are possible")
+        return run
 
     def step(self, run: Run, now_ms: int) -> Step:
         """Say what to do about a run that is due, at or after its time."""

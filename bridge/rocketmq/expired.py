@@ -174,22 +174,26 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
     reports = False
     for buffer in found.buffers:
         raw = properties_of(buffer)
-        expires_ms = lifetimes.expiry_of(raw, store_ms_of(buffer), topic.settings)
+        expires_ms = _expiry_of(broker, topic, raw, buffer)
         if expires_ms is None or expires_ms > now_ms:
             alive.append(buffer)
             continue
-        at = queue_offset_of(buffer)
         if drops_expired(broker, topic, raw):
             continue
+        at = queue_offset_of(buffer)
         if behind.has(name, queue.key, at):
             reports = True
             continue
         if len(dead) == DEAD_AT_ONCE:
             next_offset = at
             break
+        letter = _letter_of(broker, topic, buffer, expires_ms)
+        if letter is None:
+            alive.append(buffer)
+            continue
         if not dead:
             first_dead = at
-        dead.append(expired_copy(message.decode(buffer), expires_ms))
+        dead.append(letter)
     if len(alive) == len(found.buffers):
         return Sifted(found)
     if not dead:
@@ -205,6 +209,29 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
         return Sifted(Records(alive, first_dead), reports=reports)
     records.append(MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive))))
     return Sifted(Records(alive, next_offset), records, frames)
+
+
+def _expiry_of(broker: "Broker", topic: Topic, raw: bytes, buffer: Buffer) -> int | None:
+    try:
+        return lifetimes.expiry_of(raw, store_ms_of(buffer), topic.settings)
+    except Exception as error:  # noqa: BLE001 - set aside, or raised again
+        _set_aside(broker, topic, buffer, error)
+        return None
+
+
+def _letter_of(broker: "Broker", topic: Topic, buffer: Buffer, expires_ms: int) -> Message | None:
+    """Give the dead letter of a message; None if it has to be set aside."""
+    try:
+        return expired_copy(message.decode(buffer), expires_ms)
+    except Exception as error:  # noqa: BLE001 - set aside, or raised again
+        _set_aside(broker, topic, buffer, error)
+        return None
+
+
+def _set_aside(broker: "Broker", topic: Topic, buffer: Buffer, error: Exception) -> None:
+    found = message.decode(buffer)
+    place = f"{topic.name} queue {found.queue_id}, offset {found.queue_offset}"
+    broker.poison.set_aside("expired message", place, error)
 
 
 def _frames(broker: "Broker", group: str, dead: list[Message], now_ms: int, records: list[Record]) -> list[Frame]:

@@ -21,7 +21,7 @@ from protocol.names import group_of_rocketmq, rocketmq_group
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.names import dead_letter_topic
-from store.entry import Promise
+from store.entry import Buffer, Promise
 from store.queue import Queue
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
         found = await _read(broker, dead, queue, offset, until)
         if position_in(broker, group, queue) != offset:
             continue  # Somebody else redrove them while the disk was read.
-        again = [_alive(message.decode(record)) for record in found.buffers]
+        again = [each for record in found.buffers for each in _again(broker, dead, queue, record)]
         now_ms = broker.clock.now_ms()
         position = CommittedPosition(queue.key, found.next_offset)
         records: list[Record] = []
@@ -70,9 +70,19 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
     return count
 
 
+def _again(broker: "Broker", dead: Topic, queue: Queue, record: Buffer) -> list[Message]:
+    """Give the message of a dead letter; none if it has to be set aside."""
+    try:
+        return [_alive(message.decode(record))]
+    except Exception as error:  # noqa: BLE001 - set aside, or raised again
+        place = f"{dead.rocketmq_name} queue {queue.queue_id}, offset {message.queue_offset_of(record)}"
+        broker.poison.set_aside("dead letter", place, error)
+        return []
+
+
 def _alive(dead: Message) -> Message:
     """Give a dead letter as a message that has not failed, and does not expire."""
-    kept = lifetimes.without_expiry(properties.parse(dead.properties))
+    kept = lifetimes.without_expiry(properties.parse(properties.repaired(dead.properties)))
     dead.properties = properties.encode(kept).encode()
     again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None})
     again.reconsume_times = 0

@@ -110,7 +110,7 @@ def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) ->
 
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
     """Give the message to be appended to another topic of its group, which has failed once more."""
-    found = properties.parse(failed.properties)
+    found = properties.parse(properties.repaired(failed.properties))
     marks = {
         properties.RETRY_TOPIC: found.get(properties.RETRY_TOPIC, failed.topic),
         properties.ORIGIN_MESSAGE_ID: found.get(
@@ -145,7 +145,8 @@ def expiry_of(broker: "Broker", failed: Message) -> int | None:
 def drops_expired(broker: "Broker", topic: Topic, raw: bytes) -> bool:
     """Whether a message that expires leaves nothing behind: its topic says so, or the one that it was retried from."""
     if topic.rocketmq_name.startswith(RETRY_PREFIX):
-        origin = broker.topics.by_rocketmq_name(properties.get(raw, properties.RETRY_TOPIC) or "")
+        origin_name = properties.get(properties.repaired(raw), properties.RETRY_TOPIC) or ""
+        origin = broker.topics.by_rocketmq_name(origin_name)
         return origin is not None and origin.settings.drops_expired
     return topic.settings.drops_expired
 
@@ -157,7 +158,7 @@ def fixed(expires_ms: int | None) -> dict[str, str | None]:
 
 def expired_copy(found: Message, expires_ms: int) -> Message:
     """Give the dead letter of a message that has expired: it did not fail once more, and expires no more."""
-    kept = lifetimes.without_expiry(properties.parse(found.properties))
+    kept = lifetimes.without_expiry(properties.parse(properties.repaired(found.properties)))
     found.properties = properties.encode(kept).encode()
     dead = copy_of(found, {properties.DELAY: None, REASON: EXPIRED, EXPIRED_AT: str(expires_ms)})
     dead.reconsume_times = found.reconsume_times

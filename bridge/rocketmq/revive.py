@@ -30,9 +30,10 @@ from bridge.rocketmq.retry import (
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from protocol.names import rocketmq_group
 from protocol.rocketmq import message, properties
+from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.receipt import retry_topic_of
-from store.entry import Frame
+from store.entry import Buffer, Frame
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
     now_ms = broker.clock.now_ms()
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
-        failed = [message.decode(buffer) for buffer in found.buffers]
-        pending = [each for each in failed if each.queue_offset in checkpoint.pending]
+        pending = [buffer for buffer in found.buffers if message.queue_offset_of(buffer) in checkpoint.pending]
         records: list[Record] = [settled(checkpoint.name, sorted(done))]
         frames = _frames(broker, checkpoint, topic, pending, now_ms, records)
         broker.ledger.commit(records, now_ms, frames)
@@ -99,22 +99,20 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
 
 
 def _frames(
-    broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Message], now_ms: int, records: list[Record]
+    broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Buffer], now_ms: int, records: list[Record]
 ) -> list[Frame]:
     config = group_config(broker, rocketmq_group(checkpoint.name.group))
     frames: list[Frame] = []
-    for each in failed:
-        pop_ms = str(checkpoint.name.pop_ms)
-        found = properties.get(each.properties, properties.FIRST_POP_TIME)
-        expires_ms = expiry_of(broker, each)
-        has_expired = expires_ms is not None and expires_ms <= now_ms
-        if has_expired and drops_expired(broker, topic, each.properties):
+    for buffer in failed:
+        try:
+            copy = _copy(broker, checkpoint, topic, config, buffer, now_ms)
+        except Exception as error:  # noqa: BLE001 - set aside, or raised again
+            place = f"{topic.name} queue {checkpoint.name.key & 0xFFFF}, offset {message.queue_offset_of(buffer)}"
+            broker.poison.set_aside("popped message", place, error)
             continue
-        changes = {properties.FIRST_POP_TIME: found or pop_ms, properties.POP_CK: None, **fixed(expires_ms)}
-        again = expired_copy(each, expires_ms) if has_expired and expires_ms else copy_of(each, changes)
-        # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
-        is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
-        is_dead = has_expired or is_full or each.reconsume_times >= config.retry_max_times
+        if copy is None:
+            continue
+        again, is_dead = copy
         target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         try:
             frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
@@ -127,6 +125,29 @@ def _frames(
         else:
             broker.metrics.retries += 1
     return frames
+
+
+def _copy(
+    broker: "Broker",
+    checkpoint: Checkpoint,
+    topic: Topic,
+    config: SubscriptionGroupConfig,
+    buffer: Buffer,
+    now_ms: int,
+) -> tuple[Message, bool] | None:
+    """Give what becomes of a message, and whether that is a dead letter; None: nothing does."""
+    each = message.decode(buffer)
+    raw = each.properties = properties.repaired(each.properties)
+    expires_ms = expiry_of(broker, each)
+    has_expired = expires_ms is not None and expires_ms <= now_ms
+    if has_expired and drops_expired(broker, topic, raw):
+        return None
+    first_ms = properties.get(raw, properties.FIRST_POP_TIME) or str(checkpoint.name.pop_ms)
+    changes = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None, **fixed(expires_ms)}
+    again = expired_copy(each, expires_ms) if has_expired and expires_ms else copy_of(each, changes)
+    # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
+    is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
+    return again, has_expired or is_full or each.reconsume_times >= config.retry_max_times
 
 
 def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:

@@ -226,12 +226,12 @@ class Checks:
         halves.looked(looked, put_off, now_ms)
         self.unheard += len(looked) - len(to_read)
         for half, is_last in to_read:
-            self._read(half, self._give_up if is_last else self._ask)
+            self._read(half, self._give_up if is_last else self._ask, is_last=is_last)
         if self._last_given_up is not None:
             last, self._last_given_up = self._last_given_up, None
             log.warning("half messages given up in_all=%d last=%d group=%s", self.given_up, last.offset, last.asker)
 
-    def _read(self, half: Half, then: Callable[[Half, Stored], None]) -> None:
+    def _read(self, half: Half, then: Callable[[Half, Stored], None], *, is_last: bool = False) -> None:
         def done(found: Stored | StoreError) -> None:
             try:
                 if isinstance(found, StoreError):
@@ -240,6 +240,8 @@ class Checks:
                     then(half, found)
             except StoreError as error:
                 log.warning("half message put off to its next look offset=%d reason=%r", half.offset, str(error))
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(half, error, is_last=is_last)
 
         try:
             found = self._broker.halves.read(half.offset)
@@ -250,6 +252,21 @@ class Checks:
             found.start(done)
         else:
             done(found)
+
+    def _set_aside(self, half: Half, error: Exception, *, is_last: bool) -> None:
+        """Report a half message that raised; at its last look it ends without a copy, for it would hold its segment."""
+        broker = self._broker
+        broker.poison.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
+        if is_last and half.offset in broker.halves.state:
+            self._end_without_copy(half)
+
+    def _end_without_copy(self, half: Half) -> None:
+        try:
+            decision = Decision(Verdict.GIVEN_UP, "", half.stored_ms)
+            self._broker.halves.end(half.offset, decision, self._broker.clock.now_ms())
+            self.given_up += 1
+        except StoreError as error:
+            log.warning("half message put off to its next look offset=%d reason=%r", half.offset, str(error))
 
     def _can_ask(self, asker: str) -> bool:
         return "://" in asker or any(map(self._takes, self._channels(asker)))

@@ -144,6 +144,18 @@ def join(raw: bytes, added: bytes) -> bytes:
     return raw + added
 
 
+def repaired(raw: bytes) -> bytes:
+    """Give `raw` as Java's clients read it: UTF-8, with U+FFFD in place of bytes that are none.
+
+    For what is stored already: at the door such properties are refused.
+    """
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw
+
+
 def _as_text(raw: bytes) -> str:
     try:
         return raw.decode()

@@ -114,6 +114,21 @@ def test_pages_of_one_row_each() -> None:
     assert (len(rest["timers"]), rest["next"]) == (1, None)
 
 
+@pytest.mark.parametrize("after", ["99999999999999999999999-1", f"0-{1 << 64}", f"{1 << 63}-0", "1" * 50, "-", "-1-1"])
+def test_place_that_no_page_gave_is_refused(after: str) -> None:
+    core = ManualCore()
+    topic = core.topic()
+    api = TimerApi(cast(Any, core), kept, read)
+    asyncio.run(api._add(asked({"topic": "orders", "value": "v", "delay_ms": 1000})))
+    core.delays.pause(topic, core.clock.now_ms())
+    core.clock.pass_ms(2000)
+    core.delays.run(core.clock.now_ms(), 0)
+    with pytest.raises(web.HTTPBadRequest):
+        asyncio.run(api._list(asked(after=after)))
+    largest = asyncio.run(api._list(asked(after=f"{(1 << 63) - 1}-{(1 << 63) - 1}")))
+    assert json.loads(cast(bytes, largest.body))["timers"] == []
+
+
 @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "AMQ_SCHEDULED_CRON", "TIMER_REPLACE", "TRAN_MSG_ID"])
 def test_header_that_would_ask_the_broker_for_something_is_refused(name: str) -> None:
     core = ManualCore()

@@ -73,7 +73,7 @@ class Bench:
         self.mono_ms = 0
         self.first_kept: dict[int, int] = {}  # by the queue's number
         found = topics(*queue_counts, delete=delete)
-        self.keeper = Keeper(self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0)
+        self.keeper = Keeper(self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0, print)
 
     def _expire(self, now_ms: int) -> Slices:
         self.expired_at.append(now_ms)

@@ -247,6 +247,7 @@ def test_an_activemq_delay_alone_is_a_delay() -> None:
         {"AMQ_SCHEDULED_CRON": b"* * *"},
         {"AMQ_SCHEDULED_REPEAT": b"-1", "AMQ_SCHEDULED_CRON": b"* * * * *", "AMQ_SCHEDULED_PERIOD": b"1000"},
         {"AMQ_SCHEDULED_DELAY": b"999999999999"},
+        {"AMQ_SCHEDULED_CRON": b"* * * * * *", "AMQ_SCHEDULED_DELAY": b"250000000000000"},
         {"AMQ_SCHEDULED_PERIOD": b"999999999999", "AMQ_SCHEDULED_REPEAT": b"2"},
     ],
 )

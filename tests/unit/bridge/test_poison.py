@@ -1,0 +1,290 @@
+"""Proves that a stored record which raises when it is processed harms nothing else: background duties set it aside with
+its place, go on with the others, and the next start does so, too.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from bridge.ledger import Ledger
+from bridge.poison import KEPT_MAX, Poison
+from bridge.records import ClusterNamed
+from bridge.rocketmq.redrive import redrive
+from delay.recurring import TIME_MAX_MS, BadSchedule, Burst, Cron, Schedule
+from protocol.rocketmq import message, properties
+from protocol.rocketmq.codes import ResponseCode
+from store.entry import Slot
+from store.errors import Corruption, DiskFull, HalfApplied
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.test_expired import dead, stored
+from tests.unit.bridge.rocketmq.test_pop import INVISIBLE_MS, bodies_of, nothing, pop
+from tests.unit.bridge.rocketmq.test_retry import fail_for_good
+from tests.unit.bridge.rocketmq.test_transactions import CHECK_MAX, INTERVAL, Shop, send_half
+from tests.unit.bridge.test_schedules import Desk, recurring
+
+SECOND = 1000
+BAD = b"\xff\xfe\xfd\xfc"
+SLOT = Slot(4096, 7, 1)
+
+
+def raises(*_: Any) -> Any:
+    raise ZeroDivisionError("poison")
+
+
+def publish_bad(office: Office, name: str, body: bytes) -> None:
+    """Store a message whose properties are not UTF-8, as older versions took it in a batch."""
+    topic = office.topics.by_rocketmq_name(name) or office.topic(name)
+    with bad_properties():
+        office.publish(topic, body, tag="AAAA")
+
+
+@contextmanager
+def bad_properties() -> Iterator[None]:
+    """Have what is written say BAD where it says AAAA."""
+    pieces_of = message.Writer.pieces
+
+    def pieces(self: Any, each: Any) -> Any:
+        given = pieces_of(self, each)
+        if isinstance(given, bytes | bytearray | memoryview):
+            return bytes(given).replace(b"AAAA", BAD)
+        return [bytes(piece).replace(b"AAAA", BAD) for piece in given]
+
+    message.Writer.pieces = pieces  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        message.Writer.pieces = pieces_of  # type: ignore[method-assign]
+
+
+# -- The list
+
+
+def test_a_record_is_reported_once_and_the_list_is_bounded() -> None:
+    poison = Poison()
+    for number in range(KEPT_MAX + 5):
+        for _ in range(2):
+            poison.set_aside("frame", f"position {number}", ValueError("x" * 10_000))
+    assert poison.counts == {"frame": KEPT_MAX + 5}
+    kept = [*poison.all()]
+    assert (len(kept), kept[0].place, kept[-1].place) == (KEPT_MAX, "position 5", f"position {KEPT_MAX + 4}")
+    assert kept[0].error.startswith("ValueError: xxx")
+    assert len(kept[0].error) == 300
+
+
+@pytest.mark.parametrize("error", [DiskFull(), HalfApplied(), MemoryError()])
+def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) -> None:
+    poison = Poison()
+    with pytest.raises(type(error)):
+        poison.set_aside("frame", "position 1", error)
+    assert not poison.counts
+
+
+# -- The next start
+
+
+def test_replay_goes_on_behind_what_raises() -> None:
+    poison = Poison()
+    ledger = Ledger(poison)
+    seen: list[Any] = []
+    ledger.own(ClusterNamed, raises)
+    ledger.own(ClusterNamed, lambda record, slot: seen.append(record))
+    ledger.on_extra(9, raises)
+    ledger.on_frame(raises)
+    ledger.on_frame(lambda *_: seen.append("frame"))
+    (payload,) = [*_payloads(ClusterNamed("x"))]
+    ledger.replay_state(payload, SLOT)
+    ledger.replay_frame(1 << 16 | 3, SLOT, 2, 1, memoryview(b"body"), b"\x09")
+    assert seen == [ClusterNamed("x"), "frame"]
+    assert [each.place for each in poison.all()] == [
+        "position 4096, ClusterNamed",
+        "position 4096, topic number 1, queue 3, offset 7",
+    ]
+    with pytest.raises(Corruption):
+        ledger.replay_state(b"\xc1", SLOT)
+
+
+def _payloads(record: ClusterNamed) -> Iterator[bytes]:
+    ledger = Ledger()
+    ledger.on_snapshot(lambda: [record])
+    yield from ledger.snapshot()
+
+
+# -- Schedules
+
+
+def test_schedule_whose_run_raises_is_set_aside_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    topic = desk.topic()
+    every_second = Schedule(Cron("* * * * * *"))
+    endless = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
+    for name, schedule in (("a", every_second), ("b", every_second)):
+        desk.schedules.register(name, schedule, recurring(topic, name.encode()), desk.clock.now_ms())
+    bad = desk.schedules.get("a")
+    assert bad is not None
+    bad.schedule = endless
+    monkeypatch.setattr("bridge.schedules.TIME_MAX_MS", 1 << 62)  # As it was when such a message was taken.
+    for _ in range(3):
+        desk.pass_until(desk.clock.now_ms() + SECOND)
+    assert [each.value for each in desk.records(topic)] == [b"b"] * 3
+    assert [(each.kind, each.place) for each in desk.poison.all()] == [("schedule", "a")]
+    assert desk.schedules.remove("a", desk.clock.now_ms()).outcome.value == "removed"
+    desk.settle()
+    again = Desk(desk.disk.after_kill(), desk.clock.now_ms())
+    again.pass_until(again.clock.now_ms() + SECOND)
+    assert again.names() == ["b"]
+
+
+def test_schedule_that_would_start_beyond_all_calendars_is_refused() -> None:
+    desk = Desk()
+    schedule = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
+    with pytest.raises(BadSchedule, match="delay 250000000000000 ms after each run"):
+        desk.schedules.register("a", schedule, recurring(desk.topic()), desk.clock.now_ms())
+
+
+def test_stored_schedule_that_would_start_beyond_all_calendars_starts_nothing() -> None:
+    desk = Desk()
+    topic = desk.topic()
+    desk.schedules.register("a", Schedule(Cron("* * * * * *")), recurring(topic), desk.clock.now_ms())
+    standing = desk.schedules.get("a")
+    assert standing is not None
+    standing.schedule = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
+    desk.pass_until(desk.clock.now_ms() + 2 * SECOND)
+    assert (desk.names(), [*desk.poison.all()]) == (["a"], [])
+
+
+# -- Delayed messages
+
+
+def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(office: Office, client: Client) -> None:
+    office.topic()
+    for number in range(9):
+        client.send(body=b"%d" % number, properties="TIMER_DELAY_MS\x015000\x02")
+    deliveries = office.publisher.deliveries
+
+    def fails(topic: Any, queue_id: int, form: int, frames: Any, dues_ms: Any, now_ms: int) -> Any:
+        if any(_body(frame) == b"4" for frame in frames):
+            raise ZeroDivisionError
+        return deliveries(topic, queue_id, form, frames, dues_ms, now_ms)
+
+    office.publisher.deliveries = fails  # type: ignore[method-assign]
+    office.pass_ms(6000)
+    while (deadline_ms := office.delays.next_deadline_ms()) is not None and deadline_ms <= office.clock.now_ms():
+        office.delays.run(office.clock.now_ms(), 0)
+    office.settle()
+    assert sorted(bodies(client.pull(0))) == [b"%d" % number for number in range(9) if number != 4]
+    ((kind, place, _, _),) = office.poison.all()
+    assert kind == "delayed message"
+    assert place.startswith("position ")
+    assert len(office.delays) == 0
+
+
+def _body(frame: Any) -> bytes:
+    return bytes(message.decode(memoryview(bytes(frame))).body)
+
+
+# -- Half messages
+
+
+@pytest.mark.parametrize("step", ["_ask", "_give_up"])
+def test_half_message_that_raises_at_each_look_ends_at_the_last(step: str) -> None:
+    shop = Shop()
+    client = shop.connect()
+    send_half(client)
+    client.beat("shop")
+    setattr(shop.checks, step, raises)
+    for _ in range(CHECK_MAX + 2):
+        shop.wait(INTERVAL * 20)
+    assert len(shop.halves.state) == 0
+    assert [each.kind for each in shop.poison.all()] == ["half message"]
+
+
+# -- Properties that are not UTF-8
+
+
+def test_repaired_properties_are_what_java_reads() -> None:
+    raw = b"TAGS\x01" + BAD + b"\x02K\x01v\x02"
+    assert properties.parse(properties.repaired(raw)) == {"TAGS": "\ufffd" * 4, "K": "v"}
+    assert properties.repaired(b"K\x01\xc3\xa4\x02") == b"K\x01\xc3\xa4\x02"
+
+
+def test_dead_letter_with_properties_that_are_not_utf8_goes_back(office: Office, client: Client) -> None:
+    office.topic()
+    fail_for_good(client, b"a")
+    publish_bad(office, "%DLQ%billing", b"bad")
+    fail_for_good(client, b"b")
+    count, _ = asyncio.run(redrive(cast(Any, office), "billing"))
+    office.settle()
+    assert count == 3
+    assert [bytes(each.body) for each in stored(office, "%RETRY%billing")] == [b"a", b"bad", b"b"]
+
+
+def test_dead_letter_that_raises_is_passed_over(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.topic()
+    fail_for_good(client, b"a", b"b")
+    monkeypatch.setattr("bridge.rocketmq.redrive.copy_of", raises)
+    assert asyncio.run(redrive(cast(Any, office), "billing"))[0] == 0
+    assert [each.place for each in office.poison.all()] == [
+        "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
+    ]  # fmt: skip
+
+
+def test_popped_message_with_properties_that_are_not_utf8_comes_back(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    publish_bad(office, "orders", b"bad")
+    assert bodies_of(pop(client)) == [b"a", b"bad"]
+    office.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(client)) == [b"a", b"bad"]
+
+
+def test_popped_message_that_raises_does_not_hold_up_the_others(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.publish(office.topic(), b"a")
+    assert bodies_of(pop(client)) == [b"a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.rocketmq.revive.copy_of", raises)
+        office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    assert [(each.kind, each.place) for each in office.poison.all()] == [("popped message", "orders queue 0, offset 0")]
+    assert len(office.rocketmq_popped) == 0
+
+
+@pytest.mark.parametrize("reads", ["pull", "pop"])
+def test_expired_message_with_properties_that_are_not_utf8_is_a_dead_letter(
+    office: Office, client: Client, reads: str
+) -> None:
+    office.topic(message_ttl_ms="1000")
+    publish_bad(office, "orders", b"bad")
+    office.pass_ms(2000)
+    office.publish(office.topic(), b"fresh")
+    if reads == "pull":
+        assert bodies(client.pull(0)) == [b"fresh"]
+    else:
+        assert bodies_of(pop(client)) == [b"fresh"]
+    assert dead(office) == [b"bad"]
+
+
+def test_expired_message_that_raises_is_given_as_it_is(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.publish(office.topic(message_ttl_ms="1000"), b"a")
+    office.pass_ms(2000)
+    monkeypatch.setattr("bridge.rocketmq.expired.expired_copy", raises)
+    answer = client.pull(0)
+    assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [b"a"])
+    assert [each.kind for each in office.poison.all()] == ["expired message"]
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture
+def client(office: Office) -> Client:
+    return office.connect()
