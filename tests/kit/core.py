@@ -5,6 +5,7 @@ the log stay away until `settle`. Connections are made by what stands on this: a
 RocketMQ's, a door.
 """
 
+from functools import partial
 from typing import Any, cast
 
 from bridge.config import LimitsOptions, Options
@@ -71,7 +72,13 @@ class ManualCore(Core):
         )
         self.leases = Leases(self.store)
         self.keeper = Keeper(
-            self.store, lambda: [*self.topics.all()], lambda queue: None, lambda now_ms: None, RETAIN_MS, 0
+            self.store,
+            lambda: [*self.topics.all()],
+            lambda queue: None,
+            lambda now_ms: None,
+            RETAIN_MS,
+            0,
+            partial(self.faults.contain, kind="retention of a queue"),
         )
         self.settle()
 
