@@ -236,6 +236,9 @@ class KafkaOptions(_Section, frozen=True):
             "topics, partitions, groups and other array elements in one request; who sends more is closed", ge=100
         ),
     ] = 20_000
+    answer_bytes_max: Annotated[
+        int, _setting("largest answer other than Fetch's; who asks for a larger one is closed", ge=64 * KIB)
+    ] = 32 * MIB
     fetch_bytes_max: Annotated[int, _setting("largest fetch answer", kafka="fetch.max.bytes", ge=1 * KIB)] = 55 * MIB
     unanswered_max: Annotated[
         int, _setting("requests of one connection in work; then it is not read from until answers left", ge=1)

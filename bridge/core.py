@@ -20,6 +20,7 @@ from bridge.half_messages import Halves
 from bridge.kafka.group_coordinator import GroupCoordinator
 from bridge.kafka.groups import Waiter
 from bridge.kafka.metadata import MetadataCache
+from bridge.kafka.work import Works
 from bridge.ledger import Ledger
 from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
@@ -84,6 +85,7 @@ class Core:
         self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
+        self.kafka_works = Works()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
             groups_max=options.rocketmq.groups_max,
             client_groups_max=options.rocketmq.client_groups_max,

@@ -21,8 +21,8 @@ last batches would then be appended again, as after its expiry.
 """
 
 import struct
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Container, Generator, Iterable
 from typing import Final, NamedTuple
 
 from bridge.config import KafkaOptions
@@ -189,11 +189,14 @@ class Producers:
             self._windows[producer_id, key] = _Window(epoch, stored_ms)
             self._windows.move_to_end((producer_id, key))
 
-    def in_queue(self, key: int) -> Iterable[tuple[int, ProducerPicture]]:
-        """The producers remembered in a queue. Looks at all there are: for people who ask."""
-        for (producer_id, window_key), window in self._windows.items():
-            if window_key == key:
-                yield producer_id, ProducerPicture(window.epoch, window.last_sequence, window.stored_ms)
+    def in_queues(self, keys: Container[int]) -> Generator[None, None, dict[int, list[tuple[int, ProducerPicture]]]]:
+        """The producers remembered in each of these queues. Looks at all there are, a step for each: for tools."""
+        found: dict[int, list[tuple[int, ProducerPicture]]] = defaultdict(list)
+        for (producer_id, key), window in [*self._windows.items()]:
+            if key in keys:
+                found[key].append((producer_id, ProducerPicture(window.epoch, window.last_sequence, window.stored_ms)))
+            yield
+        return found
 
     def _forget(self, now_ms: int) -> None:
         """Drop who was silent for too long, on the log's own clock: so recovery comes to the same."""

@@ -106,6 +106,7 @@ class Connection(asyncio.Protocol):
         "bounds",
         "broker",
         "closed",
+        "is_busy",
         "is_receiving",
         "log",
         "on_close",
@@ -122,6 +123,7 @@ class Connection(asyncio.Protocol):
         self.peer: tuple[str, int] = ("", 0)
         self.closed = True  # Until connection_made, and from close() on.
         self.is_receiving = False  # `received_all` will be called before anything else happens.
+        self.is_busy = False  # A request of it is worked on in slices; the next one is received after its end.
         self.on_close: list[Callable[[], None]] = []
         self.unanswered = 0  # Requests in work; the subclass or its outbox counts.
         self.active_mono_ms = 0  # Of the last byte either way, as fine as sweeps are.
@@ -261,6 +263,7 @@ class Connection(asyncio.Protocol):
     def _has_room(self) -> bool:
         return (
             not self.closed
+            and not self.is_busy
             and not self._unsent_bytes
             and self._charged_bytes <= self.server.limits.unsent_bytes_max // 2
             and self.unanswered < self.bounds.unanswered_max
@@ -432,11 +435,12 @@ def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
 class OutboxSlot:
     """The place of one answer in the order; filled once, with None when the request has no answer."""
 
-    __slots__ = ("answer", "has_failed", "is_filled")
+    __slots__ = ("answer", "has_failed", "held_bytes", "is_filled")
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.is_filled = False
+        self.held_bytes = 0  # What the request keeps in memory meanwhile; it counts as if it were unsent.
         self.has_failed = False  # Filled because of a fault; whoever was to fill it may not know.
 
 
@@ -469,10 +473,16 @@ class OrderedOutbox:
             self._charge(answer)
             self._wait(promise)
 
-    def reserve(self) -> OutboxSlot:
-        """Keep the place of the request that was just received for an answer that comes later."""
+    def reserve(self, held_bytes: int = 0) -> OutboxSlot:
+        """Keep the place of the request that was just received for an answer that comes later.
+
+        `held_bytes` is what the request keeps in memory until then: it is charged like an answer that waits.
+        """
         slot = self.reserved = OutboxSlot()
         self.reserved_count += 1
+        if held_bytes >= CHARGED_BYTES_MIN:
+            slot.held_bytes = held_bytes
+            self._connection.charge(held_bytes)
         self._append(slot)
         return slot
 
@@ -489,6 +499,8 @@ class OrderedOutbox:
             return
         assert not slot.is_filled, "answered twice"
         slot.answer, slot.is_filled = answer, True
+        if slot.held_bytes:
+            self._connection.charge(-slot.held_bytes)
         if answer is not None:
             self._charge(answer)
         if slot is self._queue[0]:
@@ -667,7 +679,8 @@ class Server:
             self.closed_overdue_count += 1
             limit = self.limits.answer_bytes_max
             slowest.close(
-                f"took none of {slowest.pending_bytes} unsent bytes, above limits.answer_bytes_max={limit} over all",
+                f"took none of {slowest.pending_bytes} bytes of waiting requests and unsent answers, "
+                f"above limits.answer_bytes_max={limit} over all",
                 abort=True,
             )
 

@@ -292,10 +292,14 @@ class Topics:
 
     def add_queues(self, topic: Topic, queue_count: int, now_ms: int) -> Promise:
         """Let the topic have `queue_count` queues in all. Queues are never taken away: their records would be lost."""
+        self.check_more_queues(topic, queue_count)
+        return self._ledger.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
+
+    def check_more_queues(self, topic: Topic, queue_count: int) -> None:
+        """Raise what `add_queues` would (for requests that only validate)."""
         if queue_count <= topic.queue_count:
             raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
         self._check_queue_count(topic.name, queue_count, queue_count - topic.queue_count)
-        return self._ledger.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
         """Replace all overrides of the topic's configs; raises `InvalidConfig`."""

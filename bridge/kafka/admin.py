@@ -6,18 +6,20 @@ Tools ask for 3 by habit, and kafka-python assigns new partitions to broker 0. T
 goes on after its answer.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bridge.answers import Answer
 from bridge.kafka.configs import described, overrides_of
 from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
-from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.kafka.once import Repeated, by_partition, once
+from bridge.kafka.request import NO_THROTTLE, Request, Work, later
+from bridge.kafka.work import answered, encoded
 from bridge.topic_configs import TABLE as TOPIC_CONFIGS
-from bridge.topics import InvalidQueueCount, InvalidTopicName, Topic
+from bridge.topics import InvalidTopicName, Topic
 from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
 from protocol.names import is_kafka_topic
 from store.entry import Promise
 
@@ -32,26 +34,27 @@ _DEFAULT = -1  # of partitions and replicas: the broker's own number
 # -- CreateTopics
 
 
-def create_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    counts = Counter(topic.name for topic in request.body.topics)
+def create_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = broker.ledger.barrier()
-    results = {}
-    for wish in request.body.topics:
-        if wish.name in results:
-            continue
+
+    def created(wish: Any) -> Any:
+        nonlocal promise
         try:
-            if counts[wish.name] > 1:
-                raise InvalidRequest(f"topic {wish.name} is named {counts[wish.name]} times")
-            result, created = _create_topic(broker, request, wish)
-            promise = later(promise, created)
+            repeated.check(wish.name, f"topic {wish.name}")
+            result, kept = _create_topic(broker, request, wish)
+            promise = later(promise, kept)
         except ANSWERABLE as error:
             result = request.types.CreatableTopicResult(
                 name=wish.name, topic_id=None, error_code=code_of(error), error_message=message_of(error), configs=()
             )
-        results[wish.name] = result
-    return request.answer(
-        request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values())), promise
-    )
+        return result
+
+    wishes = {wish.name: wish for wish in request.body.topics}
+    topics = Elements(map(created, wishes.values()))
+    entity = request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=topics)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 def _create_topic(broker: "Broker", request: Request, wish: Any) -> tuple[Any, Promise | None]:
@@ -106,21 +109,23 @@ def _created_configs(broker: "Broker", request: Request, overrides: dict[str, st
 # -- DeleteTopics, CreatePartitions
 
 
-def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Delete by name, or (version 6) by name or id."""
+def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
     else:
         asked = [(name, None) for name in request.body.topic_names]
-    counts = Counter(asked)
+    repeated = Repeated(_named(broker, name, topic_id) or (name, topic_id) for name, topic_id in asked)
     promise: Promise | None = broker.ledger.barrier()
-    results = []
-    for name, topic_id in counts:
-        topic = broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+
+    def deleted(name: str | None, topic_id: UUID | None) -> Any:
+        nonlocal promise
+        topic = _named(broker, name, topic_id)
         error, message = ErrorCode.none, None
         try:
-            if counts[name, topic_id] > 1 or (name is None) == (topic_id is None):
-                raise InvalidRequest("a topic must be named once, and either by name or by id")
+            repeated.check(topic or (name, topic_id), f"topic {name or topic_id}")
+            if (name is None) == (topic_id is None):
+                raise InvalidRequest("a topic must be named either by name or by id")
             if topic is None:
                 error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
             else:
@@ -128,17 +133,21 @@ def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
                 _wake(broker, topic)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
-        results.append(
-            request.types.DeletableTopicResult(
-                name=topic.kafka_name if topic else name,
-                topic_id=topic.id if topic else topic_id,
-                error_code=error,
-                error_message=message,
-            )
+        return request.types.DeletableTopicResult(
+            name=topic.kafka_name if topic else name,
+            topic_id=topic.id if topic else topic_id,
+            error_code=error,
+            error_message=message,
         )
-    return request.answer(
-        request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results)), promise
-    )
+
+    responses = Elements(deleted(name, topic_id) for name, topic_id in once(asked))
+    entity = request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+def _named(broker: "Broker", name: str | None, topic_id: UUID | None) -> Topic | None:
+    return broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
 
 
 def _wake(broker: "Broker", topic: Topic) -> None:
@@ -146,54 +155,51 @@ def _wake(broker: "Broker", topic: Topic) -> None:
     broker.purgatory.check(queue.key for queue in topic.queues)
 
 
-def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    counts = Counter(topic.name for topic in request.body.topics)
+def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = broker.ledger.barrier()
-    results = {}
-    for wish in request.body.topics:
+
+    def widened(wish: Any) -> Any:
+        nonlocal promise
         error, message = ErrorCode.none, None
         topic = broker.topics.by_kafka_name(wish.name)
         try:
-            if counts[wish.name] > 1:
-                raise InvalidRequest(f"topic {wish.name} is named {counts[wish.name]} times")
+            repeated.check(wish.name, f"topic {wish.name}")
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif wish.assignments is not None and len(wish.assignments) != wish.count - topic.queue_count:
                 error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
             elif request.body.validate_only:
-                _check_more_partitions(topic, wish.count)
+                broker.topics.check_more_queues(topic, wish.count)
             else:
                 promise = later(promise, broker.topics.add_queues(topic, wish.count, broker.clock.now_ms()))
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
-        results[wish.name] = request.types.CreatePartitionsTopicResult(
-            name=wish.name, error_code=error, error_message=message
-        )
-    return request.answer(
-        request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values())), promise
-    )
+        return request.types.CreatePartitionsTopicResult(name=wish.name, error_code=error, error_message=message)
 
-
-def _check_more_partitions(topic: Topic, count: int) -> None:
-    if count <= topic.queue_count:
-        raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
+    wishes = {wish.name: wish for wish in request.body.topics}
+    results = Elements(map(widened, wishes.values()))
+    entity = request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 # -- Looking
 
 
-def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
     types = request.types
     asked = request.body.topics
+    wanted: Iterable[tuple[Topic, Iterable[int]]]
     if asked is None:
-        wanted = [(topic, [*range(topic.queue_count)]) for topic in broker.topics.all() if topic.is_listed]
+        wanted = ((topic, range(topic.queue_count)) for topic in [*broker.topics.all()] if topic.is_listed)
     else:
-        wanted = list(_known_partitions(broker, asked))
-    topics = tuple(
+        wanted = _known_partitions(broker, asked)
+    topics = Elements(
         types.DescribeLogDirsTopic(
             name=topic.kafka_name,
-            partitions=tuple(
+            partitions=Elements(
                 types.DescribeLogDirsPartition(
                     partition_index=index,
                     partition_size=topic.queues[index].size_bytes,
@@ -208,45 +214,46 @@ def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: 
     directory = types.DescribeLogDirsResult(
         error_code=ErrorCode.none, log_dir=broker.options.store.directory, topics=topics
     )
-    return request.answer(
-        types.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(directory,))
+    entity = types.DescribeLogDirsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=Elements((directory,))
     )
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
-def _known_partitions(broker: "Broker", asked: Iterable[Any]) -> Iterable[tuple[Topic, list[int]]]:
-    for wish in asked:
-        topic = broker.topics.by_kafka_name(wish.topic)
+def _known_partitions(broker: "Broker", asked: Iterable[Any]) -> Iterator[tuple[Topic, list[int]]]:
+    found = by_partition((wish.topic, index, None) for wish in asked for index in wish.partitions)
+    for name, indexes in found.items():
+        topic = broker.topics.by_kafka_name(name)
         if topic is not None:
-            yield topic, [index for index in wish.partitions if 0 <= index < topic.queue_count]
+            yield topic, [index for index in indexes if 0 <= index < topic.queue_count]
 
 
-def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
     types = request.types
-    results = []
-    for wish in request.body.topic_partitions or ():
-        topic = broker.topics.by_kafka_name(wish.topic)
-        known = range(topic.queue_count if topic else 0)
-        results.append(
-            types.ReplicaElectionResult(
-                topic=wish.topic,
-                partition_result=tuple(
-                    types.PartitionResult(
-                        partition_id=index,
-                        error_code=ErrorCode.election_not_needed
-                        if index in known
-                        else ErrorCode.unknown_topic_or_partition,
-                        error_message=None,
-                    )
-                    for index in wish.partitions
-                ),
-            )
-        )
-    return request.answer(
-        types.ElectLeadersResponse(
-            throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=tuple(results)
-        )
+    asked = by_partition(
+        (wish.topic, index, None) for wish in request.body.topic_partitions or () for index in wish.partitions
     )
+
+    def elected(name: str, indexes: Iterable[int]) -> Any:
+        topic = broker.topics.by_kafka_name(name)
+        known = range(topic.queue_count if topic else 0)
+        not_needed, unknown = ErrorCode.election_not_needed, ErrorCode.unknown_topic_or_partition
+        return types.ReplicaElectionResult(
+            topic=name,
+            partition_result=Elements(
+                types.PartitionResult(
+                    partition_id=index, error_code=not_needed if index in known else unknown, error_message=None
+                )
+                for index in indexes
+            ),
+        )
+
+    results = Elements(elected(name, indexes) for name, indexes in asked.items())
+    entity = types.ElectLeadersResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=results
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
 def list_partition_reassignments(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:

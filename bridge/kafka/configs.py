@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
-from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.kafka.once import Repeated
+from bridge.kafka.request import NO_THROTTLE, Request, Work, later
+from bridge.kafka.work import answered, encoded
 from bridge.topic_configs import TABLE, ConfigType, InvalidConfig, check, value_of
 from bridge.topics import Topic, UnknownTopic
 from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
 from store.entry import Promise
 
 if TYPE_CHECKING:
@@ -53,17 +55,19 @@ def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 # -- DescribeConfigs
 
 
-def describe_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    results = tuple(_describe(broker, request, resource) for resource in request.body.resources)
+def describe_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """A resource that is named twice is described once, by what is asked of it last."""
+    asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+    results = Elements(_describe(broker, request, resource) for resource in asked.values())
     entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
-    return request.answer(entity, broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
 def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
     error, message = ErrorCode.none, None
     configs: tuple[Any, ...] = ()
     try:
-        names = resource.configuration_keys
+        names = frozenset(resource.configuration_keys or ())
         configs = tuple(
             row
             for row in _rows(broker, request, resource.resource_type, resource.resource_name)
@@ -188,7 +192,7 @@ def _check_node(broker: "Broker", name: str) -> None:
 # -- AlterConfigs, IncrementalAlterConfigs
 
 
-def alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Replace a topic's whole set of overrides; what is not named falls back to its default."""
 
     def replaced(topic: Topic, resource: Any) -> dict[str, str]:
@@ -197,35 +201,37 @@ def alter_configs(broker: "Broker", connection: "KafkaConnection", request: Requ
     return _alter(broker, request, replaced, request.types.AlterConfigsResponse)
 
 
-def incremental_alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def incremental_alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Change single configs of a topic."""
     return _alter(broker, request, _changed, request.types.IncrementalAlterConfigsResponse)
 
 
-def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any) -> Answer:
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.body.resources)
+def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any) -> Work:
+    asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+    repeated = Repeated((each.resource_type, each.resource_name) for each in request.body.resources)
     promise: Promise | None = broker.ledger.barrier()
-    results = []
-    for resource in request.body.resources:
+
+    def altered(resource: Any) -> Any:
+        nonlocal promise
         error, message = ErrorCode.none, None
         try:
-            if counts[resource.resource_type, resource.resource_name] > 1:
-                raise InvalidRequest(f"{resource.resource_name} is named more than once")
+            repeated.check((resource.resource_type, resource.resource_name), resource.resource_name)
             topic = _alterable(broker, resource)
             overrides = overrides_for(topic, resource)
             if not request.body.validate_only:
                 promise = later(promise, broker.topics.configure(topic, overrides, broker.clock.now_ms()))
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
-        results.append(
-            request.types.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+        return request.types.AlterConfigsResourceResponse(
+            error_code=error,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
         )
-    return request.answer(response(throttle_time=NO_THROTTLE, responses=tuple(results)), promise)
+
+    entity = response(throttle_time=NO_THROTTLE, responses=Elements(map(altered, asked.values())))
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 def _alterable(broker: "Broker", resource: Any) -> Topic:

@@ -6,6 +6,7 @@
     more elements than `kafka.elements_max`       closed, before anything is made of it
     handler gives an answer                       it leaves after those of earlier requests
     handler gives a slot                          the same, once somebody fills it; later requests are handled meanwhile
+    handler gives a generator                     it is worked on in slices (`work.py`); later requests wait for its end
     handler gives None                            no answer (acks=0)
     handler raises                                a fault: UNKNOWN_SERVER_ERROR (`fault_answers.py`), or closed
 
@@ -15,6 +16,7 @@ only the answers wait for each other. What was produced is appended before the n
 
 from collections.abc import Callable
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
@@ -62,10 +64,12 @@ class KafkaConnection(Connection):
             )
         body = decode_request(key, version, frame, body_at, self._elements_max)
         self.broker.metrics.requests[_METRICS[key]] += 1
-        request = Request(key, version, correlation_id, client_id, body)
+        request = Request(key, version, correlation_id, client_id, body, len(frame))
         reserved_count = self.outbox.reserved_count
         try:
             answer = api.handler(self.broker, self, request)
+            if isinstance(answer, GeneratorType):
+                answer = self.broker.kafka_works.begin(self, request, answer)
             if isinstance(answer, Answer):
                 self.outbox.add(answer)
         except ProtocolError:

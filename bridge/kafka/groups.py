@@ -15,9 +15,12 @@ from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync
 from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
-from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.kafka.once import once
+from bridge.kafka.request import NO_THROTTLE, Request, Work, later
+from bridge.kafka.work import answered, encoded
 from bridge.server import OutboxSlot
 from protocol.kafka.api import ErrorCode, milliseconds
+from protocol.kafka.response import Elements
 from store.entry import Promise
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ _CLASSIC = "classic"  # the only type of group there is; on the wire in lower ca
 
 
 class Waiter(NamedTuple):
-    """The ticket of a JoinGroup or SyncGroup: where its answer goes, and in which form."""
+    """The ticket of a JoinGroup or SyncGroup: where its answer goes, and in which form. Its body does not stay."""
 
     connection: "KafkaConnection"
     slot: OutboxSlot
@@ -81,7 +84,8 @@ def join_group(broker: "Broker", connection: "KafkaConnection", request: Request
         can_skip_assignment=request.version >= 9,
     )
     slot = connection.outbox.reserve()
-    deliver(broker.kafka_groups.join(join, Waiter(connection, slot, request), broker.clock.mono_ms()))
+    waiter = Waiter(connection, slot, request.without_body)
+    deliver(broker.kafka_groups.join(join, waiter, broker.clock.mono_ms()))
     if was_empty and broker.kafka_groups.has_members(body.group_id):
         _tell_what_is_left(broker, body.group_id)
     return slot
@@ -99,7 +103,8 @@ def sync_group(broker: "Broker", connection: "KafkaConnection", request: Request
         protocol_name=getattr(body, "protocol_name", None),
     )
     slot = connection.outbox.reserve()
-    deliver(broker.kafka_groups.sync(sync, Waiter(connection, slot, request), broker.clock.mono_ms()))
+    waiter = Waiter(connection, slot, request.without_body)
+    deliver(broker.kafka_groups.sync(sync, waiter, broker.clock.mono_ms()))
     return slot
 
 
@@ -112,24 +117,23 @@ def heartbeat(broker: "Broker", connection: "KafkaConnection", request: Request)
     return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
 
 
-def leave_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Versions below 3 name one member, whose error is the answer's own."""
+def leave_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
     body, types = request.body, request.types
     if request.version < 3:
         leavers = [Leaver(body.member_id)]
     else:
-        leavers = [Leaver(member.member_id, member.group_instance_id) for member in body.members]
+        leavers = once(Leaver(member.member_id, member.group_instance_id) for member in body.members)
     errors, replies = broker.kafka_groups.leave(body.group_id, leavers, broker.clock.mono_ms())
     deliver(replies)
     if request.version < 3:
         return request.answer(types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=errors[0]))
-    members = tuple(
+    members = Elements(
         types.MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
         for leaver, error in zip(leavers, errors, strict=True)
     )
-    return request.answer(
-        types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
-    )
+    entity = types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
 def _joined(request: Request, joined: Joined) -> Any:
@@ -165,25 +169,23 @@ def _synced(request: Request, synced: Any) -> Any:
 # -- Looking at groups, and deleting them
 
 
-def list_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def list_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """List groups with members or positions, whichever protocol moved them."""
     types = request.types
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
-    live = {group.group_id: group for group in broker.kafka_groups.groups()}
-    listed = []
-    for group_id in {*live, *broker.positions.groups()}:
-        protocol_type, state = _type_and_state(broker, group_id, live.get(group_id))
-        if (not states or state.lower() in states) and (not group_types or _CLASSIC in group_types):
-            listed.append(
-                types.ListedGroup(
-                    group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC
-                )
-            )
-    return request.answer(
-        types.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=tuple(listed)),
-        broker.ledger.barrier(),
+
+    def listed(group_id: str) -> Any:
+        protocol_type, state = _type_and_state(broker, group_id, broker.kafka_groups.group(group_id))
+        if (states and state.lower() not in states) or (group_types and _CLASSIC not in group_types):
+            return None
+        return types.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC)
+
+    group_ids = {*(group.group_id for group in broker.kafka_groups.groups()), *broker.positions.groups()}
+    entity = types.ListGroupsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=Elements(map(listed, group_ids))
     )
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
 def _type_and_state(broker: "Broker", group_id: str, group: Group[Waiter] | None) -> tuple[str, str]:
@@ -195,11 +197,10 @@ def _type_and_state(broker: "Broker", group_id: str, group: Group[Waiter] | None
     return CONSUMER, State.EMPTY.value
 
 
-def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    groups = tuple(_described(broker, request, group_id) for group_id in request.body.groups)
-    return request.answer(
-        request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups), broker.ledger.barrier()
-    )
+def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    groups = Elements(_described(broker, request, group_id) for group_id in once(request.body.groups))
+    entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
 def _described(broker: "Broker", request: Request, group_id: str) -> Any:
@@ -222,28 +223,35 @@ def _described(broker: "Broker", request: Request, group_id: str) -> Any:
     )
 
 
-def _described_members(request: Request, group: Group[Waiter]) -> tuple[Any, ...]:
-    return tuple(
+def _described_members(request: Request, group: Group[Waiter]) -> Elements:
+    protocol_name = group.protocol_name
+    return Elements(
         request.types.DescribedGroupMember(
             member_id=member.member_id,
             group_instance_id=member.instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            member_metadata=member.metadata_of(group.protocol_name),
+            member_metadata=member.metadata_of(protocol_name),
             member_assignment=member.assignment,
         )
-        for member in group.members.values()
+        for member in [*group.members.values()]
     )
 
 
-def delete_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def delete_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     types = request.types
-    results, promise = [], broker.ledger.barrier()
-    for group_id in request.body.groups_names:
-        error, deleted = _delete(broker, group_id)
-        promise = later(promise, deleted) or promise
-        results.append(types.DeletableGroupResult(group_id=group_id, error_code=error))
-    return request.answer(types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results)), promise)
+    promise: Promise | None = broker.ledger.barrier()
+
+    def deleted(group_id: str) -> Any:
+        nonlocal promise
+        error, kept = _delete(broker, group_id)
+        promise = later(promise, kept)
+        return types.DeletableGroupResult(group_id=group_id, error_code=error)
+
+    results = Elements(map(deleted, once(request.body.groups_names)))
+    entity = types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 def _delete(broker: "Broker", group_id: str) -> tuple[ErrorCode, Promise | None]:

@@ -9,17 +9,18 @@ memory, the answer waits for a reader thread. Nothing at or above the high water
 committed records, nothing at or above the last stable offset.
 """
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of
-from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.kafka.once import Repeated, by_partition
+from bridge.kafka.request import NO_THROTTLE, Request, Work, later
+from bridge.kafka.work import answered, encoded
 from bridge.reading import FoundTime, Later
 from bridge.server import TURN_MS, OutboxSlot
 from bridge.topics import Topic, UnknownTopic
 from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
 from store.entry import Promise
 from store.errors import OffsetOutOfRange
 from store.queue import Queue
@@ -32,6 +33,7 @@ _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, 
 _HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
 _NO_EPOCH = -1
 _READ_COMMITTED = 1
+LOOKED_UP_MAX = 500  # partitions in one turn of the loop, whatever the clock says
 
 
 def _partition(broker: "Broker", name: str, index: int) -> tuple[Topic, Queue]:
@@ -52,7 +54,7 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 # -- ListOffsets
 
 
-def list_offsets(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+def list_offsets(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work | OutboxSlot:
     return _ListOffsets(broker, connection, request).start()
 
 
@@ -70,18 +72,19 @@ class _ListOffsets:
 
     def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
         self._broker, self._connection, self._request = broker, connection, request
-        self._asked = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
-        self._counts = Counter((name, part.partition_index) for name, part in self._asked)
+        named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
+        self._repeated = Repeated((name, part.partition_index) for name, part in named)
+        self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
         self._results: list[Listed] = [Listed()] * len(self._asked)
         self._next = 0  # Of `_asked`, still to be looked up.
         self._reading_count = 0
         self._slot: OutboxSlot | None = None
 
-    def start(self) -> Answer | OutboxSlot:
+    def start(self) -> Work | OutboxSlot:
         reads = self._look_up_some()
         if self._is_complete():
             return self._answer()
-        slot = self._slot = self._connection.outbox.reserve()
+        slot = self._slot = self._connection.outbox.reserve(self._request.held_bytes)
         self._start(reads)
         return slot
 
@@ -90,13 +93,13 @@ class _ListOffsets:
         mono_ms = self._broker.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
         reads = []
-        while self._next < len(self._asked) and mono_ms() <= until_mono_ms:
+        until_next = self._next + LOOKED_UP_MAX
+        while self._next < min(len(self._asked), until_next) and mono_ms() <= until_mono_ms:
             number = self._next
             self._next += 1
             name, part = self._asked[number]
             try:
-                if self._counts[name, part.partition_index] > 1:
-                    raise InvalidRequest(f"partition {part.partition_index} of {name} is named more than once")
+                self._repeated.check((name, part.partition_index), f"partition {part.partition_index} of {name}")
                 topic, queue = _partition(self._broker, name, part.partition_index)
                 found = self._look_up(topic, queue, part)
             except ANSWERABLE as error:
@@ -130,7 +133,7 @@ class _ListOffsets:
     def _end_if_complete(self) -> None:
         assert self._slot is not None, "only an answer that was waited for has a slot"
         if self._is_complete() and not self._slot.is_filled:
-            self._connection.outbox.fill(self._slot, self._answer())
+            self._broker.kafka_works.finish(self._connection, self._request, self._slot, self._answer())
 
     def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
         error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
@@ -169,28 +172,30 @@ class _ListOffsets:
         self._reading_count -= 1
         self._end_if_complete()
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Work:
         types = self._request.types
-        topics: dict[str, list[Any]] = {}
-        for (name, part), listed in zip(self._asked, self._results, strict=True):
-            topics.setdefault(name, []).append(
-                types.ListOffsetsPartitionResponse(
-                    partition_index=part.partition_index,
-                    error_code=listed.error,
-                    timestamp=listed.timestamp_ms,
-                    offset=listed.offset,
-                    leader_epoch=listed.leader_epoch,
-                )
-            )
-        return self._request.answer(
-            types.ListOffsetsResponse(
-                throttle_time=NO_THROTTLE,
-                topics=tuple(
-                    types.ListOffsetsTopicResponse(name=name, partitions=tuple(partitions))
-                    for name, partitions in topics.items()
+        found = by_partition(
+            (name, part.partition_index, listed)
+            for (name, part), listed in zip(self._asked, self._results, strict=True)
+        )
+        topics = Elements(
+            types.ListOffsetsTopicResponse(
+                name=name,
+                partitions=Elements(
+                    types.ListOffsetsPartitionResponse(
+                        partition_index=index,
+                        error_code=listed.error,
+                        timestamp=listed.timestamp_ms,
+                        offset=listed.offset,
+                        leader_epoch=listed.leader_epoch,
+                    )
+                    for index, listed in partitions.items()
                 ),
             )
+            for name, partitions in found.items()
         )
+        entity = types.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
+        return answered(self._request, (yield from encoded(self._broker, self._request, entity)), None)
 
 
 def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
@@ -203,16 +208,20 @@ def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
 # -- OffsetForLeaderEpoch
 
 
-def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
     types = request.types
-    topics = tuple(
-        types.OffsetForLeaderTopicResult(
-            topic=topic.topic, partitions=tuple(_epoch_end(broker, request, topic.topic, p) for p in topic.partitions)
-        )
-        for topic in request.body.topics
+    asked = by_partition(
+        (topic.topic, part.partition, part) for topic in request.body.topics for part in topic.partitions
     )
-    return request.answer(types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics))
+    topics = Elements(
+        types.OffsetForLeaderTopicResult(
+            topic=name, partitions=Elements(_epoch_end(broker, request, name, part) for part in partitions.values())
+        )
+        for name, partitions in asked.items()
+    )
+    entity = types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
 def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any:
@@ -232,27 +241,33 @@ def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any
 # -- DeleteRecords
 
 
-def delete_records(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def delete_records(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Move log starts up. What is below is gone for both protocols."""
     types = request.types
     promise: Promise | None = None
-    topics: dict[str, list[Any]] = {}
-    for name, asked in ((topic.name, part) for topic in request.body.topics for part in topic.partitions):
+    asked = by_partition(
+        (topic.name, part.partition_index, part.offset) for topic in request.body.topics for part in topic.partitions
+    )
+
+    def deleted(name: str, index: int, offset: int) -> Any:
+        nonlocal promise
         low_watermark, error = -1, ErrorCode.none
         try:
-            low_watermark, moved = _delete_records(broker, name, asked.partition_index, asked.offset)
+            low_watermark, moved = _delete_records(broker, name, index, offset)
             promise = later(promise, moved)
         except ANSWERABLE as refusal:
             error = code_of(refusal)
-        topics.setdefault(name, []).append(
-            types.DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index, low_watermark=low_watermark, error_code=error
-            )
+        return types.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
+
+    topics = Elements(
+        types.DeleteRecordsTopicResult(
+            name=name, partitions=Elements(deleted(name, index, offset) for index, offset in partitions.items())
         )
-    results = tuple(
-        types.DeleteRecordsTopicResult(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+        for name, partitions in asked.items()
     )
-    return request.answer(types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=results), promise)
+    entity = types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 def _delete_records(broker: "Broker", name: str, index: int, offset: int) -> tuple[int, Promise | None]:

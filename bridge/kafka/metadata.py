@@ -4,15 +4,19 @@ A topic that is missing is created at once and answered whole, where Kafka answe
 done. Answers wait for `Ledger.barrier()`: nobody shall learn of a topic that a crash can take back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE
-from bridge.kafka.request import NO_THROTTLE, Request
+from bridge.kafka.once import once
+from bridge.kafka.request import NO_THROTTLE, Request, Work
+from bridge.kafka.work import answered, encoded
 from bridge.topics import Topic
-from protocol.kafka.api import ErrorCode, ResponseTypes, encode_body, encode_frame
+from protocol.kafka.api import ErrorCode, ResponseTypes
+from protocol.kafka.response import Elements
 from protocol.names import is_kafka_topic
 
 if TYPE_CHECKING:
@@ -26,10 +30,10 @@ _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
 _NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
 _FIND_MANY_FROM = 4  # the version of FindCoordinator with several keys
 
-# Bodies kept for the same question, until a topic changes. Encoding takes some 3.5 us a partition, and clients ask
+# Bodies kept for the same question, until a topic changes. Encoding takes some 10 us a partition, and clients ask
 # again every few minutes, all at once after a broker restart.
-CACHED_BODIES_MAX = 256
-CACHED_BODY_BYTES_MAX = 256 << 10
+CACHED_BODY_BYTES_MAX = 16 << 20  # A body of all topics with some 500,000 partitions.
+CACHED_BYTES_MAX = 64 << 20  # of all, their questions included
 
 # AclOperation codes as bits, what may be done where nobody is refused: all that Kafka counts for the resource.
 _NOT_ASKED = -(1 << 31)
@@ -42,36 +46,43 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self._topics_version = -1
-        self._bodies: dict[tuple[object, ...], bytes] = {}
+        self._bytes = 0  # Invariant: of all bodies and questions.
+        self._bodies: dict[tuple[object, ...], list[bytes]] = {}
 
-    def get(self, topics_version: int, question: tuple[object, ...]) -> bytes | None:
+    def get(self, topics_version: int, question: tuple[object, ...]) -> list[bytes] | None:
         if topics_version != self._topics_version:
             self._topics_version = topics_version
+            self._bytes = 0
             self._bodies.clear()
         return self._bodies.get(question)
 
-    def put(self, question: tuple[object, ...], body: bytes) -> None:
-        if len(body) <= CACHED_BODY_BYTES_MAX and len(self._bodies) < CACHED_BODIES_MAX:
+    def put(self, topics_version: int, question: tuple[object, ...], question_bytes: int, body: list[bytes]) -> None:
+        """Keep a body of that state of the topics, if there is room and no topic has changed since."""
+        size = question_bytes + sum(map(len, body))
+        has_room = size <= CACHED_BODY_BYTES_MAX and self._bytes + size <= CACHED_BYTES_MAX
+        if has_room and topics_version == self._topics_version and question not in self._bodies:
+            self._bytes += size
             self._bodies[question] = body
 
 
 # -- Metadata
 
 
-def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
-    names = None if everything else tuple(map(_name_and_id, asked))
+    names = None if everything else tuple(once(map(_name_and_id, asked)))
     if names is not None:
-        _create_missing(broker, request, [name for name, topic_id in names if topic_id is None])
+        yield from _create_missing(broker, request, [name for name, topic_id in names if topic_id is None])
     question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
-    body = broker.kafka_metadata.get(broker.topics.version, question)
+    version = broker.topics.version
+    body = broker.kafka_metadata.get(version, question)
     if body is None:
-        body = encode_body(request.api_key, request.version, _describe(broker, request, names))
-        broker.kafka_metadata.put(question, body)
-    frame = encode_frame(request.api_key, request.version, request.correlation_id, body)
-    return Answer(frame, broker.ledger.barrier())
+        body = yield from encoded(broker, request, _describe(broker, request, names))
+        if broker.topics.version == version:
+            broker.kafka_metadata.put(version, question, request.held_bytes, body)
+    return answered(request, body, broker.ledger.barrier())
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
@@ -80,16 +91,16 @@ def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
     return asked.name if topic_id is None else None, topic_id
 
 
-def _create_missing(broker: "Broker", request: Request, names: Iterable[str | None]) -> None:
+def _create_missing(broker: "Broker", request: Request, names: Iterable[str | None]) -> Iterator[None]:
     # Versions 0 to 3 have no say: they always allow it.
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
     for name in names:
         if name and broker.topics.by_kafka_name(name) is None:
-            try:
+            # It is described as unknown if it cannot be made, as when it may not be created.
+            with suppress(*ANSWERABLE):
                 broker.topics.auto_create_for_kafka(name, broker.clock.now_ms())
-            except ANSWERABLE:
-                continue  # It is described as unknown, as when it may not be created.
+            yield
 
 
 def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
@@ -97,10 +108,11 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
     operations = _NOT_ASKED
     if getattr(request.body, "include_topic_authorized_operations", False):
         operations = _TOPIC_OPERATIONS
+    topics: Iterable[Any]
     if names is None:
-        topics = [_topic(types, topic, operations) for topic in broker.topics.all() if topic.is_listed]
+        topics = (_topic(types, topic, operations) for topic in [*broker.topics.all()] if topic.is_listed)
     else:
-        topics = [_asked_topic(broker, request, name, topic_id, operations) for name, topic_id in names]
+        topics = (_asked_topic(broker, request, name, topic_id, operations) for name, topic_id in names)
     host, port = broker.kafka_address
     cluster_operations = getattr(request.body, "include_cluster_authorized_operations", False)
     return types.MetadataResponse(
@@ -108,7 +120,7 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
         brokers=(types.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port, rack=None),),
         cluster_id=broker.cluster_id,
         controller_id=NODE_ID,
-        topics=tuple(topics),
+        topics=Elements(topics),
         cluster_authorized_operations=_CLUSTER_OPERATIONS if cluster_operations else _NOT_ASKED,
         error_code=ErrorCode.none,
     )
@@ -137,7 +149,7 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
         name=topic.kafka_name,
         topic_id=topic.id,
         is_internal=False,  # Spark drops internal topics from what it subscribes to.
-        partitions=tuple(
+        partitions=Elements(
             types.MetadataResponsePartition(
                 error_code=ErrorCode.none,
                 partition_index=partition,
@@ -177,7 +189,7 @@ def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: R
     )
 
 
-def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)
@@ -190,5 +202,6 @@ def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: R
         found |= {"node_id": NODE_ID, "host": host, "port": port}
     if request.version < _FIND_MANY_FROM:
         return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
-    coordinators = tuple(types.Coordinator(key=key, **found) for key in request.body.coordinator_keys)
-    return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators))
+    coordinators = Elements(types.Coordinator(key=key, **found) for key in once(request.body.coordinator_keys))
+    entity = types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
+    return answered(request, (yield from encoded(broker, request, entity)), None)

@@ -7,21 +7,23 @@ open transaction has a position of his group, for after its commit that may be a
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group import Group
 from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
 from bridge.kafka.groups import CONSUMER
-from bridge.kafka.request import NO_THROTTLE, Request
+from bridge.kafka.once import Partitions, by_partition
+from bridge.kafka.request import NO_THROTTLE, Request, Work
+from bridge.kafka.work import answered, encoded
 from bridge.positions import Position
 from bridge.records import CommittedPosition
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.errors import ProtocolError
 from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
 from protocol.kafka.wire import read_classic_string
 
 if TYPE_CHECKING:
@@ -30,41 +32,38 @@ if TYPE_CHECKING:
 
 _I32 = struct.Struct(">i")
 
-Partitions = dict[tuple[str, int], ErrorCode]  # results by topic and partition, in the order of the request
+Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the order of the request
 
 
 # -- OffsetCommit
 
 
-def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Commit for a member, or for anybody while the group has no members. The answer waits for the log."""
-    body = request.body
+    body, types = request.body, request.types
+    asked = asked_positions(body)
+    results, positions = yield from sort_out(broker, asked)
     error = _check_committer(broker, request)
-    asked = [(topic.name, partition) for topic in body.topics for partition in topic.partitions]
     promise = None
-    results: Partitions
-    if error is not ErrorCode.none:
-        results = {(name, partition.partition_index): error for name, partition in asked}
-    else:
-        results, positions = sort_out(broker, asked)
-        if positions:
-            try:
-                promise = broker.positions.commit(body.group_id, positions, broker.clock.now_ms())
-            except ANSWERABLE as refusal:
-                code = code_of(refusal)
-                results = {place: code if result is ErrorCode.none else result for place, result in results.items()}
-    types = request.types
-    topics = tuple(
+    if error is ErrorCode.none and positions:
+        try:
+            promise = broker.positions.commit(body.group_id, positions, broker.clock.now_ms())
+        except ANSWERABLE as refusal:
+            results = refused(results, code_of(refusal))
+    elif error is not ErrorCode.none:
+        results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
+    topics = Elements(
         types.OffsetCommitResponseTopic(
             name=name,
-            partitions=tuple(
+            partitions=Elements(
                 types.OffsetCommitResponsePartition(partition_index=partition, error_code=result)
                 for partition, result in partitions.items()
             ),
         )
-        for name, partitions in by_topic(results).items()
+        for name, partitions in results.items()
     )
-    return request.answer(types.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics), promise)
+    entity = types.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), promise)
 
 
 def _check_committer(broker: "Broker", request: Request) -> ErrorCode:
@@ -83,57 +82,72 @@ def _check_committer(broker: "Broker", request: Request) -> ErrorCode:
     return error
 
 
-def sort_out(broker: "Broker", asked: Iterable[tuple[str, Any]]) -> tuple[Partitions, list[CommittedPosition]]:
+def asked_positions(body: Any) -> Partitions:
+    """The positions that OffsetCommit and TxnOffsetCommit bring."""
+    return by_partition(
+        (topic.name, partition.partition_index, partition) for topic in body.topics for partition in topic.partitions
+    )
+
+
+def sort_out(broker: "Broker", asked: Partitions) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
     """Judge each partition on its own; give the positions of those that are right."""
-    results: Partitions = {}
+    results: Results = {}
     positions = []
     metadata_max = broker.options.groups.metadata_bytes_max
-    for name, partition in asked:
-        topic, index = broker.topics.by_kafka_name(name), partition.partition_index
-        metadata = partition.committed_metadata or ""
-        if topic is None or not 0 <= index < topic.queue_count:
-            results[name, index] = ErrorCode.unknown_topic_or_partition
-        elif len(metadata) > metadata_max:
-            results[name, index] = ErrorCode.offset_metadata_too_large
-        else:
-            results[name, index] = ErrorCode.none
-            epoch = getattr(partition, "committed_leader_epoch", -1)
-            positions.append(CommittedPosition(topic.key(index), partition.committed_offset, epoch, metadata))
+    for name, partitions in asked.items():
+        topic = broker.topics.by_kafka_name(name)
+        of_topic = results[name] = {}
+        for index, partition in partitions.items():
+            metadata = partition.committed_metadata or ""
+            if topic is None or not 0 <= index < topic.queue_count:
+                of_topic[index] = ErrorCode.unknown_topic_or_partition
+            elif len(metadata) > metadata_max:
+                of_topic[index] = ErrorCode.offset_metadata_too_large
+            else:
+                of_topic[index] = ErrorCode.none
+                epoch = getattr(partition, "committed_leader_epoch", -1)
+                positions.append(CommittedPosition(topic.key(index), partition.committed_offset, epoch, metadata))
+            yield
     return results, positions
 
 
-def by_topic(results: Partitions) -> dict[str, dict[int, ErrorCode]]:
-    topics: dict[str, dict[int, ErrorCode]] = {}
-    for (name, partition), error in results.items():
-        topics.setdefault(name, {})[partition] = error
-    return topics
+def refused(results: Results, error: ErrorCode) -> Results:
+    """What was right is refused all together."""
+    return {
+        name: {index: error if result is ErrorCode.none else result for index, result in partitions.items()}
+        for name, partitions in results.items()
+    }
 
 
 # -- OffsetFetch
 
 
-def offset_fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows."""
+def offset_fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows.
+
+    A group that is asked twice for is answered once, by what is asked of it last.
+    """
     body, types = request.body, request.types
     if request.version >= 8:
-        groups = tuple(
-            types.OffsetFetchResponseGroup(
-                group_id=asked.group_id,
-                topics=_fetch(broker, request, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
-                error_code=ErrorCode.none,
-            )
-            for asked in body.groups
+        groups = {asked.group_id: asked for asked in body.groups}
+        entity = types.OffsetFetchResponse(
+            throttle_time=NO_THROTTLE,
+            groups=Elements(
+                types.OffsetFetchResponseGroup(
+                    group_id=asked.group_id,
+                    topics=_fetch(broker, request, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
+                    error_code=ErrorCode.none,
+                )
+                for asked in groups.values()
+            ),
         )
-        entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
     else:
         topics = _fetch(broker, request, "OffsetFetchResponseTopic", body.group_id, body.topics)
         entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, topics=topics, error_code=ErrorCode.none)
-    return request.answer(entity, broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
-def _fetch(
-    broker: "Broker", request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None
-) -> tuple[Any, ...]:
+def _fetch(broker: "Broker", request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None) -> Elements:
     """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
     types = request.types
     is_stable_wanted = getattr(request.body, "require_stable", False)
@@ -142,13 +156,14 @@ def _fetch(
     if asked is None:
         wanted = _known_partitions(broker, positions)
     else:
-        wanted = [(topic.name, broker.topics.by_kafka_name(topic.name), topic.partition_indexes) for topic in asked]
+        found = by_partition((topic.name, index, None) for topic in asked for index in topic.partition_indexes)
+        wanted = [(name, broker.topics.by_kafka_name(name), indexes) for name, indexes in found.items()]
     make_topic = getattr(types, topic_type)
     make_partition = getattr(types, topic_type.replace("Topic", "Partition"))
-    return tuple(
+    return Elements(
         make_topic(
             name=name,
-            partitions=tuple(
+            partitions=Elements(
                 _unstable(make_partition, index)
                 if topic and topic.key(index) in unstable
                 else _position(make_partition, index, positions.get(topic.key(index)) if topic else None)
@@ -193,42 +208,56 @@ def _position(make_partition: Any, index: int, position: Position | None) -> Any
 # -- OffsetDelete
 
 
-def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Forget positions of topics that no live member of the group subscribes to."""
     body, types = request.body, request.types
+    asked = by_partition((topic.name, part.partition_index, None) for topic in body.topics for part in topic.partitions)
     group = broker.kafka_groups.group(body.group_id)
     error = _check_deletion(broker, body.group_id, group)
-    results: Partitions = {}
+    results: Results = {}
     promise = broker.ledger.barrier()
     if error is ErrorCode.none:
-        subscribed = _subscribed_topics(group) if group else frozenset()
-        keys = []
-        for name, index in ((topic.name, part.partition_index) for topic in body.topics for part in topic.partitions):
-            found = broker.topics.by_kafka_name(name)
-            if found is None or not 0 <= index < found.queue_count:
-                results[name, index] = ErrorCode.unknown_topic_or_partition
-            elif name in subscribed:
-                results[name, index] = ErrorCode.group_subscribed_to_topic
-            else:
-                results[name, index] = ErrorCode.none
-                keys.append(found.key(index))
+        subscribed: set[str] = set()
+        for member in [*group.members.values()] if group else ():
+            for _, metadata in member.protocols:
+                for topic in _topics_of(metadata):
+                    subscribed.add(topic)
+                    yield
+        results, keys = _deletable(broker, subscribed, asked)
         try:
             promise = broker.positions.delete(body.group_id, keys, broker.clock.now_ms())
         except ANSWERABLE as refusal:
-            error = code_of(refusal)
-    topics = tuple(
+            error, results = code_of(refusal), {}
+    topics = Elements(
         types.OffsetDeleteResponseTopic(
             name=name,
-            partitions=tuple(
+            partitions=Elements(
                 types.OffsetDeleteResponsePartition(partition_index=partition, error_code=result)
                 for partition, result in partitions.items()
             ),
         )
-        for name, partitions in by_topic(results).items()
+        for name, partitions in results.items()
     )
-    return request.answer(
-        types.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=topics), promise
-    )
+    entity = types.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), promise)
+
+
+def _deletable(broker: "Broker", subscribed: Collection[str], asked: Partitions) -> tuple[Results, list[int]]:
+    """Judge each partition; give the keys of those whose positions may go."""
+    results: Results = {}
+    keys = []
+    for name, indexes in asked.items():
+        topic = broker.topics.by_kafka_name(name)
+        of_topic = results[name] = {}
+        for index in indexes:
+            if topic is None or not 0 <= index < topic.queue_count:
+                of_topic[index] = ErrorCode.unknown_topic_or_partition
+            elif name in subscribed:
+                of_topic[index] = ErrorCode.group_subscribed_to_topic
+            else:
+                of_topic[index] = ErrorCode.none
+                keys.append(topic.key(index))
+    return results, keys
 
 
 def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -> ErrorCode:
@@ -241,20 +270,13 @@ def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -
     return ErrorCode.none
 
 
-def _subscribed_topics(group: Group[Any]) -> frozenset[str]:
-    return frozenset(
-        topic for member in group.members.values() for _, metadata in member.protocols for topic in _topics_of(metadata)
-    )
-
-
-def _topics_of(subscription: bytes) -> list[str]:
-    """The topics in a ConsumerProtocolSubscription: version i16, array of strings. Garbage subscribes to none."""
+def _topics_of(subscription: bytes) -> Iterator[str]:
+    """The topics in a ConsumerProtocolSubscription: version i16, array of strings. Garbage ends them."""
     try:
         (count,) = _I32.unpack_from(subscription, 2)
-        topics, at = [], 2 + _I32.size
+        at = 2 + _I32.size
         for _ in range(count):
             topic, at = read_classic_string(subscription, at)
-            topics.append(topic or "")
+            yield topic or ""
     except (struct.error, IndexError, UnicodeDecodeError, ProtocolError):
-        return []
-    return topics
+        return

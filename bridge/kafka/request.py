@@ -1,6 +1,6 @@
 """One request on its way to a handler, and what handlers are made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.answers import Answer
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
 
-__all__ = ("NO_THROTTLE", "Handler", "Request", "later")
+__all__ = ("NO_THROTTLE", "Handler", "Request", "Work", "later")
 
 
 class Request(NamedTuple):
@@ -23,6 +23,17 @@ class Request(NamedTuple):
     correlation_id: int
     client_id: str
     body: Any
+    size: int = 0  # Of its frame, in bytes.
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory while it waits, at most: objects are some ten times as large as on the wire."""
+        return 10 * self.size
+
+    @property
+    def without_body(self) -> "Request":
+        """Give what its answer needs, for a request that waits for long: its body need not stay."""
+        return self._replace(body=None, size=0)
 
     @property
     def types(self) -> ResponseTypes:
@@ -34,9 +45,12 @@ class Request(NamedTuple):
         return Answer(encode_response(self.api_key, self.version, self.correlation_id, entity), promise)
 
 
+# Of a request that may have much to do: a generator, which yields wherever the loop may turn (`work.py`).
+Work = Generator[None, None, Answer | None]
+
 # What a handler gives: the answer; the place in the order of a later one (`connection.outbox.reserve()`, filled by
-# `connection.outbox.fill`); or None for a request that has no answer.
-Handler = Callable[["Broker", "KafkaConnection", Request], Answer | OutboxSlot | None]
+# `connection.outbox.fill`); a generator that comes to one of these; or None for a request that has no answer.
+Handler = Callable[["Broker", "KafkaConnection", Request], Answer | OutboxSlot | Work | None]
 
 
 def later(first: Promise | None, second: Promise | None) -> Promise | None:

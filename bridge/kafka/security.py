@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
-from bridge.kafka.request import NO_THROTTLE, Request
+from bridge.kafka.request import NO_THROTTLE, Request, Work
+from bridge.kafka.work import answered, encoded
 from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -17,14 +19,18 @@ def describe_acls(broker: "Broker", connection: "KafkaConnection", request: Requ
     return request.answer(request.types.DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **_DISABLED))
 
 
-def create_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    results = tuple(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
-    return request.answer(request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results))
+def create_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    results = Elements(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
+    entity = request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
-def delete_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    results = tuple(request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters)
-    return request.answer(request.types.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=results))
+def delete_acls(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    results = Elements(
+        request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters
+    )
+    entity = request.types.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=results)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
 
 
 def describe_client_quotas(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:

@@ -12,7 +12,7 @@ INVALID_PRODUCER_EPOCH. AddPartitionsToTxn 4 and 5 are between brokers and not s
 abort a hanging transaction with; a part of a transaction is never ended alone, so all of it is aborted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,14 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
-from bridge.kafka.offsets import Partitions, by_topic, sort_out
-from bridge.kafka.request import NO_THROTTLE, Request, later
+from bridge.kafka.offsets import Results, asked_positions, refused, sort_out
+from bridge.kafka.once import by_partition, once
+from bridge.kafka.request import NO_THROTTLE, Request, Work, later
+from bridge.kafka.work import answered, encoded
+from bridge.producers import ProducerPicture
 from bridge.transactions import Transaction
 from protocol.kafka.api import ErrorCode, milliseconds
+from protocol.kafka.response import Elements
 from store.entry import Promise
 from store.queue import Queue
 from txn.coordinator import NO_EPOCH, NO_PRODUCER, Producer, State
@@ -83,37 +87,41 @@ def _claimed(body: Any) -> Producer | None:
 # -- What becomes part of a transaction
 
 
-def add_partitions_to_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def add_partitions_to_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Add all of the partitions, or none if one of them does not exist."""
     body, types, promise = request.body, request.types, None
-    places = [(topic.name, index) for topic in body.v3_and_below_topics for index in topic.partitions]
-    found = [(place, _key(broker, *place)) for place in places]
-    if all(key is not None for _, key in found):
+    asked = by_partition((topic.name, index, None) for topic in body.v3_and_below_topics for index in topic.partitions)
+    results: Results = {}
+    keys: list[int | None] = []
+    for name, indexes in asked.items():
+        found = {index: _key(broker, name, index) for index in indexes}
+        missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+        results[name] = {index: missing if key is None else others for index, key in found.items()}
+        keys += found.values()
+        yield
+    known = [key for key in keys if key is not None]
+    if len(known) == len(keys):
         producer = Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
-        keys = [key for _, key in found if key is not None]
         error = ErrorCode.none
         try:
             promise = broker.transactions.add_queues(
-                body.v3_and_below_transactional_id, producer, keys, broker.clock.now_ms()
+                body.v3_and_below_transactional_id, producer, known, broker.clock.now_ms()
             )
         except ANSWERABLE as refusal:
             error = _code(refusal, "AddPartitionsToTxn", request.version)
-        results = dict.fromkeys(places, error)
-    else:
-        missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-        results = {place: missing if key is None else others for place, key in found}
-    topics = tuple(
+        results = {name: dict.fromkeys(indexes, error) for name, indexes in asked.items()}
+    topics = Elements(
         types.AddPartitionsToTxnTopicResult(
             name=name,
-            results_by_partition=tuple(
+            results_by_partition=Elements(
                 types.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=result)
                 for index, result in partitions.items()
             ),
         )
-        for name, partitions in by_topic(results).items()
+        for name, partitions in results.items()
     )
     entity = types.AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
-    return request.answer(entity, promise)
+    return answered(request, (yield from encoded(broker, request, entity)), promise)
 
 
 def _key(broker: "Broker", name: str, index: int) -> int | None:
@@ -138,40 +146,38 @@ def add_offsets_to_txn(broker: "Broker", connection: "KafkaConnection", request:
     return request.answer(request.types.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error), promise)
 
 
-def txn_offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def txn_offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Take positions that become the group's with the commit."""
     body, types, promise = request.body, request.types, None
-    asked = [(topic.name, partition) for topic in body.topics for partition in topic.partitions]
+    asked = asked_positions(body)
+    results, positions = yield from sort_out(broker, asked)
     error = _check_committer(broker, body)
-    results: Partitions
     if error is not ErrorCode.none:
-        results = {(name, partition.partition_index): error for name, partition in asked}
-    else:
-        results, positions = sort_out(broker, asked)
+        results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
+    elif positions:  # Else nothing of it is right, and it opens no transaction.
         try:
-            if positions:  # Else nothing of it is right, and it opens no transaction.
-                promise = broker.transactions.add_positions(
-                    body.transactional_id,
-                    Producer(body.producer_id, body.producer_epoch),
-                    body.group_id,
-                    positions,
-                    broker.clock.now_ms(),
-                    adds_itself=request.version >= _ADDS_GROUPS_FROM,
-                )
+            promise = broker.transactions.add_positions(
+                body.transactional_id,
+                Producer(body.producer_id, body.producer_epoch),
+                body.group_id,
+                positions,
+                broker.clock.now_ms(),
+                adds_itself=request.version >= _ADDS_GROUPS_FROM,
+            )
         except ANSWERABLE as refusal:
-            code = code_of(refusal)
-            results = {place: code if result is ErrorCode.none else result for place, result in results.items()}
-    topics = tuple(
+            results = refused(results, code_of(refusal))
+    topics = Elements(
         types.TxnOffsetCommitResponseTopic(
             name=name,
-            partitions=tuple(
+            partitions=Elements(
                 types.TxnOffsetCommitResponsePartition(partition_index=index, error_code=result)
                 for index, result in partitions.items()
             ),
         )
-        for name, partitions in by_topic(results).items()
+        for name, partitions in results.items()
     )
-    return request.answer(types.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics), promise)
+    entity = types.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), promise)
 
 
 def _check_committer(broker: "Broker", body: Any) -> ErrorCode:
@@ -213,31 +219,37 @@ def end_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -
 # -- For operators
 
 
-def write_txn_markers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
-    """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`)."""
+def write_txn_markers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`).
+
+    A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
+    """
     types = request.types
     promise: Promise | None = broker.ledger.barrier()
-    results = []
-    for asked in request.body.markers:
-        outcome: dict[tuple[str, int], ErrorCode] = {}
-        for name, index in ((topic.name, index) for topic in asked.topics for index in topic.partition_indexes):
-            try:
-                outcome[name, index], aborted = _abort(broker, asked, _key(broker, name, index))
-                promise = later(promise, aborted)
-            except ANSWERABLE as refusal:
-                outcome[name, index] = code_of(refusal)
-        topics = tuple(
+
+    def aborted(asked: Any, name: str, index: int) -> Any:
+        nonlocal promise
+        try:
+            error, kept = _abort(broker, asked, _key(broker, name, index))
+            promise = later(promise, kept)
+        except ANSWERABLE as refusal:
+            error = code_of(refusal)
+        return types.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+
+    def of_producer(asked: Any) -> Any:
+        places = by_partition((topic.name, index, None) for topic in asked.topics for index in topic.partition_indexes)
+        topics = Elements(
             types.WritableTxnMarkerTopicResult(
-                name=name,
-                partitions=tuple(
-                    types.WritableTxnMarkerPartitionResult(partition_index=index, error_code=result)
-                    for index, result in partitions.items()
-                ),
+                name=name, partitions=Elements(aborted(asked, name, index) for index in indexes)
             )
-            for name, partitions in by_topic(outcome).items()
+            for name, indexes in places.items()
         )
-        results.append(types.WritableTxnMarkerResult(producer_id=asked.producer_id, topics=topics))
-    return request.answer(types.WriteTxnMarkersResponse(markers=tuple(results)), promise)
+        return types.WritableTxnMarkerResult(producer_id=asked.producer_id, topics=topics)
+
+    markers = {asked.producer_id: asked for asked in request.body.markers}
+    entity = types.WriteTxnMarkersResponse(markers=Elements(map(of_producer, markers.values())))
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
 
 
 def _abort(broker: "Broker", asked: Any, key: int | None) -> tuple[ErrorCode, Promise | None]:
@@ -253,15 +265,15 @@ def _abort(broker: "Broker", asked: Any, key: int | None) -> tuple[ErrorCode, Pr
     return ErrorCode.none, broker.transactions.fence(transaction, broker.clock.now_ms())
 
 
-def list_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def list_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """List transactional ids by state, producer and how long their transaction has been open."""
     body, types, now_ms = request.body, request.types, broker.clock.now_ms()
     titles = {state.title for state in State}
-    producers = frozenset(body.producer_id_filters)
+    wanted_titles, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
     duration_ms = getattr(body, "duration_filter", -1)
 
     def is_wanted(transaction: Transaction) -> bool:
-        if body.state_filters and transaction.state.title not in body.state_filters:
+        if wanted_titles and transaction.state.title not in wanted_titles:
             return False
         if producers and transaction.producer.id not in producers:
             return False
@@ -269,27 +281,29 @@ def list_transactions(broker: "Broker", connection: "KafkaConnection", request: 
             return True
         return transaction.state is State.ONGOING and now_ms - transaction.started_ms > duration_ms
 
-    states = tuple(
-        types.TransactionState(
-            transactional_id=each.name, producer_id=each.producer.id, transaction_state=each.state.title
+    def listed(transaction: Transaction) -> Any:
+        if not is_wanted(transaction):
+            return None
+        return types.TransactionState(
+            transactional_id=transaction.name,
+            producer_id=transaction.producer.id,
+            transaction_state=transaction.state.title,
         )
-        for each in broker.transactions.coordinator
-        if is_wanted(each)
-    )
+
     entity = types.ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        unknown_state_filters=tuple(name for name in body.state_filters if name not in titles),
-        transaction_states=states,
+        unknown_state_filters=tuple(name for name in once(body.state_filters) if name not in titles),
+        transaction_states=Elements(map(listed, [*broker.transactions.coordinator])),
     )
-    return request.answer(entity, broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
-def describe_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def describe_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Tell state, producer, start and partitions of transactional ids."""
-    states = tuple(_described(broker, request, name) for name in request.body.transactional_ids)
+    states = Elements(_described(broker, request, name) for name in once(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
-    return request.answer(entity, broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
 def _described(broker: "Broker", request: Request, name: str) -> Any:
@@ -300,7 +314,7 @@ def _described(broker: "Broker", request: Request, name: str) -> Any:
         error, title = ErrorCode.transactional_id_not_found, ""
     else:
         error, title = ErrorCode.none, transaction.state.title
-    topics = tuple(
+    topics = Elements(
         types.TopicData(topic=topic, partitions=tuple(partitions))
         for topic, partitions in _partitions(broker, transaction.keys).items()
     )
@@ -326,27 +340,35 @@ def _partitions(broker: "Broker", keys: Iterable[int]) -> dict[str, list[int]]:
     return found
 
 
-def describe_producers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def describe_producers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Tell which idempotent producers a partition remembers, and where their open transactions begin."""
     types = request.types
-    topics: dict[str, list[Any]] = {}
-    for name, index in ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes):
-        key = _key(broker, name, index)
-        partition = types.PartitionResponse(
+    named = ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes)
+    asked = by_partition((name, index, _key(broker, name, index)) for name, index in named)
+    wanted = {key for keys in asked.values() for key in keys.values() if key is not None}
+    producers = yield from broker.producers.in_queues(wanted)
+
+    def described(index: int, key: int | None) -> Any:
+        return types.PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.none if key is not None else ErrorCode.unknown_topic_or_partition,
             error_message=None,
-            active_producers=tuple(_active_producers(broker, types, key)) if key is not None else (),
+            active_producers=Elements(() if key is None else _active_producers(broker, types, key, producers[key])),
         )
-        topics.setdefault(name, []).append(partition)
-    results = tuple(types.TopicResponse(name=name, partitions=tuple(partitions)) for name, partitions in topics.items())
-    entity = types.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=results)
-    return request.answer(entity, broker.ledger.barrier())
+
+    topics = Elements(
+        types.TopicResponse(name=name, partitions=Elements(described(index, key) for index, key in keys.items()))
+        for name, keys in asked.items()
+    )
+    entity = types.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
 
 
-def _active_producers(broker: "Broker", types: Any, key: int) -> Iterable[Any]:
+def _active_producers(
+    broker: "Broker", types: Any, key: int, producers: Iterable[tuple[int, ProducerPicture]]
+) -> Iterator[Any]:
     isolation = broker.isolation.get(key)
-    for producer_id, (epoch, last_sequence, stored_ms) in broker.producers.in_queue(key):
+    for producer_id, (epoch, last_sequence, stored_ms) in producers:
         first_offset = isolation.first_offset(producer_id) if isolation is not None else None
         yield types.ProducerState(
             producer_id=producer_id,

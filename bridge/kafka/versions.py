@@ -27,13 +27,14 @@ def api_versions(broker: "Broker", connection: "KafkaConnection", request: Reque
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.invalid_request
-    return Answer(encode_frame(request.api_key, request.version, request.correlation_id, _body(request.version, error)))
+    body = _body(request.version, error)
+    return Answer(encode_frame(request.api_key, request.version, request.correlation_id, [body]))
 
 
 def unsupported(correlation_id: int) -> Answer:
     """Answer a version that we do not know: in version 0, which every client can read (KIP-511)."""
     body = _body(0, ErrorCode.unsupported_version)
-    return Answer(encode_frame(ApiKey.API_VERSIONS, 0, correlation_id, body))
+    return Answer(encode_frame(ApiKey.API_VERSIONS, 0, correlation_id, [body]))
 
 
 @cache

@@ -13,7 +13,7 @@ Source: Kafka's message definitions (`clients/src/main/resources/common/message/
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from enum import IntEnum
@@ -294,15 +294,17 @@ def encode_body(api_key: int, version: int, entity: Any) -> bytes:
     return b"".join(parts)
 
 
-def encode_frame(api_key: int, version: int, correlation_id: int, body: bytes) -> list[bytes]:
-    """Give the whole frame of an encoded body: length prefix, header, body."""
+def encode_frame(api_key: int, version: int, correlation_id: int, body: Sequence[bytes]) -> list[bytes]:
+    """Give the whole frame of an encoded body, which comes in pieces: length prefix and header before the first."""
     tags = _NO_TAGS if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS else b""
-    return [b"".join((_FRAME_HEADER.pack(4 + len(tags) + len(body), correlation_id), tags, body))]
+    first, *others = body
+    size = 4 + len(tags) + sum(map(len, body))
+    return [b"".join((_FRAME_HEADER.pack(size, correlation_id), tags, first)), *others]
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, entity: Any) -> list[bytes]:
     """Encode the whole frame of a response, length prefix included."""
-    return encode_frame(api_key, version, correlation_id, encode_body(api_key, version, entity))
+    return encode_frame(api_key, version, correlation_id, [encode_body(api_key, version, entity)])
 
 
 @cache

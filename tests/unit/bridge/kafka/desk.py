@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from bridge.config import GroupsOptions, Options
+from bridge.config import GroupsOptions, KafkaOptions, Options
 from bridge.families import Families
 from bridge.kafka.connection import KafkaConnection
 from bridge.topics import Topic
@@ -37,8 +37,9 @@ SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64
 class Desk(ManualCore):
     """The broker's Kafka side. `groups` are settings of the group coordinator."""
 
-    def __init__(self, **groups: int) -> None:
-        options = Options(groups=GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups)))
+    def __init__(self, kafka: KafkaOptions | None = None, **groups: int) -> None:
+        of_groups = GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups))
+        options = Options(groups=of_groups, kafka=kafka or KafkaOptions())
         super().__init__(options, store=SMALL_STORE)
         self.rocketmq_groups_with_members = Members()
         self.families = Families(self.kafka_groups, self.rocketmq_groups_with_members)

@@ -241,7 +241,7 @@ def test_list_offsets_of_many_partitions_gives_others_their_turn(desk: Desk, cli
 
 def test_list_offsets_refuses_what_cannot_be(desk: Desk, client: Client) -> None:
     desk.topic()
-    assert [each.error_code for each in list_offsets(client, -1, 0, 0)] == [ErrorCode.invalid_request] * 2
+    assert [each.error_code for each in list_offsets(client, -1, 0, 0)] == [ErrorCode.invalid_request]
     assert list_offsets(client, -1, 7)[0].error_code is UNKNOWN
     assert list_offsets(client, -1, epoch=3)[0].error_code is ErrorCode.unknown_leader_epoch
 

@@ -6,23 +6,19 @@ leave behind is what the older ones read. A text that does not fit into an answe
 
 import io
 import struct
-from dataclasses import fields, is_dataclass
-from datetime import timedelta
-from typing import Any, get_args, get_origin
-from uuid import UUID
+from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from bridge.kafka import TABLE
 from protocol.kafka.api import ApiKey, is_flexible
 from tests.unit.bridge.kafka.desk import Desk
+from tests.unit.bridge.kafka.filled import DURATION_MS, filled
 
 VERSIONS = [(api.key, v) for api in TABLE.values() for v in range(api.max_version, api.min_version - 1, -1)]
 TEXT_BYTES_MAX = (1 << 15) - 1
-SESSION_MS = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +32,23 @@ def desk() -> Desk:
 @pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
 def test_long_text_is_answered(desk: Desk, key: ApiKey, version: int, letter: str) -> None:
     text = letter * TEXT_BYTES_MAX
-    ask(desk, key, version, _filled(load_request_schema(key, version), text))
+    ask(desk, key, version, filled(load_request_schema(key, version), text))
 
 
 @pytest.mark.parametrize("field", ["group_id", "protocol_type", "group_instance_id", "protocols", "client_id"])
 def test_members_with_long_names_are_described_in_every_version(desk: Desk, field: str) -> None:
     schema = load_request_schema(ApiKey.JOIN_GROUP, 9)
-    long = _filled(schema, "n" * TEXT_BYTES_MAX)
+    long = filled(schema, "n" * TEXT_BYTES_MAX)
     group_id = f"with long {field}"
     given = {"group_id": group_id, "member_id": "", "group_instance_id": group_id}
     if field == "client_id":
         schema = load_request_schema(ApiKey.JOIN_GROUP, 3)
-        ask(desk, ApiKey.JOIN_GROUP, 3, _filled(schema, "g", **given), "c" * TEXT_BYTES_MAX)
+        ask(desk, ApiKey.JOIN_GROUP, 3, filled(schema, "g", **given), "c" * TEXT_BYTES_MAX)
     else:
-        ask(desk, ApiKey.JOIN_GROUP, 9, _filled(schema, "g", **given | {field: getattr(long, field)}))
+        ask(desk, ApiKey.JOIN_GROUP, 9, filled(schema, "g", **given | {field: getattr(long, field)}))
     for version in range(6):
         schema = load_request_schema(ApiKey.DESCRIBE_GROUPS, version)
-        ask(desk, ApiKey.DESCRIBE_GROUPS, version, _filled(schema, group_id))
+        ask(desk, ApiKey.DESCRIBE_GROUPS, version, filled(schema, group_id))
 
 
 def ask(desk: Desk, key: ApiKey, version: int, entity: Any, client_id: str = "c") -> None:
@@ -66,28 +62,5 @@ def ask(desk: Desk, key: ApiKey, version: int, entity: Any, client_id: str = "c"
     client.connection.data_received(struct.pack(">i", len(frame)) + frame)
     desk.settle()
     if not client.transport.taken:
-        desk.pass_ms(SESSION_MS // 2)
+        desk.pass_ms(DURATION_MS // 2)
     assert client.transport.taken or client.is_closed
-
-
-def _filled(entity_type: Any, text: str, **given: Any) -> Any:
-    """A request whose texts are all that one; every array has the same element twice."""
-    return entity_type(**{field.name: given.get(field.name, _value(field.type, text)) for field in fields(entity_type)})
-
-
-def _value(type_: Any, text: str) -> Any:
-    if get_origin(type_) not in (None, tuple):
-        type_ = next(each for each in get_args(type_) if each is not type(None))
-    if get_origin(type_) is tuple:
-        return (_value(get_args(type_)[0], text),) * 2
-    if is_dataclass(type_):
-        return _filled(type_, text)
-    kind = str(type_)
-    if type_ is str or "Name" in kind or "GroupId" in kind or "TransactionalId" in kind:
-        return text
-    for name, value in (("bool", True), ("bytes", b"x"), ("Records", b""), ("UUID", UUID(int=7)), ("Timedelta", None)):
-        if name in kind:
-            return timedelta(milliseconds=SESSION_MS) if value is None else value
-    if type_ is ErrorCode:
-        return ErrorCode.none
-    return 0.0 if type_ is float or "f64" in kind else 1

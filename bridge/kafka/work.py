@@ -1,0 +1,133 @@
+"""Requests with much to do: their handlers are generators, which run in slices between which the loop turns.
+
+    handler gives a generator ── one slice, at once ── done: answered as ever
+                                        └── not done: its connection takes no further request meanwhile,
+                                            and it has a slice whenever it is its turn among all such requests
+
+A handler yields wherever the loop may turn: after some ten microseconds of work, never more than a millisecond or two.
+It returns its answer, None if there is none. Other requests change state between two slices, so what it decides it
+decides and appends in one slice. What it has changed stays when its connection closes before its end.
+
+A client's effects stay in the order of its requests, since the next one waits, as in Apache Kafka.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.answers import Answer
+from bridge.kafka.request import Request, Work
+from bridge.server import TURN_MS, OutboxSlot
+from protocol.errors import ProtocolError
+from protocol.kafka.api import encode_frame
+from protocol.kafka.response import AnswerTooLarge, encode_steps
+from store.entry import Promise
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+STEPS_MAX: Final = 500  # in one slice, whatever the clock says
+
+
+def encoded(broker: "Broker", request: Request, entity: Any) -> Generator[None, None, list[bytes]]:
+    """Encode a response whose arrays may be `Elements`, as the pieces of its body."""
+    try:
+        return (yield from encode_steps(entity, broker.options.kafka.answer_bytes_max))
+    except AnswerTooLarge:
+        raise AnswerTooLarge(
+            f"the answer to a request of API {request.api_key} is larger than "
+            f"kafka.answer_bytes_max={broker.options.kafka.answer_bytes_max}"
+        ) from None
+
+
+def answered(request: Request, pieces: list[bytes], promise: Promise | None) -> Answer:
+    """Make the answer of what `encoded` gave."""
+    return Answer(encode_frame(request.api_key, request.version, request.correlation_id, pieces), promise)
+
+
+class _Job:
+    """One request that is worked on."""
+
+    __slots__ = ("answer", "connection", "is_holding", "request", "slot", "steps")
+
+    def __init__(self, connection: "KafkaConnection", request: Request, steps: Work, slot: OutboxSlot | None) -> None:
+        self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
+        self.is_holding = False  # Its connection takes no further request until it is done.
+        self.answer: Answer | None = None
+
+    def go_on(self) -> bool:
+        """Run one slice, and answer if that is the end; true: it is over, one way or the other."""
+        connection, slot = self.connection, self.slot
+        assert slot is not None, "only what was not done at once goes on"
+        if connection.closed:
+            self.steps.close()
+            return True
+        try:
+            if not self.run():
+                return False
+            connection.outbox.fill(slot, self.answer)
+        except ProtocolError as error:
+            connection.close(str(error))
+        except Exception as error:  # noqa: BLE001 - contained
+            connection.failed(self.request, error, slot)
+        if self.is_holding:
+            connection.is_busy = False
+            connection.go_on_soon()
+        return True
+
+    def run(self) -> bool:
+        """Run one slice; true: it is done, and `answer` is set."""
+        mono_ms = self.connection.server.clock.mono_ms
+        until_mono_ms = mono_ms() + TURN_MS
+        try:
+            for _ in range(STEPS_MAX):
+                next(self.steps)
+                if mono_ms() > until_mono_ms:
+                    break
+        except StopIteration as done:
+            self.answer = done.value
+            return True
+        return False
+
+
+class Works:
+    """The requests that are worked on, each in its turn: one slice of one of them in a turn of the loop."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[_Job] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def begin(self, connection: "KafkaConnection", request: Request, steps: Work) -> Answer | OutboxSlot | None:
+        """Work on a request that was just received; what it gives is what a handler gives."""
+        job = _Job(connection, request, steps, None)
+        if job.run():
+            return job.answer
+        job.slot = connection.outbox.reserve(request.held_bytes)
+        job.is_holding = connection.is_busy = True
+        connection.hold()
+        self._add(job)
+        return job.slot
+
+    def finish(self, connection: "KafkaConnection", request: Request, slot: OutboxSlot, steps: Work) -> None:
+        """Work on the answer of a request that has waited, while its connection takes others."""
+        self._add(_Job(connection, request, steps, slot))
+
+    def _add(self, job: _Job) -> None:
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            job.connection.server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Run a slice of the first job; it goes behind the others if it is not done."""
+        job = self._jobs[0]
+        server = job.connection.server
+        is_done = job.go_on()
+        self._jobs.popleft()
+        if not is_done:
+            self._jobs.append(job)
+        if self._jobs:
+            server.loop.call_soon(self._go_on)
+        server.touch()

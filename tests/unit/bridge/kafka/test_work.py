@@ -1,0 +1,114 @@
+"""Requests with much to do run in slices: what other requests see meanwhile, and what a request keeps and leaves."""
+
+from typing import Any
+
+import pytest
+
+from bridge.config import KafkaOptions
+from bridge.kafka.work import STEPS_MAX
+from protocol.kafka.api import ApiKey, ErrorCode
+from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
+
+NAMES = 3 * STEPS_MAX
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def begin(client: Client, *requests: tuple[int, int, dict[str, Any]]) -> list[int]:
+    """Send requests in one piece, and run no turn of the loop."""
+    frames = b""
+    numbers = []
+    for key, version, values in requests:
+        client._number += 1
+        client._asked.append((client._number, key, version))
+        frames += frame_of(key, version, client._number, **values)
+        numbers.append(client._number)
+    client.connection.data_received(frames)
+    return numbers
+
+
+def created(count: int) -> dict[str, Any]:
+    return {"topics": [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(count)]}
+
+
+def test_large_request_has_its_slices_between_those_of_others(desk: Desk) -> None:
+    large, other = desk.connect(), desk.connect()
+    (first,) = begin(large, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
+    before = len(desk.topics)
+    assert 0 < before < NAMES, "one slice is done at once"
+    (number,) = begin(other, (ApiKey.FIND_COORDINATOR, 4, {"coordinator_keys": ("g",)}))
+    desk.server.flush()
+    assert other.answer_to(number) is not None, "another client does not wait for the end"
+    assert (large.answer_to(first), len(desk.topics)) == (None, before)
+    desk.loop.turn()
+    assert [each.error_code for each in large.answer_to(first).topics] == [ErrorCode.none] * NAMES
+
+
+def test_later_requests_of_a_connection_wait_for_the_end(desk: Desk) -> None:
+    client = desk.connect()
+    delete = {"topic_names": (f"t{NAMES - 1}",)}
+    first, second = begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)), (ApiKey.DELETE_TOPICS, 1, delete))
+    assert client.connection.unanswered == 1, "the second one is not looked at"
+    desk.loop.turn()
+    assert client.answer_to(first).topics[-1].error_code is ErrorCode.none
+    assert client.answer_to(second).responses[0].error_code is ErrorCode.none
+    assert not client.connection.is_busy
+
+
+def test_many_large_requests_have_one_slice_in_a_turn(desk: Desk) -> None:
+    clients = [desk.connect() for _ in range(5)]
+    for client in clients:
+        begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
+    assert len(desk.kafka_works) == 5
+    while desk.loop._soon:
+        assert [*desk.loop._soon].count(desk.kafka_works._go_on) <= 1
+        desk.loop._soon.popleft()()
+    assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
+
+
+def test_request_is_given_up_with_its_connection(desk: Desk) -> None:
+    client = desk.connect()
+    begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
+    client.transport.close()
+    desk.loop.turn()
+    assert len(desk.topics) < NAMES
+    assert len(desk.kafka_works) == 0
+    assert desk.server.answer_bytes == 0
+
+
+def test_bytes_of_a_request_that_waits_are_charged_and_given_back(desk: Desk) -> None:
+    client = desk.connect()
+    begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
+    assert desk.server.answer_bytes == client.connection.pending_bytes > 10 * NAMES
+    desk.loop.turn()
+    assert desk.server.answer_bytes == client.connection.pending_bytes == 0
+
+
+def test_answer_that_would_be_too_large_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(kafka=KafkaOptions(answer_bytes_max=64 << 10))
+    desk.topic("orders", 1000)
+    client, other = desk.connect(), desk.connect()
+    asked = {"topics": [{"name": "orders", "partition_indexes": tuple(range(5000))}], "group_id": "g"}
+    with caplog.at_level("INFO", "bridge"):
+        client.send(ApiKey.OFFSET_FETCH, 7, **asked)
+    assert client.is_closed
+    assert "kafka.answer_bytes_max=65536" in caplog.text
+    assert other.ask(ApiKey.OFFSET_FETCH, 7, topics=asked["topics"][:0], group_id="g") is not None
+    assert desk.server.answer_bytes == 0
+
+
+def test_fault_in_a_later_slice_is_answered(desk: Desk) -> None:
+    client = desk.connect()
+    desk.faults.is_strict = False
+    begin(client, (ApiKey.DELETE_GROUPS, 2, {"groups_names": tuple(f"g{number}" for number in range(NAMES))}))
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    desk.families.active = broken  # type: ignore[method-assign, assignment]
+    desk.loop.turn()
+    assert client.is_closed, "DeleteGroups has no place for an error of the whole"
+    assert desk.faults.counts["kafka delete_groups"] == 1
