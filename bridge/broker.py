@@ -240,7 +240,7 @@ class Broker(Core):
             partial(self.faults.contain, kind="retention of a queue"),
         )
         self.transaction_checks = Checks(self, self._callbacks)
-        self.leases = Leases(self.store)
+        self.leases = Leases(self.store, self.options.leases)
         self._add_to_ticker()
         self.ticker.arm()
 

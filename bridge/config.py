@@ -376,6 +376,24 @@ class HttpOptions(_Section, frozen=True):
     ] = ""
 
 
+class LeasesOptions(_Section, frozen=True):
+    """Leases of those who read the log's files: what they read is not removed; see Spark."""
+
+    count_max: Annotated[int, _setting("leases at a time; further ones are refused", ge=1)] = 256
+    per_address_max: Annotated[int, _setting("leases of one client address at a time", ge=1)] = 64
+    lease_ms_max: Annotated[int, _setting("longest time between two renewals of a lease", ge=1)] = HOUR_MS
+    hold_ms_max: Annotated[int, _setting("a lease ends so long after it was given, however it is renewed", ge=1)] = (
+        24 * HOUR_MS
+    )
+    held_bytes_max: Annotated[
+        int,
+        _setting(
+            "bytes that leases keep from retention; beyond, the leases that reach back furthest end",
+            ge=MIB,
+        ),
+    ] = 16 * GIB
+
+
 class HooksOptions(_Section, frozen=True):
     """Python code of the operator's that is called around RocketMQ requests; see Hooks."""
 
@@ -518,6 +536,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kafka: KafkaOptions = KafkaOptions()
     rocketmq: RocketmqOptions = RocketmqOptions()
     http: HttpOptions = HttpOptions()
+    leases: LeasesOptions = LeasesOptions()
     hooks: HooksOptions = HooksOptions()
     limits: LimitsOptions = LimitsOptions()
     convert: ConvertOptions = ConvertOptions()

@@ -186,17 +186,18 @@ class HttpPort:
 
     # -- Leases
 
-    async def _lease(self, request: web.Request) -> web.Response:
+    async def _lease(self, request: web.Request) -> web.StreamResponse:
         wanted = _parsed(await self._read(request), http_leases.NewLease)
         await self._kept(self._broker.ledger.barrier())
-        caller = request.headers.get("Authorization", "")
-        return answer(http_leases.take(self._broker, wanted, self._readers, caller), status=201)
+        return http_leases.take(self._broker, wanted, self._readers, _caller(request), request.remote or "")
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
-        return answer(http_leases.renew(self._broker, request.match_info["lease"]))
+        lease = request.match_info["lease"]
+        return answer(http_leases.renew(self._broker, lease, self._readers, _caller(request)))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
-        return answer(http_leases.release(self._broker, request.match_info["lease"]))
+        lease = request.match_info["lease"]
+        return answer(http_leases.release(self._broker, lease, self._readers, _caller(request)))
 
     def _topic_named(self, request: web.Request) -> Topic:
         name = request.match_info["name"]
@@ -329,6 +330,10 @@ def _parsed(body: bytes, form: type[FormT]) -> FormT:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise web.HTTPBadRequest(text=str(error)) from error
+
+
+def _caller(request: web.Request) -> str:
+    return request.headers.get("Authorization", "")
 
 
 def _too_large(bytes_max: int) -> web.HTTPException:

@@ -30,12 +30,17 @@ class Holder(Protocol):
 
 
 class Listing(web.StreamResponse):
-    """An answer that is written while `parts` makes it; None is a place where the loop may turn."""
+    """An answer that is written while `parts` makes it; None is a place where the loop may turn.
 
-    def __init__(self, parts: Iterable[bytes | None], status: int = 200) -> None:
+    `undo` is called if the client does not get all of it.
+    """
+
+    def __init__(
+        self, parts: Iterable[bytes | None], status: int = 200, *, undo: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__(status=status)
         self.content_type = "application/json"
-        self.parts = parts
+        self.parts, self.undo = parts, undo
 
 
 def answer(content: Any, status: int = 200) -> web.Response:
@@ -80,13 +85,20 @@ async def send(
 ) -> web.StreamResponse:
     """Write an answer, and wait until the socket has taken it. Raises ConnectionError when the client has gone."""
     if isinstance(response, Listing):
-        await response.prepare(request)
-        await _write_parts(response, mono_ms, is_silent=request.method == "HEAD")
-    elif isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > PIECE_BYTES:
+        try:
+            await response.prepare(request)
+            await _write_parts(response, mono_ms, is_silent=request.method == "HEAD")
+            await response.write_eof()
+            if request.transport is None:  # aiohttp does not tell who waits for the socket that it was closed in order.
+                raise ConnectionResetError("the client has gone")
+        except BaseException:
+            response.undo()
+            raise
+        return response
+    if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > PIECE_BYTES:
         holder.hold(len(response.body))
         return await _send_body(request, response, response.body)
-    else:
-        await response.prepare(request)
+    await response.prepare(request)
     await response.write_eof()
     return response
 

@@ -104,7 +104,8 @@ class Plan:
     """What all tasks of a scan know."""
 
     http: str
-    lease: int
+    token: str  # For `http.readers_file`; "": none.
+    lease: str
     lease_ms: int
     directory: str
     inflate_bytes_max: int
@@ -131,12 +132,14 @@ def plan(options: Mapping[str, str]) -> Plan:
     http = options.get("http", "127.0.0.1:9644")
     names = [kafka_name(topic.strip()) for topic in topics.split(",")]
     wanted = {"topics": names, "lease_ms": int(options.get("leaseMs", LEASE_MS))}
-    found = BrokerApi(http, options.get("token", "")).post("/api/leases", body=wanted)
+    token = options.get("token", "")
+    found = BrokerApi(http, token).post("/api/leases", body=wanted)
     starting, ending = _offsets(options, "startingOffsets"), _offsets(options, "endingOffsets")
     queues = {each["key"]: _queue_range(each, starting, ending) for each in found["queues"]}
     split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
     return Plan(
         http,
+        token,
         found["lease"],
         found["lease_ms"],
         options.get("directory") or found["directory"],
@@ -378,14 +381,14 @@ class _Lease:
     """The hold on the files, renewed while a task reads."""
 
     def __init__(self, plan: Plan) -> None:
-        self._api = BrokerApi(plan.http)
-        self._number = plan.lease
+        self._api = BrokerApi(plan.http, plan.token)
+        self._id = plan.lease
         self._interval_s = plan.lease_ms / 3000
         self._renewed = time.perf_counter()
 
     def renew(self) -> None:
         try:
-            self._api.post("/api/leases", str(self._number))
+            self._api.post("/api/leases", self._id)
         except ApiError as error:
             raise RuntimeError(f"duolog-log: the hold on the log's files is gone: {error}") from None
         self._renewed = time.perf_counter()

@@ -217,13 +217,26 @@ class Checkpoints:
     # -- Dead segments
 
     def dead_segments(self) -> list[Segment]:
-        return [segment for segment in self._log.segments if self._is_dead(segment)]
+        """Return the segments that may be removed: those in which nothing is live, and that nobody reads."""
+        return [
+            segment for segment in self._log.segments if self._is_dead(segment) and segment.known_end <= self.held_from
+        ]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of segments that were found dead and stay because somebody reads them."""
+        return sum(
+            segment.known_end - segment.start
+            for segment in self._log.segments
+            if segment.is_dead and not segment.is_gap and segment.known_end > self.held_from
+        )
 
     def _is_dead(self, segment: Segment) -> bool:
-        if not segment.is_sealed or segment.is_gap or segment.known_end > self.held_from:
-            return False
+        if segment.is_dead or not segment.is_sealed or segment.is_gap:
+            return segment.is_dead and not segment.is_gap
         for key, last_offset in segment.last_offsets.items():
             queue = self._queues.find(key)
             if queue is not None and last_offset >= queue.start_offset:
                 return False
+        segment.is_dead = True
         return True

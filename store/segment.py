@@ -24,7 +24,7 @@ _START = attrgetter("start")
 class Segment:
     """One file of the log, or a gap where one was."""
 
-    __slots__ = ("end", "exists", "file", "in_sync", "is_gap", "last_offsets", "reserved", "start")
+    __slots__ = ("end", "exists", "file", "in_sync", "is_dead", "is_gap", "last_offsets", "reserved", "start")
 
     def __init__(self, start: int, end: int | None = None, *, is_gap: bool = False) -> None:
         self.start = start
@@ -34,6 +34,7 @@ class Segment:
         self.reserved = 0  # bytes of the file that have blocks
         self.exists = False  # there is a file; a new segment gets its own with the first write
         self.in_sync = False  # the flusher's thread uses the handle
+        self.is_dead = False  # Nothing in it is live, which never changes again; found out by who looks.
         self.last_offsets: dict[int, int] = {}  # queue key -> last offset that an entry of this segment covers
 
     @property

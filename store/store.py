@@ -679,6 +679,11 @@ class Store:
     def held_from(self, position: int) -> None:
         self._checkpoints.held_from = position
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of the log is on disk only because of `held_from`, as of the last `remove_dead_segments`."""
+        return self._checkpoints.held_bytes
+
     # -- Checkpoints
 
     def checkpoint_due(self, mono_ms: int) -> bool:

@@ -97,6 +97,10 @@ class QueueIsolation:
     def aborted(self) -> Iterator[Aborted]:
         return map(Aborted, self._markers, self._firsts, self._producers, self._stables)
 
+    def copy_of_aborted(self) -> Iterator[tuple[int, int, int]]:
+        """(producer id, first offset, marker offset) of each as of now, for who reads them over several turns."""
+        return zip(self._producers[:], self._firsts[:], self._markers[:], strict=True)
+
     # -- Following the log
 
     def begin(self, producer_id: int, offset: int) -> None:

@@ -70,7 +70,7 @@ class ManualCore(Core):
         self.open_log(
             self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
         )
-        self.leases = Leases(self.store)
+        self.leases = Leases(self.store, self.options.leases)
         self.keeper = Keeper(
             self.store,
             lambda: [*self.topics.all()],

@@ -633,7 +633,9 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     before = log_paths(disk)
     store.held_from = 0
     assert store.remove_dead_segments() == 0, "somebody reads them"
+    assert store.held_bytes >= (len(before) - 2) * SMALL_SEGMENTS.segment_bytes // 2
     store.held_from = POSITION_MAX
+    assert store.held_bytes == 0
     dead = store.remove_dead_segments()
     assert dead == len(before) - 2, "all but the one with the other queue's frame, and the active one"
     assert log_paths(disk) == before, "not before the snapshot is durable and a checkpoint is behind it"
