@@ -85,8 +85,8 @@ class Broker(Core):
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
         self._fleet: Fleet | None = None
-        self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults)
-        self.ticker = Ticker(loop, clock, self.server.touch, self.faults)
+        self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
+        self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog)
 
     # -- What handlers ask of it
 
@@ -329,12 +329,14 @@ class Broker(Core):
         self.loop.call_soon_threadsafe(self._run_posted, callback)
 
     def _run_posted(self, callback: Callable[[], object]) -> None:
+        begun_s = self.watchdog.seconds()
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - contained
             self.faults.contain(error, "thread's outcome")
         self.server.flush()  # Answers that the callback set free need not wait for the turn to end.
         self.server.touch()
+        self.watchdog.turned(callback, begun_s)
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Report what nobody else caught; what a socket met is told apart by the transport in the context."""

@@ -49,6 +49,7 @@ from bridge.schedules import Schedules
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
 from bridge.transactions import Transactions
+from bridge.watchdog import Watchdog
 from store.entry import Appended, Part, Promise, Slot
 from store.files import Files
 from store.options import StoreOptions
@@ -62,6 +63,7 @@ class Core:
         """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
         self.options = options
         self.faults = faults
+        self.watchdog = Watchdog()
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.poison = Poison()

@@ -17,9 +17,9 @@ connections may cost in `bridge/http_connections.py`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -40,6 +40,7 @@ from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.redrive import RedriveRefused, redrive
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import Topic, TopicError, TopicExists
+from bridge.watchdog import measured
 from bridge.wishes import DelayRefused
 from delay.recurring import BadSchedule
 from protocol.kafka.record_batch import InvalidBatch
@@ -300,7 +301,8 @@ class HttpPort:
         """The one table from our exceptions to HTTP's statuses; what is not in it is a fault, and answered with 500."""
         try:
             self._guard.check(request)
-            return await handler(request)
+            work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
+            return await measured(work, self._broker.watchdog, _kind_of(request))
         except web.HTTPException as error:
             return failure(error.text or error.reason, error.status)
         except TopicExists as error:
@@ -320,9 +322,13 @@ class HttpPort:
             return failure("the broker has a bug; its log describes it", 500)
 
     def _contain(self, error: Exception, request: web.Request) -> None:
-        route = request.match_info.route.resource
-        kind = f"http {request.method} {route.canonical}" if route is not None else "http"
-        self._broker.faults.contain(error, kind, request.remote or "")
+        self._broker.faults.contain(error, _kind_of(request), request.remote or "")
+
+
+def _kind_of(request: web.Request) -> str:
+    """Name a request by its route: nothing of what the client says but a method that the route has."""
+    route = request.match_info.route.resource
+    return f"http {request.method} {route.canonical}" if route is not None else "http"
 
 
 def _parsed(body: bytes, form: type[FormT]) -> FormT:

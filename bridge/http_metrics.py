@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -96,6 +102,13 @@ def _process(broker: "Broker") -> Iterator[Metric]:
     yield _counter("gc_pause_seconds", "Their sum.", pauses.total_s)
     yield _gauge("gc_pause_longest_seconds", "The longest of them.", pauses.longest_s)
     memory = http_views.resident_bytes()
+    watchdog = broker.watchdog
+    turns = HistogramMetricFamily("duolog_loop_turn_seconds", "How long each turn kept the event loop busy.")
+    turns.add_metric((), watchdog.buckets(), watchdog.total_s)
+    yield turns
+    long = {(kind,): count for kind, count in watchdog.long.items()}
+    yield _labelled("long_loop_turns", "Turns of the event loop of 100 ms and more, by what they did.", ("kind",), long)
+    yield _gauge("loop_turn_longest_seconds", "The longest of all.", max(watchdog.longest_s.values(), default=0.0))
     yield _gauge("resident_memory_bytes", "Resident memory.", memory["resident"])
     yield _gauge("anonymous_memory_bytes", "Resident memory that no file backs.", memory["anonymous"])
     yield _gauge("uptime_seconds", "Since start.", (broker.clock.mono_ms() - broker.started_mono_ms) / 1000)

@@ -32,6 +32,7 @@ from bridge.answers import Answer
 from bridge.clock import Clock
 from bridge.config import ConfigError, LimitsOptions
 from bridge.faults import Faults
+from bridge.watchdog import Watchdog
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
 from store.entry import Buffer, Promise
@@ -106,6 +107,7 @@ class Connection(asyncio.Protocol):
         "bounds",
         "broker",
         "closed",
+        "doing",
         "is_busy",
         "is_receiving",
         "log",
@@ -122,6 +124,7 @@ class Connection(asyncio.Protocol):
         self.bounds = self.server.bounds[self.wire]
         self.peer: tuple[str, int] = ("", 0)
         self.closed = True  # Until connection_made, and from close() on.
+        self.doing = self.wire  # The kind of the request that was received last; a subclass says it.
         self.is_receiving = False  # `received_all` will be called before anything else happens.
         self.is_busy = False  # A request of it is worked on in slices; the next one is received after its end.
         self.on_close: list[Callable[[], None]] = []
@@ -274,18 +277,22 @@ class Connection(asyncio.Protocol):
             return
         self._holding = False
         held, self._held = self._held, []
-        self.server.touch()
+        server = self.server
+        server.touch()
+        begun_s = server.watchdog.seconds()
         try:
             self._take(held)
             if not self._holding:
                 self._transport.resume_reading()
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "connection")
+        server.watchdog.turned(self.doing, begun_s)
 
     # -- Reading
 
     def data_received(self, data: bytes) -> None:
         server = self.server
+        begun_s = server.watchdog.seconds()
         server.touch()
         server.received_bytes += len(data)
         self.active_mono_ms = server.mono_ms
@@ -300,6 +307,7 @@ class Connection(asyncio.Protocol):
             self.close(str(error))
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "connection")
+        server.watchdog.turned(self.doing, begun_s)
 
     def _take(self, frames: list[memoryview]) -> None:
         """Receive frames until one of them makes us hold, or others have waited for long enough."""
@@ -577,6 +585,7 @@ class Server:
         bounds: dict[str, Bounds],
         end_turn: Callable[[], None],
         faults: Faults,
+        watchdog: Watchdog,
     ) -> None:
         self.loop = loop
         self.limits = limits
@@ -594,6 +603,7 @@ class Server:
         self.clock = clock
         self._end_turn = end_turn
         self._faults = faults
+        self.watchdog = watchdog
         self._is_touched = False
         self._answering: list[Connection] = []
         self._round: list[Connection] = []  # Still to be looked at in this round of sweeps.
@@ -621,13 +631,27 @@ class Server:
         self._answering.append(connection)
         self.touch()
 
+    def soon(self, kind: str, callback: Callable[[], object]) -> None:
+        """Run a callback in another turn of the loop; what it raises is contained."""
+        self.loop.call_soon(self._run_soon, kind, callback)
+
+    def _run_soon(self, kind: str, callback: Callable[[], object]) -> None:
+        begun_s = self.watchdog.seconds()
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - contained
+            self._faults.contain(error, kind)
+        self.watchdog.turned(kind, begun_s)
+
     def _turn_ends(self) -> None:
+        begun_s = self.watchdog.seconds()
         try:
             self._end_turn()
         except Exception as error:  # noqa: BLE001 - contained
             self._faults.contain(error, "end of a turn")
         self.flush()
         self._is_touched = False
+        self.watchdog.turned("end of a turn", begun_s)
 
     def flush(self) -> None:
         """Write all that is ready. The log's keeper calls it when promises were kept outside of a turn's end."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bridge.clock import Clock
 from bridge.faults import Faults
+from bridge.watchdog import Watchdog
 from store.errors import StoreError
 
 log = logging.getLogger("bridge")
@@ -36,6 +37,7 @@ class _Sleeper:
     run: Callable[[int, int], object]
     is_wall: bool
     not_before_mono_ms: int = 0
+    kind: str = ""  # As faults and long turns are reported.
     retry_ms: int = RETRY_MS  # How long its next fault puts it off.
 
 
@@ -43,12 +45,17 @@ class Ticker:
     """Runs what is due, in the order it was added, then has the turn end (`touch`), which arms it again."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, touch: Callable[[], None], faults: Faults
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        touch: Callable[[], None],
+        faults: Faults,
+        watchdog: Watchdog,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._touch = touch
-        self._faults = faults
+        self._faults, self._watchdog = faults, watchdog
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # When `_timer` fires.
@@ -63,7 +70,7 @@ class Ticker:
         is_wall: bool = False,
     ) -> None:
         """Call `run(now_ms, mono_ms)` at each deadline; `is_wall` says of which clock the deadlines are."""
-        self._sleepers.append(_Sleeper(name, next_deadline_ms, run, is_wall))
+        self._sleepers.append(_Sleeper(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
     def arm(self) -> None:
         """Sleep until the earliest deadline; cheap when that has not changed, for it is asked in every turn.
@@ -122,9 +129,14 @@ class Ticker:
     def _run_if_due(self, sleeper: _Sleeper, now_ms: int, mono_ms: int) -> None:
         try:
             deadline_ms = sleeper.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= (now_ms if sleeper.is_wall else mono_ms):
+            if deadline_ms is None or deadline_ms > (now_ms if sleeper.is_wall else mono_ms):
+                return
+            begun_s = self._watchdog.seconds()
+            try:
                 sleeper.run(now_ms, mono_ms)
                 sleeper.retry_ms = RETRY_MS
+            finally:
+                self._watchdog.turned(sleeper.kind, begun_s)
         except StoreError as error:
             # A state of affairs: the disk is full, say. What was due stays due.
             sleeper.not_before_mono_ms = mono_ms + RETRY_MS
@@ -136,4 +148,4 @@ class Ticker:
         """Report a fault of a duty; it has another chance later, the later the more often it failed."""
         sleeper.not_before_mono_ms = mono_ms + sleeper.retry_ms
         sleeper.retry_ms = min(2 * sleeper.retry_ms, RETRY_MS_MAX)
-        self._faults.contain(error, f"ticker {sleeper.name}")
+        self._faults.contain(error, sleeper.kind)

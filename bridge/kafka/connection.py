@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
 
 _METRICS = {key: api.metric for key, api in TABLE.items()}
+_KINDS = {key: " ".join(api.metric) for key, api in TABLE.items()}
 
 
 class KafkaConnection(Connection):
@@ -58,6 +59,7 @@ class KafkaConnection(Connection):
                 raise ProtocolError(f"request with key {key} and version {version} of client {client_id[:100]!r}")
             self.outbox.add(versions.unsupported(correlation_id))
             return
+        self.doing = _KINDS[key]
         if len(frame) > self._request_bytes_max and key != ApiKey.PRODUCE:
             raise ProtocolError(
                 f"{api.key.name} request of {len(frame)} bytes; kafka.request_bytes_max is {self._request_bytes_max}"

@@ -115,7 +115,7 @@ class _ListOffsets:
         for read, done in reads:
             read.start(done)
         if self._next < len(self._asked):
-            self._broker.server.loop.call_soon(self._go_on)
+            self._broker.server.soon("kafka list_offsets", self._go_on)
 
     def _go_on(self) -> None:
         if self._connection.closed:

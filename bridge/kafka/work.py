@@ -19,7 +19,7 @@ from bridge.answers import Answer
 from bridge.kafka.request import Request, Work
 from bridge.server import TURN_MS, OutboxSlot
 from protocol.errors import ProtocolError
-from protocol.kafka.api import encode_frame
+from protocol.kafka.api import ApiKey, encode_frame
 from protocol.kafka.response import AnswerTooLarge, encode_steps
 from store.entry import Promise
 
@@ -55,6 +55,11 @@ class _Job:
         self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
         self.is_holding = False  # Its connection takes no further request until it is done.
         self.answer: Answer | None = None
+
+    @property
+    def kind(self) -> str:
+        """How its slices are named when one of them is long."""
+        return f"kafka {ApiKey(self.request.api_key).name.lower()}"
 
     def go_on(self) -> bool:
         """Run one slice, and answer if that is the end; true: it is over, one way or the other."""
@@ -118,7 +123,7 @@ class Works:
     def _add(self, job: _Job) -> None:
         self._jobs.append(job)
         if len(self._jobs) == 1:
-            job.connection.server.loop.call_soon(self._go_on)
+            job.connection.server.soon(job.kind, self._go_on)
 
     def _go_on(self) -> None:
         """Run a slice of the first job; it goes behind the others if it is not done."""
@@ -129,5 +134,5 @@ class Works:
         if not is_done:
             self._jobs.append(job)
         if self._jobs:
-            server.loop.call_soon(self._go_on)
+            server.soon(self._jobs[0].kind, self._go_on)
         server.touch()

@@ -24,6 +24,7 @@ from protocol.rocketmq.codes import RequestCode as Code
 class Row(NamedTuple):
     handler: Handler
     counter: tuple[str, str]  # Its key in `Metrics.requests`.
+    name: str  # The same as text, for faults and long turns of the loop.
     kind: Kind
     is_limited: bool  # `Flow.check` is asked first.
     has_lane: bool  # It waits for its turn (`lanes.py`).
@@ -143,7 +144,7 @@ _KIND_OF: dict[Code, Kind] = {code: kind for kind, codes in _KINDS.items() for c
 
 def _row(code: Code, handler: Handler) -> Row:
     kind = _KIND_OF.get(code, Kind.ADMIN)
-    return Row(handler, ("rocketmq", code.name), kind, kind in LIMITED, kind in LANES)
+    return Row(handler, ("rocketmq", code.name), f"rocketmq {code.name}", kind, kind in LIMITED, kind in LANES)
 
 
 TABLE: dict[int, Row] = {code: _row(code, handler) for code, handler in _HANDLERS.items()}

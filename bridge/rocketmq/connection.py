@@ -122,6 +122,7 @@ class RocketMQConnection(Connection):
 
     def _go(self, command: RemotingCommand, row: Row) -> None:
         """Handle a request, and let the answer go, or let somebody answer later."""
+        self.doing = row.name
         try:
             given = self._handle(command, row)
         except Exception as error:  # noqa: BLE001 - `refusal` reports it

@@ -74,7 +74,7 @@ class Lane:
 
     def _schedule(self, connection: "RocketMQConnection") -> None:
         self._is_scheduled = True
-        connection.broker.loop.call_soon(self._turn)
+        connection.broker.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
 
     def _turn(self) -> None:
         """The others had their turn: go on, for a slice."""

@@ -449,7 +449,7 @@ class Pop:
     def try_complete(self) -> bool:
         """Messages came, or can be popped again: look anew, but not while the log is written, for taking appends."""
         self._forget_held()
-        self._broker.loop.call_soon(self._look_again)
+        self._broker.server.soon("rocketmq POP_MESSAGE", self._look_again)
         return True
 
     def _look_again(self) -> None:

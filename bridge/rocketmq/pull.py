@@ -239,7 +239,8 @@ class _Pull:
             self._offset = found.next_offset
             return False
         if found.buffers and self._may_expire():
-            self._broker.loop.call_soon(self._look_again)  # Dead letters are appended, not while the log is written.
+            # Dead letters are appended, not while the log is written.
+            self._broker.server.soon("rocketmq PULL_MESSAGE", self._look_again)
             return True
         self._finish(self._found(found))
         return True

@@ -66,7 +66,9 @@ class ManualCore(Core):
         self.hooks = None
         self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
         bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
-        self.server = Server(cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults)
+        self.server = Server(
+            cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults, self.watchdog
+        )
         self.open_log(
             self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
         )

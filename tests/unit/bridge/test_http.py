@@ -10,6 +10,7 @@ import pytest
 from bridge.config import Options
 from bridge.http import HttpPort
 from bridge.records import CommittedPosition
+from bridge.watchdog import Watchdog
 from store.errors import DiskFull
 from tests.kit.clock import ManualClock
 from tests.kit.http import HEADERS, encoded
@@ -50,6 +51,7 @@ class Bench:
             rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
             delays=SimpleNamespace(is_paused=lambda topic: False),
             not_ready_reason=lambda: self.ready_reason,
+            watchdog=Watchdog(),
             faults=SimpleNamespace(contain=lambda error, kind, peer: self.failures.append((kind, error))),
         )
 

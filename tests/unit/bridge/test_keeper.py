@@ -13,6 +13,7 @@ from bridge.faults import Faults
 from bridge.keeper import EXPIRE_INTERVAL_MS, LOOK_INTERVAL_MS, QUEUES_IN_SLICE, Keeper, Slices
 from bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
 from bridge.topics import Topic
+from bridge.watchdog import Watchdog
 from store.errors import DiskFull
 from store.queue import Queue
 from tests.kit.clock import ManualClock
@@ -176,7 +177,7 @@ def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False,
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), Faults(clock.mono_ms, print))
+        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), Faults(clock.mono_ms, print), Watchdog())
         for number, alarm in enumerate(alarms):
             ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
         ticker.arm()

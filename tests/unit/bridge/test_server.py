@@ -24,6 +24,7 @@ from bridge.server import (
     Server,
     joined,
 )
+from bridge.watchdog import Watchdog
 from protocol.errors import ProtocolError
 from store.entry import Promise
 from store.errors import StoreError, WritingEnded
@@ -99,7 +100,7 @@ class Bench:
         bounds = {"parrot": Bounds(frame_bytes_max=1 << 20, unanswered_max=4, idle_ms=60_000)}
         self.faults = StrictFaults(self.clock.mono_ms, print)
         self.server = Server(
-            cast(Any, self.loop), self.clock, LimitsOptions(**limits), bounds, self._end_turn, self.faults
+            cast(Any, self.loop), self.clock, LimitsOptions(**limits), bounds, self._end_turn, self.faults, Watchdog()
         )
         self.broker = SimpleNamespace(server=self.server, store=self.log, faults=self.faults)
 

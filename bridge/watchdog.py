@@ -1,0 +1,103 @@
+"""How long the event loop is kept busy at a time: each turn is measured, and the long ones are named.
+
+    the event loop ──> an entry point of ours: what a socket received, a duty of the ticker, a thread's outcome,
+                       the end of a turn, one step of an HTTP handler, a callback that was put off
+                       begun_s = seconds()  ...  watchdog.turned(kind, begun_s)
+
+    duolog_loop_turn_seconds          histogram of all turns
+    duolog_long_loop_turns_total      turns of LONG_S and more, by kind; each kind has a line in the log once in a while
+
+Each turn costs two readings of the clock, however many requests it has. A connection's turn has the kind of its last
+request: a connection gives way to the others behind the request that used up its time, so that is the long one.
+Pauses of the garbage collector, and of the process, count as part of the turn that they interrupt.
+"""
+
+import logging
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from time import perf_counter
+from types import coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+NOTED_S: Final = BOUNDS_S[0]  # Shorter turns are counted and summed, nothing else.
+LONG_S: Final = 0.1
+QUIET_S: Final = 5.0  # Between two lines of one kind.
+
+log = logging.getLogger("bridge")
+
+
+class Watchdog:
+    """The turns since the start. `seconds` is a fine monotonic clock."""
+
+    def __init__(self, seconds: Callable[[], float] = perf_counter) -> None:
+        self.seconds = seconds
+        self.count = 0  # Of all turns,
+        self.total_s = 0.0  # and their sum.
+        self.long: Counter[str] = Counter()  # Turns of LONG_S and more, by kind.
+        self.longest_s: dict[str, float] = {}  # Since the last `reset`, by kind; only turns of NOTED_S and more.
+        self._noted = [0] * (len(BOUNDS_S) + 1)  # Turns by the number of bounds that they reach; the first stays 0.
+        self._told_s: dict[str, float] = {}
+
+    def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
+        """Take the end of a turn that began at `begun_s`. What a thread handed over is named by its callback."""
+        now_s = self.seconds()
+        took_s = now_s - begun_s
+        self.count += 1
+        self.total_s += took_s
+        if took_s >= NOTED_S:
+            self._note(kind if isinstance(kind, str) else f"outcome {_name_of(kind)}", took_s, now_s)
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """Give the histogram as Prometheus wants it: each upper bound, and how many turns were not longer."""
+        below = self.count - sum(self._noted)
+        found = []
+        for bound_s, count in zip(BOUNDS_S, self._noted, strict=False):
+            below += count
+            found.append((str(bound_s), below))
+        return [*found, ("+Inf", self.count)]
+
+    def reset(self) -> None:
+        """Forget the longest turns; the counters go on."""
+        self.longest_s.clear()
+
+    def _note(self, kind: str, took_s: float, now_s: float) -> None:
+        self._noted[bisect_right(BOUNDS_S, took_s)] += 1
+        if took_s > self.longest_s.get(kind, 0.0):
+            self.longest_s[kind] = took_s
+        if took_s < LONG_S:
+            return
+        self.long[kind] += 1
+        if now_s >= self._told_s.get(kind, now_s):
+            self._told_s[kind] = now_s + QUIET_S
+            log.warning("loop turn was long kind=%r ms=%.0f in_all=%d", kind, took_s * 1000, self.long[kind])
+
+
+@coroutine
+def measured(work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str) -> Generator[Any, Any, T]:
+    """Await `work`, and measure each of its steps from one wait to the next."""
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        begun_s = watchdog.seconds()
+        try:
+            awaited = step()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            watchdog.turned(kind, begun_s)
+        try:
+            step = partial(work.send, (yield awaited))
+        except BaseException as error:  # noqa: BLE001 - it is raised where `work` waits
+            step = partial(work.throw, error)
+
+
+def _name_of(callback: Callable[..., object]) -> str:
+    """Name a callback by the function at its root."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
