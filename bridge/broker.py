@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bridge import hooks
+from bridge import duties, hooks
 from bridge.callbacks import Callbacks
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection, name_servers
@@ -29,14 +29,11 @@ from bridge.faults import Faults
 from bridge.hooks import Hooks
 from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
-from bridge.kafka.groups import deliver
-from bridge.keeper import Keeper, Slices
+from bridge.keeper import Keeper
 from bridge.leases import Leases
-from bridge.rocketmq import membership
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.fleet import Fleet
 from bridge.rocketmq.hooked import HookedConnection
-from bridge.rocketmq.revive import revive
 from bridge.rocketmq.transactions import Checks
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
@@ -45,7 +42,6 @@ from store.errors import StoreError
 from store.files import RealFiles
 from store.flusher import Flusher
 from store.options import StoreOptions
-from store.queue import Queue
 from store.workers import Workers
 
 log = logging.getLogger("bridge")
@@ -74,6 +70,9 @@ class Broker(Core):
     """A core with ports, threads and time. One loop runs all of it."""
 
     node_id = NODE_ID
+    keeper: Keeper  # This and the next two are made by `duties.prepare`.
+    transaction_checks: Checks
+    leases: Leases
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, Faults(clock.mono_ms, self.fail))
@@ -229,82 +228,19 @@ class Broker(Core):
 
     def _start_time(self) -> None:
         """Make the parts that need the open store and what time it is, and start the ticker."""
-        mono_ms = self.clock.mono_ms()
-        self.keeper = Keeper(
-            self.store,
-            lambda: [*self.topics.all()],
-            self._first_kept,
-            self._expire,
-            self.options.retention.check_interval_ms,
-            mono_ms,
-            partial(self.faults.contain, kind="retention of a queue"),
-        )
-        self.transaction_checks = Checks(self, self._callbacks)
-        self.leases = Leases(self.store, self.options.leases)
+        duties.prepare(self, self._callbacks, self.clock.mono_ms())
         self._add_to_ticker()
         self.ticker.arm()
 
     def _add_to_ticker(self) -> None:
-        """Name all that waits for a time, with what it does then; what waits for a date is on the wall clock."""
+        """Add the core's duties, and those of sockets and threads."""
         add = self.ticker.add
-        add("leases", self.leases.next_deadline_ms, lambda now_ms, mono_ms: self.leases.expire(mono_ms))
-        add("held requests", self.purgatory.next_deadline_ms, lambda now_ms, mono_ms: self.purgatory.advance(mono_ms))
-        add(
-            "kafka groups",
-            self.kafka_groups.next_deadline_ms,
-            lambda now_ms, mono_ms: deliver(self.kafka_groups.expire(mono_ms)),
-        )
-        add(
-            "rocketmq members",
-            self.rocketmq_members.next_deadline_mono_ms,
-            lambda now_ms, mono_ms: membership.sweep(self, mono_ms),
-        )
-        add(
-            "rocketmq senders",
-            self.rocketmq_flow.next_deadline_mono_ms,
-            lambda now_ms, mono_ms: self.rocketmq_flow.look(mono_ms),
-        )
-        add(
-            "popped messages",
-            self.rocketmq_popped.next_deadline_ms,
-            lambda now_ms, mono_ms: revive(self, now_ms),
-            is_wall=True,
-        )
-        add(
-            "positions",
-            self.positions.next_deadline_mono_ms,
-            lambda now_ms, mono_ms: self.positions.advance(mono_ms, now_ms),
-        )
-        add(
-            "transactions",
-            self.transactions.next_deadline_ms,
-            lambda now_ms, mono_ms: self.transactions.expire(now_ms),
-            is_wall=True,
-        )
-        checks = self.transaction_checks
-        add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
+        duties.register(self, add)
         add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
-        add("far timers", self.delays.far.next_deadline_ms, self.delays.far.run)
-        add("delayed messages", self.delays.next_deadline_ms, self.delays.run, is_wall=True)
-        add("schedules", self.schedules.next_deadline_ms, self.schedules.run, is_wall=True)
-        add("rates", self.rates.next_deadline_ms, lambda now_ms, mono_ms: self.rates.sample(mono_ms, now_ms))
-        counts = self.rocketmq_read_counts
-        add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
-        add("background duties", self.keeper.next_deadline_ms, self.keeper.run)
         if self.hooks is not None:
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
-
-    def _expire(self, now_ms: int) -> Slices:
-        """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""
-        yield from self.positions.expire(now_ms, self.is_alive)
-        yield from self.transactions.tidy(now_ms)
-
-    def _first_kept(self, queue: Queue) -> int | None:
-        """Say from which offset on retention must leave a queue alone; None: it may take all."""
-        first_kept = self.halves.first_kept(queue)
-        return self.delays.first_kept(queue) if first_kept is None else first_kept
 
     def ready_line(self) -> str:
         """What scripts wait for on standard output."""

@@ -1,0 +1,89 @@
+"""The duties of a broker's core: what is done at which time. The ticker runs them, in tests the clock that is moved.
+
+    prepare(broker, callbacks, mono_ms)   makes the parts that need the open store and the time
+    register(broker, add)                 names each duty with its next deadline and its function
+
+A duty of the wall clock is one that waits for a date; all others count monotonic time.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from bridge.callbacks import Callbacks
+from bridge.kafka.groups import deliver
+from bridge.keeper import Keeper, Slices
+from bridge.leases import Leases
+from bridge.rocketmq import membership
+from bridge.rocketmq.revive import revive
+from bridge.rocketmq.transactions import Checks
+from store.queue import Queue
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+
+class Add(Protocol):
+    """Takes a duty: `run(now_ms, mono_ms)` is called at each deadline (`Ticker.add`)."""
+
+    def __call__(
+        self,
+        name: str,
+        next_deadline_ms: Callable[[], int | None],
+        run: Callable[[int, int], object],
+        *,
+        is_wall: bool = False,
+    ) -> None: ...
+
+
+def prepare(broker: "Broker", callbacks: Callbacks, mono_ms: int) -> None:
+    """Make the parts of the broker that need its open store and the time."""
+    broker.keeper = Keeper(
+        broker.store,
+        lambda: [*broker.topics.all()],
+        partial(_first_kept, broker),
+        partial(_expire, broker),
+        broker.options.retention.check_interval_ms,
+        mono_ms,
+        partial(broker.faults.contain, kind="retention of a queue"),
+    )
+    broker.transaction_checks = Checks(broker, callbacks)
+    broker.leases = Leases(broker.store, broker.options.leases)
+
+
+def register(broker: "Broker", add: Add) -> None:
+    """Name all duties in the order in which those that are due together run."""
+    leases, purgatory, groups = broker.leases, broker.purgatory, broker.kafka_groups
+    members, flow, popped = broker.rocketmq_members, broker.rocketmq_flow, broker.rocketmq_popped
+    positions, transactions, checks = broker.positions, broker.transactions, broker.transaction_checks
+    delays, schedules, rates = broker.delays, broker.schedules, broker.rates
+    counts, keeper = broker.rocketmq_read_counts, broker.keeper
+    add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
+    add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
+    add("kafka groups", groups.next_deadline_ms, lambda now_ms, mono_ms: deliver(groups.expire(mono_ms)))
+    add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: membership.sweep(broker, mono_ms))
+    add("rocketmq senders", flow.next_deadline_mono_ms, lambda now_ms, mono_ms: flow.look(mono_ms))
+    add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(broker, now_ms), is_wall=True)
+    add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))
+    add(
+        "transactions", transactions.next_deadline_ms, lambda now_ms, mono_ms: transactions.expire(now_ms), is_wall=True
+    )
+    add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
+    add("far timers", delays.far.next_deadline_ms, delays.far.run)
+    add("delayed messages", delays.next_deadline_ms, delays.run, is_wall=True)
+    add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
+    add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
+    add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
+    add("background duties", keeper.next_deadline_ms, keeper.run)
+
+
+def _expire(broker: "Broker", now_ms: int) -> Slices:
+    """Let go of groups and transactional ids that nobody uses, and of transactions that nobody can read."""
+    yield from broker.positions.expire(now_ms, broker.is_alive)
+    yield from broker.transactions.tidy(now_ms)
+
+
+def _first_kept(broker: "Broker", queue: Queue) -> int | None:
+    """Say from which offset on retention must leave a queue alone; None: it may take all."""
+    first_kept = broker.halves.first_kept(queue)
+    return broker.delays.first_kept(queue) if first_kept is None else first_kept
