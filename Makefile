@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test unit check soak bench bench-delay bench-spark lock clean
+.PHONY: setup setup-test run test unit check soak fuzz bench bench-delay bench-spark lock clean
 
 setup: $(VENV)/.run
 run: setup
@@ -20,6 +20,8 @@ test: setup-test
 	$(BIN)/python -m pytest tests/wire
 unit: setup-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
+fuzz: setup-test $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
@@ -41,6 +43,7 @@ lock:
 	$(VENV)-lock/bin/python -m pip -q install pip-tools
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) -o requirements.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
+	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra fuzz -o requirements-fuzz.lock pyproject.toml
 LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
@@ -55,4 +58,7 @@ $(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
 	@touch $@
 $(VENV)/.test: requirements-test.lock $(VENV)/.run
 	$(PIP) install --require-hashes -r requirements-test.lock
+	@touch $@
+$(VENV)/.fuzz: requirements-fuzz.lock | $(BIN)/python
+	$(PIP) install --require-hashes --only-binary :all: -r requirements-fuzz.lock
 	@touch $@

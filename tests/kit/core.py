@@ -52,11 +52,12 @@ class ManualCore(Core):
         disk: CrashDisk | None = None,
         store: StoreOptions | None = None,
         now_ms: int | None = None,
+        faults: type[StrictFaults] = StrictFaults,
     ) -> None:
         self.disk = disk or CrashDisk()
         self.clock, self.loop = ManualClock(), ManualLoop()
         self.faults: StrictFaults  # Bugs fail the test, unless it says `faults.is_strict = False`.
-        super().__init__(options or Options(), StrictFaults(self.clock.mono_ms, reraise))
+        super().__init__(options or Options(), faults(self.clock.mono_ms, reraise))
         if now_ms is not None:
             self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
         self.started_mono_ms = self.clock.mono_ms()

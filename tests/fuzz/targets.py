@@ -1,0 +1,231 @@
+"""What `make fuzz` runs: a function of bytes for each decoder that bytes from a socket reach, and for the whole core.
+
+A target raises nothing but what it says that it catches. The tables of the front doors and of the codecs' modules give
+the targets, so a codec of a new request is fuzzed without a line here.
+"""
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from bridge import kafka
+from delay.recurring import BadSchedule, Cron
+from protocol import convert, names
+from protocol.errors import ProtocolError
+from protocol.framing import FrameReader
+from protocol.kafka import api, compression, record_batch
+from protocol.kafka.record_batch import InvalidBatch
+from protocol.rocketmq import (
+    batch,
+    bodies,
+    fastjson,
+    filters,
+    headers,
+    message,
+    properties,
+    recall_handle,
+    receipt,
+    remoting,
+    tags,
+)
+from protocol.rocketmq import compression as rocketmq_compression
+from protocol.rocketmq.bodies import Body
+from protocol.rocketmq.message_id import parse_message_id
+
+Target = Callable[[bytes], object]
+
+INFLATE_BYTES_MAX = 1 << 20
+_CRC_AT, _CRC_FROM = 17, 21
+
+_KAFKA_ROWS = [
+    (int(row.key), version) for row in kafka.TABLE.values() for version in range(row.min_version, row.max_version + 1)
+]
+_HEADERS = list({form.__name__: form for form in headers.REQUESTS.values()}.values())
+_BODIES = [
+    form for form in vars(bodies).values() if isinstance(form, type) and issubclass(form, Body) and form is not Body
+]
+
+
+def framing(sent: bytes) -> None:
+    """Frames come out the same however the bytes are split."""
+    cut = sent[0] if sent else 0
+    try:
+        whole = [bytes(frame) for frame in FrameReader(1 << 16).feed(sent)]
+    except ProtocolError:
+        return
+    reader = FrameReader(1 << 16)
+    parts = [bytes(frame) for part in (sent[:cut], sent[cut:]) for frame in reader.feed(part)]
+    assert parts == whole, "the split changed the frames"
+
+
+def kafka_request(sent: bytes) -> None:
+    if len(sent) < 2:
+        return
+    key, version = _KAFKA_ROWS[int.from_bytes(sent[:2], "big") % len(_KAFKA_ROWS)]
+    try:
+        api.decode_header(struct.pack(">hh", key, version) + sent[2:])
+        api.decode_request(key, version, sent[2:])
+    except ProtocolError:
+        pass
+
+
+def kafka_batch(sent: bytes) -> None:
+    """A batch whose size and CRC are right, whatever else it says: checked, then read."""
+    if len(sent) < 61:
+        return
+    whole = bytearray(sent)
+    struct.pack_into(">i", whole, 8, len(whole) - 12)
+    whole[16] = 2
+    struct.pack_into(">I", whole, _CRC_AT, record_batch.crc32c(bytes(whole[_CRC_FROM:])))
+    try:
+        record_batch.check(whole)
+        for record in record_batch.records(whole, INFLATE_BYTES_MAX):
+            convert.properties_of(record)
+    except (ProtocolError, InvalidBatch):
+        pass
+
+
+def kafka_compression(sent: bytes) -> None:
+    if sent:
+        try:
+            compression.inflate(sent[0] % 5, sent[1:], INFLATE_BYTES_MAX)
+        except ProtocolError:
+            pass
+
+
+def rocketmq_command(sent: bytes) -> None:
+    try:
+        command = remoting.decode(memoryview(sent))
+    except ProtocolError:
+        return
+    remoting.encode(command)
+
+
+def rocketmq_header(sent: bytes) -> None:
+    """A header's fields: the first byte names the form, the rest are `name=value` lines."""
+    if not sent:
+        return
+    lines = sent[1:].decode("utf-8", "replace").split("\n")
+    ext = dict(line.partition("=")[::2] for line in lines)
+    form = _HEADERS[sent[0] % len(_HEADERS)]
+    fields = msgspec.structs.fields(form)
+    positional = {field.encode_name: value for field, value in zip(fields, lines, strict=False)}
+    for given in (ext, positional):
+        try:
+            form.parse(given)
+        except ProtocolError:
+            pass
+
+
+def rocketmq_json(sent: bytes) -> None:
+    if sent:
+        try:
+            fastjson.read(sent[1:], _BODIES[sent[0] % len(_BODIES)])
+        except ProtocolError:
+            pass
+
+
+def rocketmq_message(sent: bytes) -> None:
+    try:
+        for found in message.decode_all(sent):
+            message.is_body_intact(found)
+            properties.parse(found.properties)
+            rocketmq_compression.inflate_body(found.body, found.sys_flag, INFLATE_BYTES_MAX)
+    except ProtocolError:
+        pass
+
+
+def rocketmq_batch(sent: bytes) -> None:
+    try:
+        for part in batch.decode(sent, 1_000):
+            properties.parse(part.properties)
+    except ProtocolError:
+        pass
+
+
+def rocketmq_properties(sent: bytes) -> None:
+    try:
+        properties.parse(sent)
+        properties.get(sent, "KEYS")
+        properties.without(sent, "TRAN_MSG")
+        properties.set_many(sent, {"KEYS": "k", "TAGS": None})
+    except ProtocolError:
+        pass
+
+
+def rocketmq_compression_of_bodies(sent: bytes) -> None:
+    if sent:
+        try:
+            rocketmq_compression.inflate_body(sent[1:], 1 | (sent[0] & 3) << 8, INFLATE_BYTES_MAX)
+        except ProtocolError:
+            pass
+
+
+def rocketmq_filter(sent: bytes) -> None:
+    """A subscription's expression, compiled and asked about one message."""
+    text = sent[1:].decode("utf-8", "replace")
+    try:
+        wanted = filters.filter_of("SQL92" if sent[:1] < b"\x80" else "TAG", text)
+        tags.parse_expression(text)
+        if isinstance(wanted, filters.SqlFilter):
+            wanted.wants(b"TAGS\x01paid\x02a\x0117\x02KEYS\x01k\x02")
+    except ProtocolError:
+        pass
+
+
+def rocketmq_texts(sent: bytes) -> None:
+    """Texts that name a message, a popped one, a timer; and names of topics and groups, both ways."""
+    text = sent.decode("utf-8", "replace")
+    for parse in (parse_message_id, receipt.parse_receipt, recall_handle.decode):
+        try:
+            parse(text)
+        except ProtocolError:
+            pass
+    names.kafka_name(text)
+    names.rocketmq_name(text)
+    names.rocketmq_group(text)
+
+
+def cron(sent: bytes) -> None:
+    try:
+        Cron(sent.decode("utf-8", "replace"), "UTC").first_ms(1_700_000_000_000)
+    except BadSchedule:
+        pass
+
+
+class Core:
+    """The whole core: the first byte names the wire, the rest is what the socket gives, in two parts."""
+
+    def __init__(self) -> None:
+        self._world: Any = None
+
+    def __call__(self, sent: bytes) -> None:
+        from tests.unit.adversary.world import World  # Here, because the other targets need none of it.
+
+        if len(sent) < 2:
+            return
+        if self._world is None or self._world.turns > 2_000:
+            self._world = World(random.Random(0).getrandbits(32), counts_calls=False)
+        world = self._world
+        attacker = world.kafka() if sent[0] & 1 else world.rocketmq()
+        if sent[0] & 1:
+            key, version = _KAFKA_ROWS[sent[1] % len(_KAFKA_ROWS)]
+            payload = struct.pack(">hhih", key, version, 1, -1) + sent[2:]
+        else:
+            payload = sent[2:]
+        attacker.send(payload, "fuzz", is_answered=False)
+        world.end(attacker)
+        assert not world.findings, "\n".join(map(str, world.findings))
+
+
+TARGETS: Final[dict[str, Target]] = {
+    each.__name__: each
+    for each in (
+        framing, kafka_request, kafka_batch, kafka_compression, rocketmq_command, rocketmq_header, rocketmq_json,
+        rocketmq_message, rocketmq_batch, rocketmq_properties, rocketmq_compression_of_bodies, rocketmq_filter,
+        rocketmq_texts, cron,
+    )
+} | {"core": Core()}  # fmt: skip

@@ -1,0 +1,121 @@
+"""Each request of each dispatch table and router, mutated field by field and sent to a whole broker core in virtual
+time: it is answered or its connection is closed, no other client notices, a turn of the loop stays within its budget of
+work, and nothing is kept of it.
+
+The rows come from the tables, so a request that is added is covered at once. `make soak` runs the same for an hour, and
+`make fuzz` lets coverage choose the bytes.
+"""
+
+import asyncio
+import os
+import random
+import time
+
+import pytest
+
+from bridge import kafka, rocketmq
+from protocol.kafka.api import ApiKey
+from protocol.rocketmq.codes import RequestCode
+from tests.kit.loop import run
+from tests.unit.adversary import http_requests
+from tests.unit.adversary.http_side import HttpSide
+from tests.unit.adversary.world import World
+
+KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
+ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in rocketmq.TABLE]
+PAIRS = 6  # Of connections, for each row; each sends one request.
+SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
+WORLD_TURNS = 3_000  # After so many the soak makes another world, for state grows.
+MUTATIONS = (1, 1, 1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def _world() -> World:
+    return World(seed=1)
+
+
+@pytest.fixture
+def world(_world: World, rng: random.Random) -> World:
+    """One world for all rows, for it takes long to make; each row has its own chance."""
+    _world.findings.clear()
+    _world.rng = rng
+    return _world
+
+
+def check(world: World) -> None:
+    assert not world.findings, "\n".join(map(str, world.findings[:20]))
+
+
+@pytest.mark.parametrize("key", KAFKA)
+def test_kafka_requests(world: World, key: ApiKey) -> None:
+    api = kafka.TABLE[key]
+    for version in range(api.min_version, api.max_version + 1):
+        attacker = world.kafka()
+        world.attack_kafka(attacker, key, version, mutations=0)
+        assert not attacker.connection.closed, f"the valid request of version {version} closed the connection"
+        world.end(attacker)
+    for _ in range(PAIRS):
+        pair = world.kafka(), world.kafka()
+        for attacker in pair:
+            version = world.rng.randint(api.min_version, api.max_version)
+            world.attack_kafka(attacker, key, version, world.rng.choice(MUTATIONS))
+        world.end(*pair)
+    check(world)
+
+
+@pytest.mark.parametrize("code", ROCKETMQ)
+def test_rocketmq_requests(world: World, code: RequestCode) -> None:
+    attacker = world.rocketmq()
+    world.attack_rocketmq(attacker, code, mutations=0)
+    assert not attacker.connection.closed, "the valid request closed the connection"
+    world.end(attacker)
+    for _ in range(PAIRS):
+        pair = world.rocketmq(), world.rocketmq()
+        for attacker in pair:
+            world.attack_rocketmq(attacker, code, world.rng.choice(MUTATIONS))
+        world.end(*pair)
+    check(world)
+
+
+def test_http_requests(world: World) -> None:
+    async def attack() -> None:
+        async with HttpSide(world) as side:
+            for method, path in side.rows:
+                has_body = method in ("POST", "PATCH", "PUT")
+                assert not has_body or (method, path) in http_requests.BODIES, f"no valid body of {method} {path}"
+                assert await side.attack(method, path, mutations=0), f"{method} {path} is not answered"
+                for _ in range(PAIRS):
+                    pair = [side.attack(method, path, world.rng.choice(MUTATIONS)) for _ in range(2)]
+                    await asyncio.gather(*pair)
+                world.pass_ms(1_000)
+
+    run(attack(), world.clock)
+    check(world)
+
+
+@pytest.mark.soak
+def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
+    """Random rows of all tables, three requests a connection, one connection of each wire at a time."""
+    rows = [(api.key, v) for api in kafka.TABLE.values() for v in range(api.min_version, api.max_version + 1)]
+    codes = [RequestCode(code) for code in rocketmq.TABLE]
+    sent, begun_s = 0, time.monotonic()
+    while sent < SOAK_REQUESTS:
+        world = World(rng.getrandbits(32), counts_calls=False)
+        while world.turns < WORLD_TURNS:
+            pair = world.kafka(), world.rocketmq()
+            for _ in range(3):
+                world.attack_kafka(pair[0], *rng.choice(rows), rng.choice((0, *MUTATIONS)))
+                world.attack_rocketmq(pair[1], rng.choice(codes), rng.choice((0, *MUTATIONS)))
+            world.end(*pair)
+        sent += world.turns
+        sent += run(_http_round(world, rng), world.clock)
+        check(world)
+    print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s")
+
+
+async def _http_round(world: World, rng: random.Random) -> int:
+    async with HttpSide(world) as side:
+        rows = side.rows
+        for _ in range(WORLD_TURNS // 30):
+            await side.attack(*rng.choice(rows), rng.choice((0, *MUTATIONS)))
+    return WORLD_TURNS // 30

@@ -1,0 +1,299 @@
+"""A whole broker core with something of everything in it, and what must hold after each request of an adversary.
+
+    world = World(seed)
+    attacker = world.kafka()                     # or world.rocketmq()
+    attacker.send(payload, kind="METADATA 12")   # one frame; the turn's work is counted
+    world.end(attacker)                          # time passes; answered or closed, everything given back
+
+What does not hold is collected in `world.findings`, so that a run reports all it finds.
+"""
+
+import random
+import struct
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from bridge import duties
+from bridge.callbacks import Callbacks
+from bridge.config import GroupsOptions, Options
+from bridge.kafka.connection import KafkaConnection
+from bridge.records import CommittedPosition
+from bridge.rocketmq.connection import RocketMQConnection
+from bridge.server import Connection
+from protocol.framing import FrameReader
+from protocol.kafka.api import ApiKey
+from protocol.kafka.compression import Codec
+from protocol.rocketmq import remoting
+from protocol.rocketmq.codes import RequestCode
+from protocol.rocketmq.message import Message
+from store.errors import StoreError
+from store.options import StoreOptions
+from tests.kit.core import ManualCore
+from tests.kit.faults import StrictFaults
+from tests.kit.sockets import connect
+from tests.unit.adversary import budget, hostile, kafka_requests, rocketmq_requests, scenes
+from tests.unit.bridge.batches import batch
+
+STORE = StoreOptions(segment_bytes=16 << 20, reserve_bytes=0, tail_bytes=1 << 20)
+WAIT_MS = 400_000  # Whatever a request waits for has had its time by then.
+STEPS = 2
+BROKEN_RATIO = 0.1  # Of the mutated requests: a fault in the bytes, wherever it falls.
+
+
+@dataclass
+class Finding:
+    """What a request did that none may do."""
+
+    kind: str
+    what: str
+    frames: list[bytes]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what} <- {[frame[:200] for frame in self.frames]}"
+
+
+class Attacker:
+    """One connection of the adversary."""
+
+    def __init__(self, world: "World", connection: Connection) -> None:
+        self.world, self.connection = world, connection
+        self.transport = connect(connection, world.loop)
+        self.kinds: list[str] = []
+        self.frames: list[bytes] = []
+        self.unanswered = 0  # Requests that must be answered.
+
+    def send(self, payload: bytes, kind: str, *, is_answered: bool = True) -> None:
+        """Send one frame and let the loop have its turn."""
+        if self.connection.closed:
+            return
+        self.kinds.append(kind)
+        self.frames.append(payload)
+        if is_answered:
+            self.unanswered += 1
+        with budget.counted(calls=self.world.counts_calls) as work:
+            self.world.guarded(self, self.connection.data_received, struct.pack(">i", len(payload)) + payload)
+            self.world.guarded(self, self.world.loop.turn)
+        self.world.judge(kind, work, [payload])
+
+    def say(self, payload: bytes) -> None:
+        """Send a frame of a scene: no attack, and not judged."""
+        self.connection.data_received(struct.pack(">i", len(payload)) + payload)
+        self.world.loop.turn()
+
+    def answers(self) -> int:
+        """How many requests were answered."""
+        frames = FrameReader(1 << 30).feed(bytes(self.transport.taken))
+        if isinstance(self.connection, KafkaConnection):
+            return len(frames)
+        return sum(remoting.decode(frame).is_response for frame in frames)
+
+    @property
+    def kind(self) -> str:
+        return " + ".join(self.kinds)
+
+
+class NotedFaults(StrictFaults):
+    """Contains faults as a broker in production does, and keeps their tracebacks: none may happen."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.noted: list[str] = []
+
+    def contain(self, error: BaseException, kind: str, peer: str = "") -> None:
+        self.counts[kind] += 1
+        self.noted.append(f"fault in {kind}: {''.join(traceback.format_exception(error)[-4:])}")
+
+
+class World(ManualCore):
+    """The core, its state, and two clients who do nothing wrong."""
+
+    faults: NotedFaults
+
+    def __init__(self, seed: int, *, counts_calls: bool = True) -> None:
+        options = Options(groups=GroupsOptions(initial_rebalance_delay_ms=0))
+        super().__init__(options, store=STORE, faults=NotedFaults)
+        self.rng = random.Random(seed)
+        self.counts_calls = counts_calls
+        self.findings: list[Finding] = []
+        self.turns = 0
+        self._numbers = 0
+        self._start_duties()
+        self._fill()
+        self.kafka_client = self.kafka()
+        self.rocketmq_client = self.rocketmq()
+        self.stage = self.kafka()  # Where scenes are played whose connection does not matter.
+        self._kafka_question = kafka_requests.valid(ApiKey.METADATA, 12, {"name": "quiet", "topic_id": 0}).encode()
+        ext = {"topic": "quiet", "queueId": "0"}
+        command = remoting.request(RequestCode.GET_MAX_OFFSET, 1, ext)
+        self._rocketmq_question = b"".join(remoting.encode(command))
+
+    # -- Time
+
+    def _start_duties(self) -> None:
+        """Make what a broker makes once its log is open, and take its duties."""
+        self.hooks = None
+        broker = cast(Any, self)
+        self._duties: list[Callable[[int, int], object]] = []
+        duties.prepare(broker, Callbacks(1_000, partial(self.faults.contain, kind="callback")), self.clock.mono_ms())
+        duties.register(broker, self._add_duty)
+
+    def _add_duty(
+        self,
+        name: str,
+        next_deadline_ms: Callable[[], int | None],
+        run: Callable[[int, int], object],
+        *,
+        is_wall: bool = False,
+    ) -> None:
+        def run_if_due(now_ms: int, mono_ms: int) -> None:
+            deadline_ms = next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= (now_ms if is_wall else mono_ms):
+                try:
+                    run(now_ms, mono_ms)
+                except StoreError:
+                    pass  # The ticker puts it off.
+                except Exception as error:  # noqa: BLE001 - as the ticker does
+                    self.faults.contain(error, f"ticker {name}")
+
+        self._duties.append(run_if_due)
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass, and do what is due then, as the ticker does."""
+        self.clock.pass_ms(ms)
+        for run_if_due in self._duties:
+            run_if_due(self.clock.now_ms(), self.clock.mono_ms())
+        self.settle()
+
+    # -- What is there
+
+    def replenish(self) -> None:
+        """Make the topics again that a request has deleted."""
+        for name, queues in (("orders", 4), ("doomed", 1), ("quiet", 1)):
+            self.topic(name, queues)
+
+    def _fill(self) -> None:
+        now_ms = self.clock.now_ms()
+        self.replenish()
+        orders = self.topic("orders")
+        for codec in Codec:
+            self.publisher.kafka(orders, 0, batch([b"a", b"b"], codec=codec), now_ms)
+        messages = [Message("", b"m", b"UNIQ_KEY\x01U%d\x02TAGS\x01paid\x02" % n, born_ms=now_ms) for n in range(20)]
+        for queue_id in range(4):
+            self.publisher.rocketmq(orders, queue_id, messages, now_ms)
+        self.positions.commit("idle", [CommittedPosition(orders.queues[0].key, 1)], now_ms)
+        self.settle()
+
+    def kafka(self) -> Attacker:
+        return Attacker(self, KafkaConnection(cast(Any, self)))
+
+    def rocketmq(self) -> Attacker:
+        return Attacker(self, RocketMQConnection(cast(Any, self)))
+
+    # -- What must hold
+
+    def guarded(self, attacker: Attacker, call: Any, *arguments: Any) -> None:
+        """Call into the broker; an exception that comes out of it is a finding."""
+        try:
+            call(*arguments)
+        except Exception as error:  # noqa: BLE001 - every one of them is what is looked for
+            self.found(attacker, f"{type(error).__name__}: {error}"[:300])
+
+    def found(self, attacker: Attacker, what: str) -> None:
+        self.note(attacker.kind, what, list(attacker.frames))
+
+    def note(self, kind: str, what: str, frames: list[bytes]) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(kind, what, frames))
+
+    def judge(self, kind: str, work: budget.Work, frames: list[bytes]) -> None:
+        """Hold the work of one turn against the budget; note the faults that it had to contain."""
+        self.turns += 1
+        self._note_faults(kind, frames)
+        if work.units > budget.UNITS_MAX:
+            self.note(kind, f"{work.units} units of work in one turn", frames)
+        elif work.cpu_ms > budget.CPU_MS_MAX * (4 if self.counts_calls else 1):
+            self.note(kind, f"{work.cpu_ms:.0f} ms of processor time in one turn", frames)
+
+    def _note_faults(self, kind: str, frames: list[bytes]) -> None:
+        for what in self.faults.noted:
+            self.note(kind, what, frames)
+        self.faults.noted.clear()
+
+    def end(self, *attackers: Attacker) -> None:
+        """Let time pass, ask as another client does, close the connections; note all that does not hold."""
+        first = attackers[0]
+        for _ in range(STEPS):
+            self.guarded(first, self.pass_ms, WAIT_MS // STEPS)
+        self._ask_as_others(first)
+        for attacker in attackers:
+            if not attacker.connection.closed and attacker.answers() < attacker.unanswered:
+                self.found(attacker, f"{attacker.answers()} of {attacker.unanswered} requests answered")
+            self.guarded(attacker, attacker.connection.close, "")
+        self.guarded(first, self.settle)
+        self.guarded(first, self.replenish)
+        self._check_given_back(first)
+        self._note_faults(first.kind, first.frames)
+
+    def _ask_as_others(self, attacker: Attacker) -> None:
+        for client, question in (
+            (self.kafka_client, self._kafka_question), (self.rocketmq_client, self._rocketmq_question)
+        ):  # fmt: skip
+            client.transport.taken.clear()
+            client.connection.data_received(
+                struct.pack(">i", len(question)) + question if client is self.kafka_client else question
+            )
+            self.guarded(attacker, self.loop.turn)
+            if client.connection.closed:
+                self.found(attacker, f"another client's {client.connection.wire} connection was closed")
+                self._connect_others()
+            elif not client.answers():
+                self.found(attacker, f"another client's {client.connection.wire} request was not answered")
+
+    def next_number(self) -> int:
+        """Give a number that no scene of this world had."""
+        self._numbers += 1
+        return self._numbers
+
+    def _connect_others(self) -> None:
+        self.kafka_client, self.rocketmq_client = self.kafka(), self.rocketmq()
+
+    def _check_given_back(self, attacker: Attacker) -> None:
+        """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
+        flow = self.rocketmq_flow
+        kept = {
+            "unsent bytes": self.server.answer_bytes,
+            "bytes of unfinished frames": self.server.request_bytes,
+            "connections": len(self.server.connections) - 3,
+            "held requests": len(self.purgatory),
+            "RocketMQ requests in work": sum(flow.in_work) + sum(flow.reading) + flow.waiting,
+            "RocketMQ requests that wait for their turn": sum(map(len, self.rocketmq_lanes.values())),
+        }
+        for what, count in kept.items():
+            if count:
+                self.found(attacker, f"{count} {what} were kept")
+
+    # -- Requests of either kind
+
+    def attack_kafka(self, attacker: Attacker, key: ApiKey, version: int, mutations: int) -> None:
+        """Send one request of that row with so many of its fields replaced."""
+        request = kafka_requests.valid(key, version, scenes.of_kafka(self.stage, key))
+        for _ in range(mutations):
+            kafka_requests.mutate(request, self.rng)
+        payload, is_answered = request.encode(), request.is_answered
+        if mutations and self.rng.random() < BROKEN_RATIO:
+            payload, is_answered = hostile.broken(self.rng, payload), key != ApiKey.PRODUCE  # It may say acks=0 now.
+        attacker.send(payload, f"{key.name} {version}", is_answered=is_answered)
+
+    def attack_rocketmq(self, attacker: Attacker, code: RequestCode, mutations: int) -> None:
+        """Send one request of that row with so many of its fields replaced."""
+        request = rocketmq_requests.valid(code, self.rng, scenes.of_rocketmq(attacker, code))
+        for _ in range(mutations):
+            request.mutate(self.rng)
+        payload = request.encode()
+        is_answered = not request.is_oneway and code != RequestCode.END_TRANSACTION
+        if mutations and self.rng.random() < BROKEN_RATIO:
+            payload, is_answered = hostile.broken(self.rng, payload), False
+        attacker.send(payload, code.name, is_answered=is_answered)
