@@ -1,17 +1,13 @@
 """The one door into a queue: every message of either protocol that becomes visible comes through here.
 
-    check     one sound batch or message, within the limits of its topic and family
+    check     one sound batch (`bridge/produced.py`) or message, within the limits of its topic and family
     wishes    a delayed message is parked (`bridge/delays.py`); RocketMQ's half messages do not come this way;
               a queue that gets a message with an expiry is marked as one that may (`bridge/lifetimes.py`)
     repeats   an idempotent producer's batch that lies in the log already: answered with its place, appended nowhere
     txn       a batch of a Kafka transaction: its producer must be the newest, and its transaction have the queue
     append    one unit; offsets, positions and times are stamped into the frames as the store assigns them
 
-What asks for a delay: `bridge/wishes.py`; for an expiry: `bridge/lifetimes.py`; for a half message of Kafka's:
-`bridge/half_records.py`. A Kafka batch is
-opened only if the names of these headers occur in it: one search, 0.1 to 0.5 ns a byte, is what the wish costs those
-who do not have it (a compressed batch is inflated for it; the topic config `delay.headers` turns the search off). All
-of a batch with delayed records or half messages is one unit: an entry for each of these, the rest as a new batch
+All of a batch with delayed records or half messages is one unit: an entry for each of these, the rest as a new batch
 without producer id, and what the producer's window needs.
 """
 
@@ -19,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Final, NamedTuple, Protocol
 
-from bridge import forms, half_records, lifetimes, parked, wishes
+from bridge import forms, lifetimes, parked, wishes
 from bridge.config import Options
 from bridge.delays import Delays
 from bridge.half_messages import Halves
-from bridge.half_records import HalfWish
 from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
+from bridge.produced import Inspector, Parted
 from bridge.producers import Producers
 from bridge.records import DelayedBatch, ScheduleRegistered
 from bridge.records import Record as StateRecord
@@ -35,9 +31,7 @@ from bridge.transactions import Transactions
 from bridge.wishes import Wish
 from delay.recurring import AMQ_NAMES, Run, Schedule
 from delay.timers import TimerId
-from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
-from protocol.kafka.compression import Codec, inflate
 from protocol.kafka.record_batch import (
     HEADER_BYTES,
     BatchBuilder,
@@ -54,25 +48,10 @@ from protocol.rocketmq.names import RETRY_PREFIX
 from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp
 from store.format import NO_OFFSET
 
-RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
-RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
-
-DELAYED_RECORDS_MAX: Final = 1 << 14  # of one batch, at 15 us each; librdkafka's batches have 10,000 records at most
 REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
 
-_DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
-_TIMER_PREFIX: Final = b"TIMER_DEL"
-_TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
-_HALF_ID: Final = half_records.ID.encode()
-_HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")
-_EXPIRY_PREFIX: Final = lifetimes.PREFIX.encode()
-_EXPIRY_UNDERSCORE_AT: Final = _EXPIRY_PREFIX.index(b"_")  # Invariant: not before the others'.
-_AMQ_PREFIX: Final = b"AMQ_SCHEDULED_"
-_AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
-_WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX, _EXPIRY_PREFIX)
-_BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
-_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", _AMQ_PREFIX.decode(), lifetimes.PREFIX)
+_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", "AMQ_SCHEDULED_", lifetimes.PREFIX)
 
 
 class NotSupported(Exception):
@@ -89,15 +68,6 @@ class MessageTooLarge(Exception):
 
 class Log(Protocol):
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
-
-
-class _Parted(NamedTuple):
-    """The records of a batch by what they ask for."""
-
-    now: list[Record]
-    later: list[tuple[Wish, Record]]
-    half: list[tuple[HalfWish, Record]]
-    expire: bool  # some of them do
 
 
 class Published(NamedTuple):
@@ -127,9 +97,7 @@ class Publisher:
         self._schedules = schedules
         self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
         self._transactions, self._halves, self._lifetimes = transactions, halves, lifetimes
-        self._inflate_bytes_max = options.convert.inflate_bytes_max
-        # Inflated and walked through, ever; what does not inflate counts as the most that it may.
-        self.opened_bytes = 0
+        self.inspector = Inspector(delays, lifetimes, options)
         self._stamps: dict[tuple[int, bool], Stamp] = {}
         self.body_bytes_max = options.rocketmq.body_bytes_max
 
@@ -154,14 +122,7 @@ class Publisher:
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         settings = topic.settings
-        header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
-        if header.codec == Codec.ZSTD and not allows_zstd:
-            raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
-        _check_timestamps(topic, header, now_ms)
-        parted = None
-        if settings.compact or settings.delay_headers:
-            parted = self._look_inside(topic, batch, header, now_ms)
-
+        batch, header, parted = self.inspector.check(topic, batch, now_ms, allows_zstd=allows_zstd)
         queue = topic.queues[queue_id]
         log_append_time = settings.log_append_time
         if header.producer_id >= 0:
@@ -190,61 +151,7 @@ class Publisher:
         self._metrics.bytes_in["kafka"] += len(batch)
         return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)
 
-    def _look_inside(self, topic: Topic, batch: Buffer, header: BatchHeader, now_ms: int) -> _Parted | None:
-        """Open the batch where that may matter; None if nothing of it is delayed or expires.
-
-        Raises for a record that its topic does not take.
-        """
-        settings = topic.settings
-        if not settings.compact:
-            if not self._mentions_wish(batch, header):
-                return None
-            self._delays.check_room(0)  # Before the batch is opened, for who is refused tries again soon.
-        self.opened_bytes += header.record_count * RECORD_COST_BYTES
-        now, later, halves = list[Record](), list[tuple[Wish, Record]](), list[tuple[HalfWish, Record]]()
-        expire = False
-        wish_of, expiry_of = self._delays.wishes.of_headers, self._lifetimes.of_headers
-        try:
-            for record in record_batch.records(batch, self._inflate_bytes_max):
-                if settings.compact and record.key is None:
-                    raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
-                wish = half = None
-                if record.headers and settings.delay_headers:
-                    wish, half = wish_of(record.headers, now_ms), half_records.wish_of(record.headers)
-                    expire = expiry_of(record.headers, now_ms) is not None or expire
-                if half is not None:
-                    halves.append((half, record))
-                elif wish is not None:
-                    later.append((wish, record))
-                else:
-                    now.append(record)
-        except InvalidBatch:
-            raise
-        except ProtocolError as error:
-            raise InvalidBatch(Reason.INVALID, str(error)) from error
-        parked_count = len(later) + len(halves)
-        if parked_count > DELAYED_RECORDS_MAX:
-            raise InvalidBatch(
-                Reason.TOO_LARGE,
-                f"batch of {parked_count} delayed records and half messages; {DELAYED_RECORDS_MAX} are allowed",
-            )
-        if halves and header.is_transactional:
-            raise NotSupported("a record of a transaction is no half message")
-        self.opened_bytes += parked_count * _DELAYED_COST_BYTES
-        return _Parted(now, later, halves, expire) if parked_count or expire else None
-
-    def _mentions_wish(self, batch: Buffer, header: BatchHeader) -> bool:
-        if not header.codec:
-            return _has_wish_name(bytes(batch))
-        try:
-            inflated = inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
-            self.opened_bytes += len(inflated)
-            return _has_wish_name(inflated)
-        except ProtocolError as error:
-            self.opened_bytes += self._inflate_bytes_max
-            raise InvalidBatch(Reason.INVALID, str(error)) from error
-
-    def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: _Parted, now_ms: int) -> Published:
+    def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: Parted, now_ms: int) -> Published:
         """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit.
 
         In a transaction the rest belongs to it, and what is parked waits for its commit.
@@ -260,7 +167,7 @@ class Publisher:
         half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
         later, replaced = self._without_replaced(topic, parted.later)
         records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
-        if parted.expire:
+        if parted.expiring:
             records += self._lifetimes.records(queue.key)
         parked_frames = [
             frame
@@ -671,29 +578,6 @@ def check_record(topic: Topic, record: Record) -> None:
         )
 
 
-def _has_wish_name(data: bytes) -> bool:
-    """Tell whether a prefix of the names that ask for a delay or an expiry occurs, or the name of a half message's id.
-
-    A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
-    while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
-    over what cannot be part of a match, and takes a half to a quarter of the time of `find`.
-    """
-    at = data.find(b"_", _AMQ_UNDERSCORE_AT)
-    for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
-        if at < 0:
-            return False
-        if (
-            data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT))
-            or data.startswith(_HALF_ID, max(0, at - _HALF_UNDERSCORE_AT))
-            or data.startswith(_AMQ_PREFIX, at - _AMQ_UNDERSCORE_AT)
-            or data.startswith(_EXPIRY_PREFIX, max(0, at - _EXPIRY_UNDERSCORE_AT))
-        ):
-            return True
-        at = data.find(b"_", at + 1)
-    left = max(0, at - _EXPIRY_UNDERSCORE_AT)
-    return at >= 0 and any(data.rfind(name, left) >= 0 for name in _WISH_NAMES)
-
-
 def _mentions_wish_of_rocketmq(text: str) -> bool:
     for mark in _ROCKETMQ_MARKS:  # noqa: SIM110  # `any` of a generator takes three times as long.
         if mark in text:
@@ -710,19 +594,6 @@ def _refuse_unknown(found: Mapping[str, str]) -> None:
         raise NotSupported("TIMER_DEL_UNIQKEY is not supported; recall a delayed message by its recallHandle")
     if found.get(properties.TRAN_MSG, "").lower() == "true":  # Boolean.parseBoolean
         raise NotSupported("transactional messages are not supported")
-
-
-def _check_timestamps(topic: Topic, header: BatchHeader, now_ms: int) -> None:
-    """Hold the batch to the topic's bounds, by its header: -1 is no timestamp. LogValidator.java#validateTimestamp"""
-    settings = topic.settings
-    if settings.log_append_time or header.max_timestamp < 0:
-        return
-    earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
-    if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
-        raise InvalidBatch(
-            Reason.TIMESTAMP,
-            f"timestamps {header.base_timestamp} to {header.max_timestamp} are outside {earliest} to {latest}",
-        )
 
 
 # -- Stamps

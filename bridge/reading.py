@@ -464,7 +464,7 @@ class OpenBatches:
         if header.is_control:
             return [], entry.next_offset
         mark = opened.marks.get(offset) or _walk(opened, offset)
-        count = min(max_count, max(1, max_bytes * header.record_count // len(body)))
+        count = min(max_count, max(1, max_bytes * header.record_count // max(len(body), 1)))
         records, behind = _read_sound(opened.batch, mark, count)
         if behind.skipped == header.record_count:
             return records, entry.next_offset

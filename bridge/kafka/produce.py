@@ -7,20 +7,23 @@ The request's timeout is ignored: there is no replica to wait for.
 What the batches of one request may inflate to is bounded, since it shares the loop with all other clients: beyond
 `convert.inflate_bytes_max` in sum the rest is refused, with an error on which clients send it again.
 
+    version 8   the records for which a batch is refused are named (KIP-467), so clients can send the others again
     acks=0      no answer at all; after an error the connection is closed, which is how the client learns (KafkaApis)
     repeated    a batch of an idempotent producer that lies in the log already: success, with its offset
     version 12  a transactional batch adds its partition to the transaction; before, AddPartitionsToTxn must have
 """
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE, code_of, message_of
+from bridge.kafka.errors import ANSWERABLE, MESSAGE_CHARACTERS_MAX, code_of, message_of
 from bridge.kafka.request import Request
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
+from protocol.kafka.record_batch import InvalidBatch, RecordError
 from store.entry import Promise
 
 if TYPE_CHECKING:
@@ -39,12 +42,12 @@ def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -
     acks, now_ms = asked.acks, broker.clock.now_ms()
     results: list[PartitionProduced] = []
     end, durable = 0, False
-    opened_until = broker.publisher.opened_bytes + broker.options.convert.inflate_bytes_max
+    opened_until = broker.publisher.inspector.opened_bytes + broker.options.convert.inflate_bytes_max
     for partition in asked.partitions:
         if acks not in _ACKS:
             results.append(_refused(partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
             continue
-        if broker.publisher.opened_bytes >= opened_until:
+        if broker.publisher.inspector.opened_bytes >= opened_until:
             results.append(
                 _refused(partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
             )
@@ -81,13 +84,17 @@ def _append(
         code = code_of(error)
         if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
             log.warning("record refused topic=%s queue=%d reason=%r", name, index, message_of(error))
-        return _refused(partition, code, message_of(error)), None
+        record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
+        return _refused(partition, code, message_of(error), record_errors), None
     start = topic.queues[index].start_offset
     return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
 
 
-def _refused(partition: PartitionRecords, error: ErrorCode, message: str | None) -> PartitionProduced:
-    return PartitionProduced(partition.topic, partition.partition, error, error_message=message)
+def _refused(
+    partition: PartitionRecords, error: ErrorCode, message: str | None, record_errors: Sequence[RecordError] = ()
+) -> PartitionProduced:
+    told = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
+    return PartitionProduced(partition.topic, partition.partition, error, error_message=message, record_errors=told)
 
 
 def _close_after_error(connection: "KafkaConnection", results: list[PartitionProduced]) -> None:

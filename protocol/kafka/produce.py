@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
+from protocol.kafka.record_batch import RecordError
 from protocol.kafka.wire import (
     CLASSIC,
     COMPACT,
@@ -66,6 +67,7 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[RecordError] = ()  # the records at fault, if it is not the batch as a whole; from version 8
 
 
 def decode_request(version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> ProduceRequest:
@@ -130,16 +132,19 @@ def encode_response(
 
 
 def _encode_partition(version: int, produced: PartitionProduced) -> bytes:
-    _, partition, error, base_offset, log_append_time_ms, log_start_offset, message = produced
+    _, partition, error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = produced
     if version < 5:
         return _PRODUCED.pack(partition, error, base_offset, log_append_time_ms)
     fields = _PRODUCED_V5.pack(partition, error, base_offset, log_append_time_ms, log_start_offset)
     if version < 8:
         return fields
-    if version < _COMPACT_FROM:
-        return fields + b"\0\0\0\0" + CLASSIC.string(message)
-    # No record errors, the message, no tags.
-    return fields + (b"\x01\0\0" if message is None else b"\x01" + COMPACT.string(message) + b"\0")
+    if not record_errors and message is None:  # As with nearly all.
+        return fields + (b"\x01\0\0" if version >= _COMPACT_FROM else b"\0\0\0\0\xff\xff")
+    wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
+    parts = [fields, wire.array_count(len(record_errors))]
+    for index, text in record_errors:
+        parts += (_I32.pack(index), wire.string(text), wire.no_tags)
+    return b"".join((*parts, wire.string(message), wire.no_tags))
 
 
 def _check(version: int) -> None:

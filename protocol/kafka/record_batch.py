@@ -131,12 +131,23 @@ class Reason(Enum):
     COMPRESSION = auto()
 
 
-class InvalidBatch(ProtocolError):
-    """A produced batch that must not be appended. The connection is fine."""
+class RecordError(NamedTuple):
+    """One record for which a batch is refused (KIP-467); the index counts the batch's records from 0."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    message: str
+
+
+class InvalidBatch(ProtocolError):
+    """A produced batch that must not be appended. The connection is fine.
+
+    `record_errors` are the records that are at fault, in order; none, if it is the batch as a whole.
+    """
+
+    def __init__(self, reason: Reason, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.reason = reason
+        self.record_errors = record_errors
 
 
 # -- Headers
@@ -249,6 +260,14 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) 
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(signed))
 
 
+def with_max_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:
+    """Give a copy of a batch that names another greatest timestamp, signed anew."""
+    changed = bytearray(batch)
+    _MAX_TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, max_timestamp)
+    _CRC.pack_into(changed, _CRC_AT, crc32c(memoryview(changed)[_CRC_FROM:]))
+    return changed
+
+
 def restamp_single(batch: bytearray, timestamp_ms: int) -> None:
     """Give the one record of an uncompressed batch another timestamp; signs it anew."""
     _TIMESTAMPS.pack_into(batch, _BASE_TIMESTAMP_AT, timestamp_ms, timestamp_ms)
@@ -322,12 +341,12 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                     n += (second << 7) - 128
                     at += 1
                 else:
-                    n, at = _more(body, at, n)
+                    n, at = read_more(body, at, n)
             doubled_end = 2 * at + n  # Doubled, so that a negative size never comes out right.
             n = body[at + 1]  # Past the attributes, which have no meaning yet.
             at += 2
             if n > 127:
-                n, at = _more(body, at, n)
+                n, at = read_more(body, at, n)
             if not log_append_time:
                 timestamp = base_timestamp + ((n >> 1) ^ -(n & 1))
             delta = body[at]
@@ -337,7 +356,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                     delta += (second << 7) - 128
                     at += 1
                 else:
-                    delta, at = _more(body, at, delta)
+                    delta, at = read_more(body, at, delta)
             if not previous < delta <= last_delta or delta & 1:
                 raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
             previous = delta
@@ -347,7 +366,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             at += 1
             if n != 1:
                 if n > 127:
-                    n, at = _more(body, at, n)
+                    n, at = read_more(body, at, n)
                 if n & 1:
                     raise ProtocolError("record with a negative key size")
                 start = at
@@ -361,7 +380,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                         n += (second << 7) - 128
                         at += 1
                     else:
-                        n, at = _more(body, at, n)
+                        n, at = read_more(body, at, n)
                 if n & 1:
                     raise ProtocolError("record with a negative value size")
                 start = at
@@ -441,7 +460,7 @@ def _base_timestamp(header: BatchHeader) -> int:
 def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], int]:
     """Read the headers of one record, whose count is known by its first byte; `at` is after that byte."""
     if doubled_count > 127:
-        doubled_count, at = _more(body, at, doubled_count)
+        doubled_count, at = read_more(body, at, doubled_count)
     if doubled_count & 1:
         raise ProtocolError("record with a negative header count")
     headers: list[Header] = []
@@ -449,7 +468,7 @@ def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], in
         n = body[at]
         at += 1
         if n > 127:
-            n, at = _more(body, at, n)
+            n, at = read_more(body, at, n)
         end = at + (n >> 1)
         if n & 1 or end > len(body):
             raise ProtocolError(f"record with a header key of {n / 2} bytes")
@@ -460,7 +479,7 @@ def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], in
             headers.append((name, None))
             continue
         if n > 127:
-            n, at = _more(body, at, n)
+            n, at = read_more(body, at, n)
         if n & 1:
             raise ProtocolError("record with a negative header value size")
         end = at + (n >> 1)
@@ -602,11 +621,11 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     n = body[at]
     at += 1
     if n > 127:
-        n, at = _more(body, at, n)
+        n, at = read_more(body, at, n)
     return (n >> 1) ^ -(n & 1), at
 
 
-def _more(body: bytes, at: int, first: int) -> tuple[int, int]:
+def read_more(body: bytes, at: int, first: int) -> tuple[int, int]:
     """Go on with a varint whose first byte says that there are more: (value still in zig-zag, where it ends)."""
     byte = body[at]
     if byte < 128:

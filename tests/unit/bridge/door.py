@@ -1,9 +1,12 @@
 """Publisher and reader on a real store, whose disk is in memory: what the tests of both stand on."""
 
+from bridge import forms
 from bridge.config import Options
 from bridge.reading import Later
 from bridge.topics import Topic
+from protocol.kafka import record_batch
 from protocol.rocketmq.message import Message
+from store.entry import Frame
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
@@ -21,6 +24,14 @@ class Door(ManualCore):
         published = self.publisher.kafka(topic, 0, batch, now_ms)
         self.settle()
         return published
+
+    def store_unchecked(self, topic: Topic, batch: bytes) -> None:
+        """Append a batch that the door would refuse, as an earlier version may have done."""
+        header = record_batch.read_header(batch)
+        stamp = self.publisher.half_stamp()
+        frame = Frame(topic.queues[0], forms.KAFKA, batch, header.record_count, header.max_timestamp, 0, stamp)
+        self.store.append([frame], NOW)
+        self.settle()
 
     def rocketmq(self, topic: Topic, *messages: Message, now_ms: int = NOW):
         appended = self.publisher.rocketmq(topic, 0, messages, now_ms)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from bridge.config import ConvertOptions, RocketmqOptions
+from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
-from bridge.wishes import DelayRefused
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import message_id, tags
+from tests.kit.batches import RECORD, SECOND, batch_of
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
 
@@ -85,6 +85,62 @@ def test_refused_batch_is_not_appended(sent: bytes, configs: dict[str, str], rea
     assert topic.queues[0].end_offset == 0
 
 
+UNREADABLE = {
+    "nothing, 62 bytes": batch_of(b"", 1, 0, Codec.SNAPPY),
+    "fewer records than it says": batch_of(RECORD, 2, 1, Codec.ZSTD),
+    "more records than it says": batch_of(RECORD + SECOND, 1, 0, Codec.LZ4),
+    "a record that is longer than it says": batch_of(b"\x0a\0\0\0\x01\x01\0", 1, 0, Codec.GZIP),
+    "a record that is longer, uncompressed": batch_of(b"\x0a\0\0\0\x01\x01\0", 1, 0),
+    "not the codec that it says": batch_of(RECORD, 1, 0, attributes=Codec.ZSTD),
+}
+
+
+@pytest.mark.parametrize("sent", UNREADABLE.values(), ids=UNREADABLE)
+def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
+    door = Door()
+    topic = door.topic(delay_headers="false")
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(topic, sent)
+    assert refused.value.reason is Reason.INVALID
+    assert topic.queues[0].end_offset == 0
+
+
+def test_records_at_fault_are_named() -> None:
+    door = Door()
+    sent = batch([b"a", b"b", b"c"], keys=[None, b"k", None])
+    with pytest.raises(InvalidBatch, match=r"record 0 of the batch \(and 1 more record\): no key") as refused:
+        door.kafka(door.topic(cleanup_policy="compact"), sent)
+    assert [error.index for error in refused.value.record_errors] == [0, 2]
+    sent = batch([b"a", b"b", b"c"], timestamp_ms=NOW + 3_600_000 - 1)
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(door.topic("orders"), sent)
+    assert [error.index for error in refused.value.record_errors] == [2]
+    assert refused.value.reason is Reason.TIMESTAMP
+
+
+def test_greatest_timestamp_of_a_header_is_corrected() -> None:
+    door = Door()
+    topic = door.topic()
+    sent = bytearray(batch([b"a", b"b"], codec=Codec.ZSTD))
+    sent[35:43] = (5).to_bytes(8, "big")
+    sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
+    door.kafka(topic, bytes(sent))
+    (entry,) = stored(door, topic)
+    header = record_batch.check(bytes(8) + bytes(entry.frame[8:]))
+    assert entry.timestamp_ms == header.max_timestamp == NOW + 1
+
+
+def test_no_more_schedules_are_read_than_a_batch_may_have() -> None:
+    """A batch of thousands costs no more than the limit, whatever its last records ask for."""
+    door = Door(delay=DelayOptions(batch_schedules_max=3))
+    builder = record_batch.BatchBuilder()
+    for number in range(5):
+        builder.append(number, NOW, None, b"", [("AMQ_SCHEDULED_CRON", b"0 9 * * *" if number < 3 else b"never")])
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(door.topic(), bytes(builder.finish(0, -1, codec=Codec.ZSTD)))
+    assert refused.value.reason is Reason.TOO_LARGE
+
+
 def test_batch_without_timestamps_is_taken() -> None:
     door = Door()
     door.kafka(door.topic(), batch([b"a"], timestamp_ms=-1))
@@ -107,7 +163,7 @@ def test_same_words_elsewhere_ask_for_nothing(codec: Codec) -> None:
 def test_delay_header_is_found_behind_any_number_of_underscores(value: bytes) -> None:
     door = Door()
     for name in ("TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
-        with pytest.raises(DelayRefused):
+        with pytest.raises(InvalidBatch, match="soon"):
             door.kafka(door.topic(name), batch([value] * 5, headers=[(name, b"soon")]))
     assert door.kafka(door.topic("none"), batch([value] * 5)).base_offset == 0
 

@@ -16,6 +16,7 @@ from protocol.rocketmq.filters import filter_of
 from store.entry import Frame
 from store.errors import OffsetOutOfRange
 from store.options import StoreOptions
+from tests.kit.batches import batch_of
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
 
@@ -251,7 +252,7 @@ def test_faulty_batch_is_passed_over_from_the_fault_on(caplog: pytest.LogCapture
     door = Door()
     topic = door.topic()
     door.kafka(topic, batch([b"before"]))
-    door.kafka(topic, lying_batch(4))
+    door.store_unchecked(topic, lying_batch(4))
     door.rocketmq(topic, message(b"after"))
     offset, bodies = 0, []
     with caplog.at_level(logging.WARNING, "bridge"):
@@ -266,12 +267,23 @@ def test_faulty_batch_is_passed_over_from_the_fault_on(caplog: pytest.LogCapture
 
 def test_batch_that_does_not_inflate_is_passed_over() -> None:
     door = Door(convert=ConvertOptions(inflate_bytes_max=1 << 20))
-    topic = door.topic(delay_headers="false")
-    door.kafka(topic, batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
+    topic = door.topic()
+    door.store_unchecked(topic, batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
     door.rocketmq(topic, message(b"after"))
     assert read_rocketmq(door, topic, 0) == ([], 1)  # It cost enough for one read.
     found, next_offset = read_rocketmq(door, topic, 1)
     assert ([at.body for at in found], next_offset) == ([b"after"], 2)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_batch_that_inflates_to_nothing_is_passed_over(count: int) -> None:
+    door = Door()
+    topic = door.topic()
+    door.store_unchecked(topic, batch_of(b"", count, count - 1, Codec.SNAPPY))
+    door.rocketmq(topic, message(b"after"))
+    assert read_rocketmq(door, topic, 0) == ([], count)
+    found, next_offset = read_rocketmq(door, topic, count)
+    assert ([at.body for at in found], next_offset) == ([b"after"], count + 1)
 
 
 def test_bodies_that_do_not_inflate_are_read_one_at_a_time() -> None:

@@ -10,7 +10,6 @@ from bridge.config import DelayOptions
 from bridge.publish import REPLACING_RECORDS_MAX
 from bridge.schedules import Outcome, RecurringMessage, TooManySchedules
 from bridge.topics import Topic
-from bridge.wishes import DelayRefused
 from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
 from delay.verdicts import Verdict
 from protocol.kafka import record_batch
@@ -253,7 +252,7 @@ def test_an_activemq_delay_alone_is_a_delay() -> None:
 )
 def test_what_activemq_names_cannot_mean_is_refused(headers: dict[str, bytes]) -> None:
     desk = Desk()
-    with pytest.raises(DelayRefused):
+    with pytest.raises(InvalidBatch, match="record 0 of the batch"):
         desk.kafka(desk.topic(), kafka_batch(*headers.items()))
 
 

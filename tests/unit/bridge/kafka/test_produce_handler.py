@@ -115,6 +115,21 @@ def test_refused(
     assert not client.is_closed
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_at_fault_are_named_from_version_8_on(desk: Desk, client: Client, version: int) -> None:
+    """KIP-467: clients fail these records for good, and the others so that they can be sent again."""
+    desk.topic("compacted", cleanup_policy="compact")
+    answer = produce(client, version, batch([b"a", b"b", b"c"], keys=[None, b"k", None]), topic="compacted")
+    assert answer.error_code == ErrorCode.invalid_record
+    if version >= 8:
+        reason = "no key, and topic compacted is compacted"
+        assert [(error.batch_index, error.batch_index_error_message) for error in answer.record_errors] == [
+            (0, reason),
+            (2, reason),
+        ]
+        assert answer.error_message == f"record 0 of the batch (and 1 more record): {reason}"
+
+
 def test_partitions_of_a_request_fail_alone(client: Client) -> None:
     parts = [{"index": index, "records": records} for index, records in ((0, BATCH), (9, BATCH), (1, BATCH))]
     answer = client.ask(ApiKey.PRODUCE, 9, acks=1, topic_data=[{"name": "orders", "partition_data": parts}])

@@ -15,6 +15,7 @@ from kio.static.constants import EntityType
 from protocol.errors import ProtocolError
 from protocol.kafka import api, produce
 from protocol.kafka.produce import PartitionProduced
+from protocol.kafka.record_batch import RecordError
 
 VERSIONS = range(produce.VERSION_MIN, produce.VERSION_MAX + 1)
 
@@ -85,6 +86,7 @@ produced = st.builds(
     st.just(-1) | st.integers(0, 1 << 41),
     i64,
     st.none() | st.text(max_size=200),
+    st.lists(st.builds(RecordError, i32, st.text(max_size=50)), max_size=3),
 )
 
 
@@ -96,7 +98,7 @@ def test_answer_is_the_bytes_that_kio_writes(
     response = types.ProduceResponse(
         responses=[
             types.TopicProduceResponse(
-                name=topic, partition_responses=[kio_partition(types, partition) for partition in run]
+                name=topic, partition_responses=[kio_partition(types, version, partition) for partition in run]
             )
             for topic, run in groupby(partitions, lambda partition: partition.topic)
         ],
@@ -106,7 +108,7 @@ def test_answer_is_the_bytes_that_kio_writes(
     assert b"".join(produce.encode_response(version, correlation_id, partitions, throttle_ms)) == expected
 
 
-def kio_partition(types: api.ResponseTypes, partition: PartitionProduced) -> Any:
+def kio_partition(types: api.ResponseTypes, version: int, partition: PartitionProduced) -> Any:
     at_ms = partition.log_append_time_ms
     return types.PartitionProduceResponse(
         index=partition.partition,
@@ -114,7 +116,10 @@ def kio_partition(types: api.ResponseTypes, partition: PartitionProduced) -> Any
         base_offset=partition.base_offset,
         log_append_time=None if at_ms < 0 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms),
         log_start_offset=partition.log_start_offset,
-        record_errors=(),
+        record_errors=tuple(
+            types.BatchIndexAndErrorMessage(batch_index=error.index, batch_index_error_message=error.message)
+            for error in (partition.record_errors if version >= 8 else ())
+        ),
         error_message=partition.error_message,
     )
 

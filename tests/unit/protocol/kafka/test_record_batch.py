@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch as rb
-from protocol.kafka.compression import Codec, deflate
+from protocol.kafka.compression import Codec, inflate
 from protocol.kafka.record_batch import BatchBuilder, InvalidBatch, Reason, Record
+from protocol.kafka.record_check import check_records
+from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 
 LIMIT = 1 << 20
-NOW = 1_700_000_000_000
 
 blobs = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), blobs), max_size=3)
@@ -48,21 +50,6 @@ def patched(batch: rb.Buffer, at: int, form: str, value: int, sign: bool = True)
     if sign:
         struct.pack_into(">I", changed, 17, crc32c(changed[21:]))
     return changed
-
-
-def batch_of(body: bytes, count: int, last_offset_delta: int, codec: int = 0, **fields: int) -> bytes:
-    """A signed batch with any bytes as its records."""
-    signed = struct.pack(
-        ">hiqqqhii",
-        codec | fields.get("attributes", 0),
-        last_offset_delta,
-        fields.get("base_timestamp", NOW),
-        fields.get("max_timestamp", NOW),
-        *(-1, -1, -1),
-        count,
-    )
-    signed += deflate(codec, body) if codec in tuple(Codec) else body
-    return struct.pack(">qiibI", 0, len(signed) + 9, 0, 2, crc32c(signed)) + signed
 
 
 # -- With other implementations
@@ -279,8 +266,6 @@ def test_sequence_zero_without_a_producer_is_accepted() -> None:
     assert rb.check(patched(GOOD, 53, ">i", 0)).last_sequence == -1
 
 
-RECORD = b"\x0c\0\0\0\x01\x01\0"  # size 6: no delta, null key, null value, no headers
-SECOND = b"\x0c\0\0\x02\x01\x01\0"
 assert opened(batch_of(RECORD + SECOND, 2, 1))[1].offset == 1
 
 LIES: list[tuple[str, bytes]] = [
@@ -317,6 +302,87 @@ LIES: list[tuple[str, bytes]] = [
 def test_lying_batch_raises_protocol_error_where_it_is_opened(batch: bytes) -> None:
     with pytest.raises(ProtocolError):
         opened(batch)
+
+
+def checked(batch: bytes) -> None:
+    """Do to a batch what the broker does before it is stored."""
+    header = rb.check(batch)
+    body = inflate(header.codec, batch[61:], LIMIT) if header.codec else batch[61:]
+    check_records(body, header)
+
+
+# These are only refused where a batch is produced; who reads one takes what it finds.
+STRICT = [
+    ("a gap in the offsets", batch_of(RECORD + b"\x0c\0\0\x04\x01\x01\0", 2, 2)),
+    ("bytes behind the records", batch_of(RECORD + SECOND + b"\0", 2, 1)),
+    ("nothing, compressed", batch_of(b"", 1, 0, Codec.SNAPPY)),
+    ("a value that ends in the next record", batch_of(b"\x0c\0\0\0\x01\x08\0" + SECOND, 2, 1)),
+]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("batch", [row[1] for row in LIES + STRICT], ids=[row[0] for row in LIES + STRICT])
+def test_lying_batch_is_refused_where_it_is_produced(batch: bytes, codec: Codec) -> None:
+    if (
+        codec
+        and len(batch) > 61
+        and rb.read_header(batch).codec == Codec.NONE
+        and rb.read_header(batch).size == len(batch)
+    ):
+        header = rb.read_header(batch)
+        batch = batch_of(
+            batch[61:], header.record_count, header.last_offset_delta, codec, base_timestamp=header.base_timestamp
+        )
+    with pytest.raises(ProtocolError):
+        checked(batch)
+
+
+shapes = st.builds(
+    lambda *drawn: drawn,
+    st.integers(1, 300),  # records
+    st.sampled_from([None, b"", b"key", bytes(100)]),
+    st.sampled_from([None, b"", bytes(20), bytes(200)]),
+    st.sampled_from([[], [("h", b"value")], [("h", None), ("", bytes(70))]]),
+    st.sampled_from([0, 1, 40, 9_000, -3]),  # between their timestamps
+)
+
+
+@settings(max_examples=10)
+@given(st.lists(shapes, min_size=1, max_size=4), st.integers(0, 1 << 30))
+def test_runs_of_records_are_checked_as_one_by_one(drawn: list[Any], seed: int) -> None:
+    """Right as they are built; and with any one byte changed, refused exactly if reading them one by one fails."""
+    builder, times = BatchBuilder(), []
+    for count, key, value, heads, step_ms in drawn:
+        for _ in range(count):
+            times.append((times[-1] if times else NOW) + step_ms)
+            builder.append(builder.count, times[-1], key, value, heads)
+    batch = builder.finish(0, -1)
+    header = rb.read_header(batch)
+    walked = check_records(bytes(batch[61:]), header)
+    assert walked[:2] == (min(times), max(times))
+    random = Random(seed)
+    for _ in range(10):
+        changed = bytearray(batch[61:])
+        changed[random.randrange(len(changed))] = random.randrange(256)
+        try:
+            found = rb.read_records(rb.OpenBatch(header, bytes(changed)), rb.FIRST, header.record_count)[0]
+            expected: Any = [record.timestamp_ms for record in found]
+            expected = (min(expected), max(expected)) if found[-1].offset == header.record_count - 1 else None
+        except ProtocolError:
+            expected = None
+        try:
+            assert check_records(bytes(changed), header)[:2] == expected
+        except InvalidBatch:
+            assert expected is None
+
+
+def test_runs_of_a_large_batch_cost_little() -> None:
+    """Some records are walked one by one where offset deltas get another byte; the rest are runs."""
+    builder = BatchBuilder()
+    for number in range(20_000):
+        builder.append(number, NOW + number // 1000, None, bytes(100))
+    batch = builder.finish(0, -1)
+    assert check_records(bytes(batch[61:]), rb.read_header(batch)).stepped < 100
 
 
 def use_all(batch: rb.Buffer) -> None:

@@ -1,0 +1,26 @@
+"""Kafka batches with anything as their records, signed, so that they are judged by what they hold."""
+
+import struct
+
+from crc32c import crc32c
+
+from protocol.kafka.compression import Codec, deflate
+
+NOW = 1_700_000_000_000
+RECORD = b"\x0c\0\0\0\x01\x01\0"  # size 6: no delta, null key, null value, no headers
+SECOND = b"\x0c\0\0\x02\x01\x01\0"
+
+
+def batch_of(body: bytes, count: int, last_offset_delta: int, codec: int = 0, **fields: int) -> bytes:
+    """A signed batch with any bytes as its records."""
+    signed = struct.pack(
+        ">hiqqqhii",
+        codec | fields.get("attributes", 0),
+        last_offset_delta,
+        fields.get("base_timestamp", NOW),
+        fields.get("max_timestamp", NOW),
+        *(-1, -1, -1),
+        count,
+    )
+    signed += deflate(codec, body) if codec in tuple(Codec) else body
+    return struct.pack(">qiibI", 0, len(signed) + 9, 0, 2, crc32c(signed)) + signed
