@@ -198,6 +198,13 @@ class GroupsOptions(_Section, frozen=True):
         int, _setting("greatest session timeout of a Kafka member", kafka="group.max.session.timeout.ms", ge=1)
     ] = 30 * MINUTE_MS
     members_max: Annotated[int, _setting("members of one group", kafka="group.max.size", ge=1)] = 10_000
+    member_bytes_max: Annotated[
+        int, _setting("protocols of one Kafka member, with their metadata; a larger JoinGroup is refused", ge=1 * KIB)
+    ] = MIB
+    group_bytes_max: Annotated[
+        int, _setting("members of one Kafka group, with metadata and assignments; more is refused", ge=4 * KIB)
+    ] = 8 * MIB
+    bytes_max: Annotated[int, _setting("members of all Kafka groups; more is refused", ge=4 * KIB)] = 128 * MIB
     count_max: Annotated[int, _setting("groups with positions or members", ge=1)] = 100_000
     positions_max: Annotated[
         int, _setting("positions of all groups, some 200 bytes of memory each; further ones are refused", ge=1)
@@ -520,6 +527,15 @@ class TxnOptions(_Section, frozen=True):
     ids_max: Annotated[int, _setting("Kafka transactional ids known; further ones are refused", ge=1)] = 100_000
     pending_positions_max: Annotated[
         int, _setting("positions of groups in open Kafka transactions; further ones are refused", ge=1)
+    ] = 200_000
+    groups_max: Annotated[
+        int, _setting("groups whose positions one Kafka transaction has; each counts as a position, too", ge=1)
+    ] = 1_000
+    partitions_max: Annotated[
+        int, _setting("partitions of one Kafka transaction, which one unit of the log ends; more are refused", ge=1)
+    ] = 5_000
+    pending_partitions_max: Annotated[
+        int, _setting("partitions of all open Kafka transactions; more are refused", ge=1)
     ] = 200_000
     aborted_max: Annotated[
         int,

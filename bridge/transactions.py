@@ -160,6 +160,7 @@ class Transactions:
         transaction, outcome = self._asked(transactional_id, Ask.ADD, producer)
         if outcome is Outcome.GO_ON and group in transaction.positions:
             return self._ledger.barrier()
+        self._check_positions(transaction, group, ())
         return self._ledger.commit([TransactionGrew(producer.id, now_ms, group=group)], now_ms).promise
 
     def add_positions(
@@ -177,8 +178,7 @@ class Transactions:
         if not adds_itself and group not in transaction.positions:
             raise InvalidTransactionState(f"group {group} was not added to the transaction of {transactional_id}")
         self._positions.check(group, positions)
-        if self.coordinator.pending_count + len(positions) > self._options.pending_positions_max:
-            raise TransactionLimit(f"{self.coordinator.pending_count} positions in transactions")
+        self._check_positions(transaction, group, positions)
         self._check_growth(transaction, 0, positions)
         return self._ledger.commit([TransactionGrew(producer.id, now_ms, (), group, positions)], now_ms).promise
 
@@ -207,7 +207,8 @@ class Transactions:
         transaction = self.coordinator.of_producer(producer_id)
         if transaction is not None:
             self.coordinator.begin(transaction, stored_ms)
-            transaction.keys.add(key)
+            if key not in transaction.keys:
+                self.coordinator.add_queues(transaction, (key,))
 
     def check_delayed(self, producer_id: int, count: int) -> None:
         """Refuse more delayed records than a commit can make timers of at once."""
@@ -215,10 +216,27 @@ class Transactions:
         if held + count > DELAYED_MAX:
             raise TransactionLimit(f"{held} + {count} delayed records in a transaction; {DELAYED_MAX} are allowed")
 
+    def _check_positions(self, transaction: Transaction, group: str, positions: Sequence[CommittedPosition]) -> None:
+        """Refuse groups and positions beyond the limits; those that the transaction has may be moved."""
+        options, known = self._options, transaction.positions.get(group)
+        if known is None and len(transaction.positions) >= options.groups_max:
+            raise TransactionLimit(f"{options.groups_max} groups in the transaction of {transaction.name[:100]}")
+        new_count = sum(position.key not in (known or ()) for position in positions) + (known is None)
+        if new_count and self.coordinator.pending_count + new_count > options.pending_positions_max:
+            raise TransactionLimit(f"{self.coordinator.pending_count} positions and groups in transactions")
+
     def _check_growth(self, transaction: Transaction, queue_count: int, new: Sequence[CommittedPosition] = ()) -> None:
         """Refuse what would make the transaction too large to be ended in one unit, or too dear to remember."""
         if self.isolation.aborted_count >= self._aborted_max:
             raise TransactionLimit(f"{self.isolation.aborted_count} aborted transactions are remembered")
+        options = self._options
+        if queue_count and len(transaction.keys) + queue_count > options.partitions_max:
+            raise TransactionLimit(
+                f"{len(transaction.keys)} + {queue_count} partitions in the transaction of {transaction.name[:100]}; "
+                f"txn.partitions_max is {options.partitions_max}"
+            )
+        if queue_count and self.coordinator.queue_count + queue_count > options.pending_partitions_max:
+            raise TransactionLimit(f"{self.coordinator.queue_count} partitions in open transactions")
         size = (len(transaction.keys) + queue_count) * MARKER_BYTES
         for positions in (new, *(known.values() for known in transaction.positions.values())):
             size += sum(POSITION_BYTES + _CHARACTER_BYTES * len(position.metadata) for position in positions)
@@ -389,7 +407,7 @@ class Transactions:
         if transaction is None:
             return
         self.coordinator.begin(transaction, record.at_ms)
-        transaction.keys.update(key for key in record.keys if key >> 16 in self._topics)
+        self.coordinator.add_queues(transaction, (key for key in record.keys if key >> 16 in self._topics))
         if record.group is not None:
             known = ((each.key, each) for each in record.positions if each.key >> 16 in self._topics)
             self.coordinator.add_positions(transaction, record.group, known)

@@ -188,7 +188,9 @@ class Coordinator(Generic[PositionT]):
         self._open: dict[int, Transaction[PositionT]] = {}  # by producer id
         self._deadlines: list[tuple[int, int]] = []  # with the producer id; also of some that have ended
         self._groups: dict[str, set[int]] = {}  # with positions in open transactions: the producer ids
-        self.pending_count = 0  # Invariant: the positions in all open transactions.
+        # Invariant: the positions in all open transactions, each of their groups counted as one, too.
+        self.pending_count = 0
+        self.queue_count = 0  # Invariant: the queues in all open transactions.
 
     # -- Looking
 
@@ -273,11 +275,19 @@ class Coordinator(Generic[PositionT]):
         self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
     ) -> None:
         """Take positions by queue key; none says that some will come."""
-        known = transaction.positions.setdefault(group, {})
+        known = transaction.positions.get(group)
+        if known is None:
+            known = transaction.positions[group] = {}
+            self.pending_count += 1
         self.pending_count -= len(known)
         known.update(positions)
         self.pending_count += len(known)
         self._groups.setdefault(group, set()).add(transaction.producer.id)
+
+    def add_queues(self, transaction: Transaction[PositionT], keys: Iterable[int]) -> None:
+        self.queue_count -= len(transaction.keys)
+        transaction.keys.update(keys)
+        self.queue_count += len(transaction.keys)
 
     def forget(self, name: str) -> None:
         transaction = self._by_name.pop(name, None)
@@ -288,7 +298,9 @@ class Coordinator(Generic[PositionT]):
     def forget_topic(self, number: int) -> None:
         """The topic is gone: no open transaction has anything in its queues."""
         for transaction in self._open.values():
+            self.queue_count -= len(transaction.keys)
             transaction.keys = {key for key in transaction.keys if Queue.split(key)[0] != number}
+            self.queue_count += len(transaction.keys)
             for positions in transaction.positions.values():
                 for key in [key for key in positions if Queue.split(key)[0] == number]:
                     del positions[key]
@@ -297,12 +309,13 @@ class Coordinator(Generic[PositionT]):
     def forget_group(self, group: str) -> None:
         """The group was deleted: its positions in open transactions go with it."""
         for number in self._groups.pop(group, ()):
-            self.pending_count -= len(self._open[number].positions.pop(group))
+            self.pending_count -= len(self._open[number].positions.pop(group)) + 1
 
     def _close(self, transaction: Transaction[PositionT]) -> None:
         self._open.pop(transaction.producer.id, None)
+        self.queue_count -= len(transaction.keys)
         for group, positions in transaction.positions.items():
-            self.pending_count -= len(positions)
+            self.pending_count -= len(positions) + 1
             numbers = self._groups[group]
             numbers.discard(transaction.producer.id)
             if not numbers:

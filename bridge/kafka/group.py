@@ -59,6 +59,9 @@ TRANSITIONS: dict[State, dict[State, str]] = {
     State.STABLE: {State.PREPARING: "a member came, went or changed, or the leader joined again"},
 }
 
+MEMBER_BYTES = 500  # what a member takes in memory besides names, metadata and assignment
+PROTOCOL_BYTES = 150  # and a protocol
+
 # A new member waits in JoinGroup for others to rejoin; its client may be gone by then (Kafka's own constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
@@ -81,6 +84,12 @@ class Join:
     instance_id: str | None = None
     member_id_required: bool = True  # version 4 on: the client can handle MEMBER_ID_REQUIRED
     can_skip_assignment: bool = True  # version 9 on
+
+    @property
+    def held_bytes(self) -> int:
+        """What the member takes in memory, its assignment aside; names are counted once, as if it kept all of them."""
+        names = (self.group_id, self.client_id, self.client_id, self.instance_id or "", self.protocol_type)
+        return MEMBER_BYTES + _bytes_of(self.protocols) + sum(map(len, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +151,10 @@ class Reply(NamedTuple, Generic[Ticket]):
     answer: Joined | Synced
 
 
+def _bytes_of(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
 @dataclass(slots=True)
 class Member:
     """A member, as its last JoinGroup described it."""
@@ -157,9 +170,11 @@ class Member:
     is_new: bool = True  # has not seen a generation yet
     deadline_ms: int | None = None  # of the session; None while a request of a known member is parked: it is alive
 
+    protocol_bytes: int = 0  # What it takes in memory, its assignment aside; as its last JoinGroup says.
+
     @property
     def held_bytes(self) -> int:
-        return len(self.assignment) + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+        return len(self.assignment) + self.protocol_bytes
 
     def metadata_of(self, protocol_name: str | None) -> bytes:
         return dict(self.protocols).get(protocol_name or "", b"")
@@ -243,7 +258,7 @@ class Group(Generic[Ticket]):
             join.rebalance_timeout_ms, (),
         )  # fmt: skip
         self.members[member_id] = member
-        self._learn(member, join.protocols)
+        self._learn(member, join)
         self._joins[member_id] = ticket
         member.deadline_ms = self._planned(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         if join.instance_id is not None:
@@ -294,19 +309,26 @@ class Group(Generic[Ticket]):
     def _update(self, member: Member, join: Join, ticket: Ticket) -> None:
         # A request that this one supersedes is answered, or its connection would wait for ever.
         self._answer_parked(member, ErrorCode.rebalance_in_progress)
-        self._learn(member, join.protocols)
+        self._learn(member, join)
         member.client_id, member.client_host = join.client_id, join.client_host
         member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
         self._joins[member.member_id] = ticket
         if not member.is_new:
             member.deadline_ms = None
 
-    def _learn(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        self.held_bytes -= member.held_bytes
-        self._speakers -= Counter({name for name, _ in member.protocols})
-        member.protocols = protocols
-        self._speakers += Counter({name for name, _ in protocols})
+    def _learn(self, member: Member, join: Join) -> None:
+        self._unlearn(member)
+        member.protocols, member.protocol_bytes = join.protocols, join.held_bytes
+        for name in {name for name, _ in join.protocols}:
+            self._speakers[name] += 1
         self.held_bytes += member.held_bytes
+
+    def _unlearn(self, member: Member) -> None:
+        self.held_bytes -= member.held_bytes
+        for name in {name for name, _ in member.protocols}:
+            self._speakers[name] -= 1
+            if not self._speakers[name]:
+                del self._speakers[name]
 
     def _has_room_for(self, member_id: str) -> bool:
         if self.state is State.EMPTY:
@@ -447,6 +469,11 @@ class Group(Generic[Ticket]):
             self._hand_out(now_ms)
         return ErrorCode.none
 
+    def assigned_bytes(self, sync: Sync) -> int:
+        """By how much the group grows if these assignments take the place of the present ones."""
+        new_bytes = sum(len(assignment) for member_id, assignment in sync.assignments if member_id in self.members)
+        return new_bytes - sum(len(member.assignment) for member in self.members.values())
+
     def _assign(self, assignments: dict[str, bytes]) -> None:
         for member in self.members.values():
             self.held_bytes -= member.held_bytes
@@ -534,17 +561,18 @@ class Group(Generic[Ticket]):
 
     def _remove(self, member: Member, error: ErrorCode) -> None:
         self._answer_parked(member, error)
-        self._learn(member, ())
-        self.held_bytes -= member.held_bytes
+        self._unlearn(member)
         del self.members[member.member_id]
         self._unsynced.discard(member.member_id)
         if member.instance_id is not None:
             del self._instances[member.instance_id]
         if self.leader_id == member.member_id:
-            self.leader_id = next(iter(self.members), None)
+            self.leader_id = None  # Until all who go are gone: to name another one for each takes quadratic time.
 
     def _after_departure(self, now_ms: int, *, somebody_left: bool = True) -> None:
         """Go on without those who are gone; only unused member ids went, unless `somebody_left`."""
+        if self.leader_id is None:
+            self.leader_id = next(iter(self.members), None)
         if self.state is State.PREPARING:
             self._complete_join_if_all(now_ms)
         elif self.state is not State.EMPTY and somebody_left:

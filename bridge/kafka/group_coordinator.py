@@ -18,8 +18,9 @@ from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync, 
 from delay.wheel import Timer, Wheel
 from protocol.kafka.api import ErrorCode
 
+PROTOCOLS_MAX = 100  # of one member; clients have a few
 MEMBERS_MAX = 100_000  # of all groups, member ids given out and not yet used included; further ones are refused
-HELD_BYTES_MAX = 64 << 20  # of metadata and assignments of all groups
+PENDING_BYTES = 2048  # more than a member id takes that was given out and not used yet
 # Of a group's id, and of what its members call themselves, their type and their protocols. Kafka has no limit of its
 # own; without one, names that newer versions can spell would not fit into the answers of older ones.
 NAME_CHARACTERS_MAX = 1024
@@ -33,11 +34,10 @@ class GroupCoordinator(Generic[Ticket]):
         options: GroupsOptions,
         *,
         members_max: int = MEMBERS_MAX,
-        held_bytes_max: int = HELD_BYTES_MAX,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._options = options
-        self._members_max, self._held_bytes_max = members_max, held_bytes_max
+        self._members_max = members_max
         self._new_id = new_id
         self._groups: dict[str, Group[Ticket]] = {}
         # One timer for each group, not later than its next deadline: sessions are renewed far more often than they end,
@@ -45,7 +45,7 @@ class GroupCoordinator(Generic[Ticket]):
         self._wheel: Wheel[str] = Wheel()
         self._timers: dict[str, Timer[str]] = {}
         self._member_count = 0  # Invariant: members and pending members of all groups.
-        self._held_bytes = 0  # Invariant: the sum of `held_bytes` of all groups.
+        self._held_bytes = 0  # Invariant: the sum of `_bytes_of` all groups.
 
     # -- Requests
 
@@ -63,7 +63,7 @@ class GroupCoordinator(Generic[Ticket]):
         group = self._groups.get(sync.group_id)
         if group is None:
             return [Reply(ticket, Synced(_absent(sync.group_id)))]
-        if self._held_bytes + sum(len(assignment) for _, assignment in sync.assignments) > self._held_bytes_max:
+        if sync.assignments and not self._has_room(group, group.assigned_bytes(sync)):
             # Kafka's answer to an assignment that does not fit into its group topic.
             return [Reply(ticket, Synced(ErrorCode.unknown_server_error))]
         with self._changing(group):
@@ -111,9 +111,24 @@ class GroupCoordinator(Generic[Ticket]):
         is_known = group is not None and (join.member_id in group.members or join.member_id in group.pending)
         if not is_known and self._member_count >= self._members_max:
             return ErrorCode.group_max_size_reached
-        if self._held_bytes + sum(len(metadata) for _, metadata in join.protocols) > self._held_bytes_max:
+        size = join.held_bytes
+        if size > options.member_bytes_max or len(join.protocols) > PROTOCOLS_MAX:
+            return ErrorCode.group_max_size_reached
+        known = group.members.get(join.member_id) if group is not None else None
+        more_bytes = size if known is None else size - known.protocol_bytes
+        if not self._has_room(group, more_bytes):
             return ErrorCode.group_max_size_reached
         return ErrorCode.none
+
+    def _has_room(self, group: Group[Ticket] | None, more_bytes: int) -> bool:
+        """Whether a group (None: a new one) may take more; what makes it smaller always may."""
+        if more_bytes <= 0:
+            return True
+        group_bytes = _bytes_of(group) if group is not None else 0
+        return (
+            group_bytes + more_bytes <= self._options.group_bytes_max
+            and self._held_bytes + more_bytes <= self._options.bytes_max
+        )
 
     # -- Looking
 
@@ -133,10 +148,10 @@ class GroupCoordinator(Generic[Ticket]):
     def _changing(self, group: Group[Ticket]) -> Iterator[None]:
         """Around a call that changes the group: afterwards the totals are right, and an idle group is forgotten."""
         self._member_count -= len(group.members) + len(group.pending)
-        self._held_bytes -= group.held_bytes
+        self._held_bytes -= _bytes_of(group)
         yield
         self._member_count += len(group.members) + len(group.pending)
-        self._held_bytes += group.held_bytes
+        self._held_bytes += _bytes_of(group)
         if group.members or group.pending:
             self._plan(group)
         else:
@@ -168,6 +183,10 @@ class GroupCoordinator(Generic[Ticket]):
         if timer is not None:
             self._wheel.cancel(timer)
         self._timers[group.group_id] = self._wheel.add(due_ms, group.group_id)
+
+
+def _bytes_of(group: Group[Ticket]) -> int:
+    return group.held_bytes + PENDING_BYTES * len(group.pending)
 
 
 def _names_in(join: Join) -> Iterator[str]:

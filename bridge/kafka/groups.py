@@ -6,18 +6,18 @@ members that do not speak what the others do, which clients raise at once.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.answers import Answer
 from bridge.failed import failed_of
 from bridge.families import Family
 from bridge.kafka.errors import ANSWERABLE, code_of
-from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync
+from bridge.kafka.group import Group, Join, Joined, Leaver, Reply, State, Sync, Synced
 from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
 from bridge.kafka.once import once
 from bridge.kafka.request import NO_THROTTLE, Request, Work, later
-from bridge.kafka.work import answered, encoded
+from bridge.kafka.work import answered, encoded, whole
 from bridge.server import OutboxSlot
 from protocol.kafka.api import ErrorCode, milliseconds
 from protocol.kafka.response import Elements
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bridge")
 
 CONSUMER = "consumer"  # the protocol type of groups that consume; those of Connect, say, have others
+DELIVERED_AT_ONCE = 50  # members, and answers to them, in one turn of the loop
+
 _CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
 
 
@@ -41,14 +43,23 @@ class Waiter(NamedTuple):
     request: Request
 
 
-def deliver(replies: Iterable[Reply[Waiter]]) -> None:
-    """Answer all that a group has decided; also what its deadlines decide."""
+def deliver(replies: Sequence[Reply[Waiter]]) -> None:
+    """Answer all that a group has decided, also what its deadlines decide; many answers in later turns of the loop."""
+    at_once = len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
-        try:
-            entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
-            connection.outbox.fill(slot, request.answer(entity))
-        except Exception as error:  # noqa: BLE001 - the other members are answered as well
-            connection.failed(request, error, slot)
+        steps = _answer(connection, request, decided)
+        if at_once and (isinstance(decided, Synced) or len(decided.members) <= DELIVERED_AT_ONCE):
+            try:
+                connection.outbox.fill(slot, whole(steps))
+            except Exception as error:  # noqa: BLE001 - the other members are answered as well
+                connection.failed(request, error, slot)
+        else:
+            connection.broker.kafka_works.finish(connection, request, slot, steps)
+
+
+def _answer(connection: "KafkaConnection", request: Request, decided: Joined | Synced) -> Work:
+    entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
+    return answered(request, (yield from encoded(connection.broker, request, entity)), None)
 
 
 # -- The rebalance
@@ -64,10 +75,10 @@ def _tell_what_is_left(broker: "Broker", group: str) -> None:
         )  # fmt: skip
 
 
-def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot | None:
     body = request.body
     if not broker.families.admits(body.group_id, Family.KAFKA):
-        return request.answer(_joined(request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+        return whole(_answer(connection, request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
     was_empty = not broker.kafka_groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(
@@ -138,7 +149,7 @@ def leave_group(broker: "Broker", connection: "KafkaConnection", request: Reques
 
 def _joined(request: Request, joined: Joined) -> Any:
     types = request.types
-    members = tuple(
+    members = Elements(
         types.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
         for member_id, instance_id, metadata in joined.members
     )

@@ -306,10 +306,39 @@ def test_limits_of_members_and_bytes_are_kept() -> None:
     history.leave(Leaver("c-1"))
     assert history.join("j2'", group_id="h", protocols=RANGE) is not None
 
-    history = History({"held_bytes_max": 100})
-    history.join("j1")
-    assert history.join("j2", protocols=(("range", bytes(101)),)) == Joined(ErrorCode.group_max_size_reached, "")
-    assert history.sync("s1", "c-1", 1, c_1=bytes(101)) == Synced(ErrorCode.unknown_server_error)
+
+@pytest.mark.parametrize("limit", [{"group_bytes_max": 5000}, {"bytes_max": 5000}, {"member_bytes_max": 3000}])
+def test_bytes_of_members_are_limited(limit: dict[str, int]) -> None:
+    history = History(**limit)
+    history.stable_pair()
+    large = (("range", bytes(4500)),)
+    assert history.join("j3", protocols=large) == Joined(ErrorCode.group_max_size_reached, "")
+    assert history.join("j3'", "c-1", protocols=large) == Joined(ErrorCode.group_max_size_reached, "c-1")
+    assert history.heartbeat("c-1", 2) is OK, "a refused request changes nothing"
+    many = tuple((f"protocol {number}", b"") for number in range(101))
+    assert history.join("j4", protocols=many) == Joined(ErrorCode.group_max_size_reached, "")
+
+
+def test_bytes_of_assignments_are_limited_and_replaced_ones_given_back() -> None:
+    history = History(group_bytes_max=5000)
+    history.join("j1", protocols=RANGE)
+    for generation in range(1, 4):
+        assert history.sync(f"s{generation}", "c-1", generation, c_1=bytes(5000)) == Synced(
+            ErrorCode.unknown_server_error
+        )
+        assert history.sync(f"t{generation}", "c-1", generation, c_1=bytes(4000)).error is OK  # type: ignore[union-attr]
+        history.join(f"j{generation + 1}", "c-1", protocols=RANGE)
+    (group,) = history.coordinator.groups()
+    assert group.held_bytes == history.coordinator._held_bytes
+
+
+def test_leader_goes_last_or_first_and_another_one_leads() -> None:
+    for leavers in (["c-1", "c-2"], ["c-2", "c-1"], ["c-1"], ["c-2"]):
+        history = History()
+        history.stable_pair()
+        history.leave(*map(Leaver, leavers))
+        left = {"c-1", "c-2"} - {*leavers}
+        assert {group.leader_id for group in history.coordinator.groups()} == left
 
 
 # -- Staying and leaving

@@ -3,6 +3,7 @@
 Requests and answers are written and read by kio, so its schemas judge ours. Produce and Fetch have files of their own.
 """
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -381,6 +382,30 @@ def test_request_beyond_its_limits_closes_the_connection(
 ) -> None:
     client.send(key, version, **values)
     assert client.is_closed
+
+
+def test_requests_that_wait_for_a_group_do_not_keep_their_bodies() -> None:
+    """Followers may send assignments too; nobody needs them while the leader's are waited for."""
+    desk = Desk(initial_rebalance_delay_ms=1000)
+    clients = [desk.connect() for _ in range(5)]
+    protocols = [{"name": "range", "metadata": b"m"}]
+    asked = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 2000, "protocol_type": "consumer"}
+    numbers = [client.send(ApiKey.JOIN_GROUP, 3, protocols=protocols, **asked) for client in clients]
+    desk.pass_ms(1000)
+    desk.pass_ms(1000)
+    joined = [client.answer_to(number) for client, number in zip(clients, numbers, strict=True)]
+    leader = joined[0].leader
+    tracemalloc.start()
+    for client, member in zip(clients, joined, strict=True):
+        if member.member_id != leader:
+            client.send(
+                ApiKey.SYNC_GROUP, 3, group_id="g", generation_id=member.generation_id, member_id=member.member_id,
+                assignments=[{"member_id": leader, "assignment": bytes(7 << 20)}],
+            )  # fmt: skip
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [client.connection.unanswered for client in clients] == [0, 1, 1, 1, 1]
+    assert held_bytes < 1 << 20
 
 
 # -- Positions

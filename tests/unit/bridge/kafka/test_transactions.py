@@ -112,6 +112,14 @@ def empty(talk: Talk) -> None:
     talk.producer = Producer(answer.producer_id, answer.producer_epoch)
 
 
+def added_group(talk: Talk, group: str) -> ErrorCode:
+    answer = talk.client.ask(
+        ApiKey.ADD_OFFSETS_TO_TXN, 4, transactional_id=ID, producer_id=talk.producer.id,
+        producer_epoch=talk.producer.epoch, group_id=group,
+    )  # fmt: skip
+    return ErrorCode(answer.error_code)
+
+
 def ended(talk: Talk, version: int, *, commit: bool) -> None:
     talk.begin()
     answer = talk.end(version, talk.producer, commit=commit)
@@ -438,7 +446,8 @@ def test_positions_go_with_their_group_and_their_topic() -> None:
             talk.desk.positions.delete_group(GROUP, talk.desk.clock.now_ms())
         else:
             talk.desk.topics.delete(talk.desk.topics.get("orders"), talk.desk.clock.now_ms())
-        assert talk.desk.transactions.coordinator.pending_count == 0
+        pending = 0 if gone == "group" else 1  # The group counts, too.
+        assert talk.desk.transactions.coordinator.pending_count == pending
         assert talk.end(5, talk.producer, commit=True).error_code is NONE
         assert not talk.desk.positions.all_of(GROUP)
 
@@ -544,6 +553,13 @@ def test_producer_with_the_last_epoch_goes_on_as_another_one() -> None:
         ("ids_max", lambda talk: talk.client.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id="another",
                                                  transaction_timeout=1_000).error_code),
         ("pending_positions_max", lambda talk: talk.commit_offset(5, talk.producer)),
+        ("pending_positions_max", lambda talk: added_group(talk, "another")),
+        ("groups_max", lambda talk: added_group(talk, "another")),
+        ("groups_max", lambda talk: talk.commit_offset(5, talk.producer)),
+        ("partitions_max", lambda talk: talk.write(12)),
+        ("partitions_max", lambda talk: talk.add(3, talk.producer)),
+        ("pending_partitions_max", lambda talk: talk.write(12)),
+        ("pending_partitions_max", lambda talk: talk.add(3, talk.producer)),
         ("aborted_max", lambda talk: talk.write(12)),
     ],
 )  # fmt: skip
@@ -553,6 +569,24 @@ def test_limit_is_kept(limit: str, do: Callable[[Talk], ErrorCode]) -> None:
     talk.desk.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
     talk.desk.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
     assert do(talk) is ErrorCode.policy_violation
+
+
+def test_transaction_at_its_limits_goes_on_with_what_it_has() -> None:
+    talk = Talk()
+    talk.begin()
+    assert talk.add(3, talk.producer, partition=1) is NONE
+    assert talk.commit_offset(5, talk.producer) is NONE
+    full = {"pending_positions_max": 2, "groups_max": 1, "partitions_max": 2, "pending_partitions_max": 2}
+    talk.desk.transactions._options = structs.replace(TxnOptions(), **full)
+    for partition in (0, 1):
+        assert talk.write(12, partition=partition) is NONE
+        assert talk.add(3, talk.producer, partition=partition) is NONE
+    assert talk.commit_offset(5, talk.producer) is NONE
+    assert added_group(talk, GROUP) is NONE
+    assert talk.write(12, partition=2) is ErrorCode.policy_violation
+    assert talk.end(5, talk.producer, commit=True).error_code is NONE
+    coordinator = talk.desk.transactions.coordinator
+    assert (coordinator.pending_count, coordinator.queue_count) == (0, 0)
 
 
 # -- Requests that are wrong whatever the state is: each has its code, and leaves everything as it was
