@@ -38,6 +38,7 @@ from protocol.rocketmq import properties, tags
 from protocol.rocketmq.message import NO_HOST, Message, Writer
 from protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from store.entry import Appended, Frame, Promise, Slot, Stamp, Stored
+from store.errors import following
 from store.queue import Queue
 from store.store import Store
 from txn.half import Half, HalfMessages, OpenPage, UnknownHalf, Verdict
@@ -145,7 +146,8 @@ class Halves:
         frame = _frame(self.half_queue, self._half_writer, message, now_ms)
         appended = self._ledger.commit([], now_ms, [frame])
         slot = appended.slots[0]
-        self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
+        with following("a half message"):
+            self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         return appended
 
     def check_kafka(self, topic: Topic, wishes: Sequence[HalfWish]) -> None:
@@ -169,7 +171,8 @@ class Halves:
 
     def prepared_kafka(self, topic: Topic, wish: HalfWish, slot: Slot) -> None:
         """Follow what was appended of `kafka_frame`, live and at recovery alike."""
-        self._prepared_kafka(topic.name, wish, slot)
+        with following("a half message"):
+            self._prepared_kafka(topic.name, wish, slot)
 
     def _prepared_kafka(self, topic: str, wish: HalfWish, slot: Slot) -> None:
         # Nobody can be asked where no URL is: then it waits for its verdict until it is given up.
@@ -224,8 +227,9 @@ class Halves:
         op_frame = _frame(self._op_queue, self._op_writer, op, now_ms, _OP_CODE, verdicts)
         frames = [frame for decision in decisions.values() for frame in decision.frames]
         promise = self._ledger.commit(records, now_ms, [*frames, op_frame]).promise
-        for offset, decision in decisions.items():
-            self._decided(offset, decision.verdict)
+        with following("verdicts of half messages"):
+            for offset, decision in decisions.items():
+                self._decided(offset, decision.verdict)
         return promise
 
     def _told(self, decisions: dict[int, Decision]) -> str:

@@ -46,6 +46,7 @@ from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq.message import NO_HOST, Message
 from protocol.rocketmq.names import RETRY_PREFIX
 from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp
+from store.errors import following
 from store.format import NO_OFFSET
 
 REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
@@ -144,9 +145,10 @@ class Publisher:
             (slot, *_), promise = self._delays.park([frame], now_ms, self._lifetimes.records(queue.key))
             promise = Promise(promise.end, queue.durable)
         if header.producer_id >= 0:
-            self._producers.remember_header(queue.key, slot, header)
-            if header.is_transactional:
-                self._transactions.wrote(queue.key, header.producer_id, slot)
+            with following("a batch of an idempotent producer"):
+                self._producers.remember_header(queue.key, slot, header)
+                if header.is_transactional:
+                    self._transactions.wrote(queue.key, header.producer_id, slot)
         self._metrics.records_in["kafka"] += count
         self._metrics.bytes_in["kafka"] += len(batch)
         return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)

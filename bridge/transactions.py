@@ -39,6 +39,7 @@ from delay.rows import Timer
 from protocol.kafka import marker
 from protocol.kafka.record_batch import BatchHeader, read_header
 from store.entry import Frame, Promise, Slot
+from store.errors import following
 from store.queue import Queue
 from txn import coordinator
 from txn.coordinator import Ask, Coordinator, Outcome, Producer, State
@@ -305,11 +306,12 @@ class Transactions:
             transactional_id, *producer, timeout_ms, state, now_ms, number_before, epoch_before
         )
         appended = self._ledger.commit([*records, settled], now_ms, markers)
-        for frame, slot in zip(markers, appended.slots, strict=False):
-            assert isinstance(frame.body, bytearray)
-            self._ended(frame.queue.key, slot, frame.body)
-            header = read_header(frame.body)
-            self._producers.take_marker(frame.queue.key, header.producer_id, header.producer_epoch, slot.stored_ms)
+        with following("the end of a transaction"):
+            for frame, slot in zip(markers, appended.slots, strict=False):
+                assert isinstance(frame.body, bytearray)
+                self._ended(frame.queue.key, slot, frame.body)
+                header = read_header(frame.body)
+                self._producers.take_marker(frame.queue.key, header.producer_id, header.producer_epoch, slot.stored_ms)
         return producer, appended.promise
 
     def _markers(self, transaction: Transaction, epoch: int, now_ms: int, *, is_commit: bool) -> list[Frame]:

@@ -4,6 +4,8 @@ Each front door maps these to its own wire codes in one table (`bridge/kafka/err
 """
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # Of an OSError: there may be room again later.
 
@@ -57,6 +59,15 @@ class Fatal(Exception):
 
 class HalfApplied(Fatal):
     """A unit was appended, but the state in memory did not follow it: what it decided could be decided differently."""
+
+
+@contextmanager
+def following(what: str) -> Iterator[None]:
+    """Bring state up to what was just appended; whatever that raises becomes HalfApplied."""
+    try:
+        yield
+    except Exception as error:
+        raise HalfApplied(f"{what} was appended, and its state could not follow: {error!r}") from error
 
 
 class HalfWritten(Fatal):
