@@ -4,7 +4,7 @@ Each duty has an interval and runs as a chain of short slices, so that no slice 
 millisecond; between two slices the loop turns. Intervals are monotonic; what is compared with dates is wall time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,7 +33,7 @@ class KeptStore(Protocol):
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None: ...
 
-    def remove_dead_segments(self) -> int: ...
+    def remove_dead_segments(self) -> Generator[None, None, int]: ...
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Keeper:
                 if looked_at % QUEUES_IN_SLICE == 0:
                     yield
         yield
-        self.removed_segments += self._store.remove_dead_segments()
+        self.removed_segments += yield from self._store.remove_dead_segments()
 
     def _retain_queue(self, topic: Topic, queue: Queue, now_ms: int) -> None:
         settings = topic.settings

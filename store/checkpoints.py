@@ -16,7 +16,8 @@ While parts are encoded the state goes on changing. They give the state at C all
 a part that is still to come will say (`Replayer.snapshot`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from store.checkpoint import (
     CHECKPOINT_PATH,
@@ -30,14 +31,17 @@ from store.checkpoint import (
 from store.commitlog import CommitLog
 from store.files import Files
 from store.format import POSITION_MAX
+from store.index_files import IndexSync
+from store.index_work import Flush
 from store.options import StoreOptions
 from store.queue import Queue
-from store.queue_index import IndexSync, QueueIndex
+from store.queue_index import QueueIndex
 from store.queues import Queues
 from store.replay import Replayer, StateRecords
 from store.segment import Segment
 
-FLUSHED_AT_ONCE = 32  # indexes in one turn of the loop, at about 25 us each
+FLUSHED_AT_ONCE = 32  # indexes in one task of the background thread
+KEYS_IN_SLICE = 20_000  # of segments, looked at in one turn of the loop, at about 0.1 us each
 
 
 class CheckpointTask:
@@ -132,6 +136,7 @@ class Checkpoints:
         self._is_asked_for = False
         self._read_from = 0  # of the one that runs
         self._to_flush: list[QueueIndex] = []
+        self._flushed_to: list[tuple[QueueIndex, int]] = []  # the same with their ends at the beginning
         self.flushed_at_once = FLUSHED_AT_ONCE
 
     def is_due(self, mono_ms: int) -> bool:
@@ -157,18 +162,27 @@ class Checkpoints:
         self._is_asked_for = False
         self._read_from = self._log.next_position
         self._to_flush = [queue.index for queue in self._queues if queue.index.wants_flush]
+        self._flushed_to = [(index, index.end_row) for index in self._to_flush]
 
-    def flush_some(self) -> bool:
-        """Flush a few indexes; true when all are. Raises OSError, and may be called again."""
-        for _ in range(min(self.flushed_at_once, len(self._to_flush))):
-            self._to_flush[-1].flush()
-            self._to_flush.pop()
-        return not self._to_flush
+    def flush_some(self) -> Flush | None:
+        """Take the rows of a few indexes to be written; None when all were."""
+        while self._to_flush:
+            some = self._to_flush[-self.flushed_at_once :]
+            del self._to_flush[-self.flushed_at_once :]
+            flush = Flush(self._queues.index_files, some)
+            if flush:
+                return flush
+        return None
+
+    @property
+    def is_flushed(self) -> bool:
+        """All rows of entries below the beginning are in files; false where another flush has failed meanwhile."""
+        return all(index.written_row >= end_row for index, end_row in self._flushed_to)
 
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
         """Take the present state. All that was appended must be written."""
         assert self.is_running, "begin comes first"
-        assert not self._to_flush, "the indexes come first"
+        assert self.is_flushed, "the indexes come first"
         log = self._log
         # What an index had in files at this moment: `take_unsynced` makes no later row durable.
         checkpoint = Checkpoint(
@@ -180,7 +194,7 @@ class Checkpoints:
             queues=self._queues.rows(),
             last_offsets=self._last_offsets(),
         )
-        dead = [segment for segment in self.dead_segments() if segment.known_end <= self._read_from]
+        dead = [segment for segment in self.removable() if segment.known_end <= self._read_from]
         self.task = CheckpointTask(
             self._files,
             checkpoint,
@@ -216,11 +230,35 @@ class Checkpoints:
 
     # -- Dead segments
 
-    def dead_segments(self) -> list[Segment]:
-        """Return the segments that may be removed: those in which nothing is live, and that nobody reads."""
-        return [
-            segment for segment in self._log.segments if self._is_dead(segment) and segment.known_end <= self.held_from
-        ]
+    def look_for_dead(self) -> Iterator[None]:
+        """Find the sealed segments in which nothing is live, a slice in each turn of the loop."""
+        left = KEYS_IN_SLICE
+        for segment in [*self._log.segments]:
+            if segment.is_dead or not segment.is_sealed or segment.is_gap:
+                continue
+            keys = iter(segment.last_offsets)
+            while some := [*islice(keys, max(1, left))]:
+                left -= len(some)
+                if any(self._is_live(key, segment) for key in some):
+                    break
+                if left <= 0:
+                    yield
+                    left = KEYS_IN_SLICE
+            else:
+                segment.is_dead = True
+            left -= 1
+
+    def _is_live(self, key: int, segment: Segment) -> bool:
+        queue = self._queues.find(key)
+        return queue is not None and segment.last_offsets[key] >= queue.start_offset
+
+    def still_removable(self, dead: Iterable[Segment]) -> list[Segment]:
+        """Return those of dead segments that nobody reads."""
+        return [segment for segment in dead if segment.known_end <= self.held_from]
+
+    def removable(self) -> list[Segment]:
+        """Return the dead segments that were found, and that nobody reads."""
+        return self.still_removable(segment for segment in self._log.segments if segment.is_dead)
 
     @property
     def held_bytes(self) -> int:
@@ -228,15 +266,5 @@ class Checkpoints:
         return sum(
             segment.known_end - segment.start
             for segment in self._log.segments
-            if segment.is_dead and not segment.is_gap and segment.known_end > self.held_from
+            if segment.is_dead and segment.known_end > self.held_from
         )
-
-    def _is_dead(self, segment: Segment) -> bool:
-        if segment.is_dead or not segment.is_sealed or segment.is_gap:
-            return segment.is_dead and not segment.is_gap
-        for key, last_offset in segment.last_offsets.items():
-            queue = self._queues.find(key)
-            if queue is not None and last_offset >= queue.start_offset:
-                return False
-        segment.is_dead = True
-        return True

@@ -97,8 +97,11 @@ class Frames:
             yield segment, rows[first:]
 
     def _read_cached(self, segment: Segment, size: int, at: int) -> Buffer | None:
+        file = self._log.segments.open_file_of(segment)
+        if file is None:
+            return None
         try:
-            return self._files.read_cached(self._log.segments.file_of(segment), size, at)
+            return self._files.read_cached(file, size, at)
         except OSError:
             return None  # A reader thread will meet the same error, and report it.
 

@@ -60,24 +60,29 @@ class Queue:
         return self.index.total_bytes - self.bytes_below_start
 
     def move_start(self, offset: int) -> None:
-        """Raise the log start; never lowers it. May read a page of the index."""
+        """Raise the log start; never lowers it. `bytes_below_start` must follow."""
         if offset <= self.start_offset:
             return
         self.start_offset = offset
         self.end_offset = max(self.end_offset, offset)
         self.visible_end = max(self.visible_end, offset)
-        self.count_bytes()
 
-    def count_bytes(self) -> None:
-        """Find out how many of the index's bytes lie below the log start."""
-        offset = self.start_offset
+    def bytes_below(self, offset: int, *, block: bool) -> int | None:
+        """Return how many of the index's bytes lie below an offset; None if it would block."""
         if not offset:
-            return
-        number = self.index.find_offset(offset, block=True)
-        assert number is not None, "an index that may block answers"
-        rows = self.index.rows(number, block=True) or []
+            return 0
+        number = self.index.find_offset(offset, block=block)
+        rows = None if number is None else self.index.rows(number, block=block)
+        if rows is None:
+            return None
         ends_below = not rows or rows[0][0] + rows[0][3] <= offset
-        self.bytes_below_start = self.index.total_bytes if ends_below else rows[0][8]
+        return self.index.total_bytes if ends_below else rows[0][8]
+
+    def bytes_below_blocking(self, offset: int) -> int:
+        """Do the same, waiting for the disk: for threads."""
+        found = self.bytes_below(offset, block=True)
+        assert found is not None, "an index that may block answers"
+        return found
 
     def __repr__(self) -> str:
         return f"{self.topic}/{self.queue_id}"

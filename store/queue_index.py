@@ -1,7 +1,5 @@
 """The dense index of one queue: a row for each entry, in offset order.
 
-    index/<topic number>/<queue id>/<number of its first row, 20 digits>      ROWS_PER_FILE rows each
-
     one row, 56 bytes, big-endian:
     base_offset u64 | position u64 | size u32 | count u32 | latest_ms i64 | stored_ms i64 | tags i32 | form u8 | 3 zero
     bytes_before u64
@@ -17,37 +15,32 @@ from row to row, and each can be searched.
 Rows are numbered from 0 for the life of the index. All of it is derived from the log: rows have no checksum. At a start
 only rows that a checkpoint has counted are trusted; recovery appends the others again.
 
-`append` never touches the disk; it says when the tail has grown to TAIL_BYTES_MAX and wants a `flush()`. A flush leaves
-TAIL_BYTES_KEPT in memory for readers that follow the end, and nothing when no row came since the flush before: an idle
-queue holds no rows.
+`append` never touches the disk; it says when the tail has grown to TAIL_BYTES_MAX and wants a flush. That is in three
+steps: `begin_flush` takes the rows that no file has, a thread writes them (`IndexFiles.write`), `end_flush` notes it. A
+flush leaves TAIL_BYTES_KEPT in memory for readers that follow the end, and nothing when no row came since the flush
+before: an idle queue holds no rows.
 
 Threads: all calls come from the loop's thread, where the methods with `block` never wait for the disk: they return None
 instead. The same call with `block=True` waits, and may come from any thread.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
 from store.entry import Buffer
-from store.errors import Corruption
-from store.files import Files
+from store.index_files import INDEX_DIRECTORY, PROBE_ROWS, ROW_SIZE, IndexFiles, NotCached
 
 # (base_offset, position, size, count, latest_ms, stored_ms, tags, form, bytes_before). A plain tuple, to be unpacked
 # into these names at once: every read makes one for each entry, and a named one takes three times as long.
 Row = tuple[int, int, int, int, int, int, int, int, int]
 
 ROW = Struct(">QQIIqqiB3xQ")
-ROW_SIZE = ROW.size
-ROWS_PER_FILE = 65_536  # a multiple of PROBE_ROWS
+assert ROW.size == ROW_SIZE
 TAIL_BYTES_MAX = 64 * 1024  # 1,170 rows in one write; bounds what a queue holds in memory
 TAIL_BYTES_KEPT = 8 * 1024
-OPEN_FILES_MAX = 256  # by all queues together; beyond, the file unused for longest is closed
 ROWS_AT_ONCE = 32  # a read unpacks so many first, then as many again as it has, as long as its limits allow
-PROBE_ROWS = 64  # a search in files reads this many at once: most of a page, for the price of one row
-INDEX_DIRECTORY = "index"
 BEFORE_ALL_MS = -1 << 63  # `latest_ms` of an index without rows
 
 
@@ -79,19 +72,34 @@ _STORED_MS = _Column(32, Struct(">q"))
 _BYTES_BEFORE = _Column(48, Struct(">Q"))
 
 
-class _NotCached(Exception):
-    """The page cache does not hold what was asked for, and the caller must not wait."""
+@dataclass(frozen=True, slots=True)
+class RowsToWrite:
+    """Rows that no file has yet: what `IndexFiles.write` takes, and `end_flush` is told of."""
+
+    index: "QueueIndex"
+    first_row: int
+    rows: bytearray
+
+    @property
+    def end_row(self) -> int:
+        return self.first_row + len(self.rows) // ROW_SIZE
+
+    def write(self, files: IndexFiles) -> None:
+        """Blocks; raises OSError."""
+        files.write(self.index.directory, self.first_row, self.rows)
 
 
 class QueueIndex:
     """The index of one queue; a new one has no file until its first flush."""
 
     __slots__ = (
-        "_directory",
         "_files",
         "_flushed_row",
+        "_named_to",
         "_tail",
+        "_taken_row",
         "_written_row",
+        "directory",
         "end_offset",
         "first_offset",
         "first_row",
@@ -99,11 +107,13 @@ class QueueIndex:
         "total_bytes",
     )
 
-    def __init__(self, files: "IndexFiles", topic: int, queue_id: int) -> None:
+    def __init__(self, files: IndexFiles, topic: int, queue_id: int) -> None:
         self._files = files
-        self._directory = f"{INDEX_DIRECTORY}/{topic}/{queue_id}"
+        self.directory = f"{INDEX_DIRECTORY}/{topic}/{queue_id}"
         self._tail = _tail_from(0)
-        self._written_row = 0  # Invariant: first_row <= tail.first_row <= written_row <= end_row.
+        self._written_row = 0  # Invariant: first_row <= tail.first_row <= written_row <= taken_row <= end_row.
+        self._taken_row = 0  # rows below are written, or about to be
+        self._named_to = 0  # the names of the files of rows below were noted to be synced
         self._flushed_row = 0  # end_row at the last flush; no growth since means that the queue is idle
         self.first_row = 0  # the first row that is kept, always the first of a file
         self.first_offset = 0  # its base offset
@@ -112,15 +122,16 @@ class QueueIndex:
         self.total_bytes = 0  # of the frames of all rows, dropped ones included
 
     @classmethod
-    def open(cls, files: "IndexFiles", topic: int, queue_id: int, end_row: int) -> "QueueIndex":
+    def open(cls, files: IndexFiles, topic: int, queue_id: int, end_row: int) -> "QueueIndex":
         """Open the rows below `end_row`, which a checkpoint has counted; cut off what lies beyond. May block.
 
         Raises Corruption when rows are missing; then the index must be made again from the log.
         """
         index = cls(files, topic, queue_id)
-        index.first_row = files.adopt(index._directory, end_row)
+        index.first_row = files.adopt(index.directory, end_row)
         index._tail = _tail_from(end_row)
-        index._written_row = index._flushed_row = end_row
+        index._written_row = index._taken_row = index._flushed_row = end_row
+        index._named_to = index.first_row
         index._recall_ends()
         return index
 
@@ -134,6 +145,11 @@ class QueueIndex:
     def written_row(self) -> int:
         """The rows below this one are in files."""
         return self._written_row
+
+    @property
+    def has_much_to_write(self) -> bool:
+        """Whether a flush is worth a task: one that is under way may have taken most of the tail."""
+        return (self.end_row - self._taken_row) * ROW_SIZE >= TAIL_BYTES_MAX // 2
 
     @property
     def memory_bytes(self) -> int:
@@ -158,7 +174,7 @@ class QueueIndex:
         form: int,
     ) -> bool:
         """Add the row of the next entry, in memory. True when the tail is full and wants a `flush()`."""
-        assert base_offset >= self.end_offset, f"{self._directory}: row at {base_offset} is below {self.end_offset}"
+        assert base_offset >= self.end_offset, f"{self.directory}: row at {base_offset} is below {self.end_offset}"
         if timestamp_ms > self.latest_ms:
             self.latest_ms = timestamp_ms
         tail = self._tail
@@ -179,7 +195,7 @@ class QueueIndex:
         form: int,
     ) -> bool:
         """Do the same for entries of one record each that follow one another; their places are (position, size)."""
-        assert base_offset >= self.end_offset, f"{self._directory}: row at {base_offset} is below {self.end_offset}"
+        assert base_offset >= self.end_offset, f"{self.directory}: row at {base_offset} is below {self.end_offset}"
         tail, pack = self._tail, ROW.pack
         if not tail and tail.first_row == self.first_row:
             self.first_offset = base_offset
@@ -195,40 +211,85 @@ class QueueIndex:
         self.end_offset, self.latest_ms, self.total_bytes = offset, latest_ms, total_bytes
         return len(tail) >= TAIL_BYTES_MAX
 
-    def flush(self) -> None:
-        """Write the rows that no file has yet and let the older part of the tail go, all of it if the queue is idle.
+    def begin_flush(self) -> RowsToWrite | None:
+        """Take the rows that nobody has taken yet to write them; None if there are none. `end_flush` must follow."""
+        end_row = self.end_row
+        if self._taken_row == end_row:
+            if self._written_row == end_row:
+                self._shorten_tail(end_row)
+            return None
+        first_row, self._taken_row = self._taken_row, end_row
+        return RowsToWrite(self, first_row, _slice(self._tail, first_row, end_row))
 
-        Raises OSError as the disk does. Then no row is lost, and the next flush writes the same ones again.
-        """
-        tail, end_row = self._tail, self.end_row
-        if self._written_row < end_row:
-            self._files.write(self._directory, self._written_row, _slice(tail, self._written_row, end_row))
+    def end_flush(self, first_row: int, end_row: int, *, is_written: bool) -> None:
+        """Let the older part of the tail go, all of it if the queue is idle. What was not written is taken again."""
+        if not is_written:
+            self._taken_row = self._written_row
+        elif first_row == self._written_row:  # Else rows before these could not be written.
             self._written_row = end_row
-        idle = end_row == self._flushed_row
-        kept_row = end_row if idle else max(tail.first_row, end_row - TAIL_BYTES_KEPT // ROW_SIZE)
-        if kept_row > tail.first_row:
-            self._tail = _tail_from(kept_row, _slice(tail, kept_row, end_row))
-        self._flushed_row = end_row
+            self._named_to = self._files.note_written(self.directory, first_row, end_row, self._named_to)
+            self._shorten_tail(end_row)
 
-    def drop_before(self, offset: int) -> None:
-        """Remove the files in which every row ends at or below `offset`. Blocks for a few pages when a file can go."""
-        last_file = self._files.start_of(self._tail.first_row)
-        if last_file == self.first_row:
+    def _shorten_tail(self, written_row: int) -> None:
+        tail = self._tail
+        is_idle = written_row == self._flushed_row == self.end_row
+        kept_row = written_row if is_idle else max(tail.first_row, written_row - TAIL_BYTES_KEPT // ROW_SIZE)
+        if kept_row > tail.first_row:
+            self._tail = _tail_from(kept_row, _slice(tail, kept_row, self.end_row))
+        self._flushed_row = written_row
+
+    def flush(self) -> None:
+        """Do all three steps. Blocks: for a start. Raises OSError."""
+        rows = self.begin_flush()
+        if rows is None:
             return
+        is_written = False
+        try:
+            rows.write(self._files)
+            is_written = True
+        finally:
+            self.end_flush(rows.first_row, rows.end_row, is_written=is_written)
+
+    # -- Removing
+
+    @property
+    def has_sealed_files(self) -> bool:
+        """There are files besides the last one."""
+        return self._files.start_of(self._tail.first_row) != self.first_row
+
+    def first_needed(self, offset: int) -> tuple[int, int] | None:
+        """Return the first row, and its offset, of the first file with a row that ends above `offset`. Blocks.
+
+        None if no file lies before it.
+        """
+        first_row, last_file = self.first_row, self._files.start_of(self._tail.first_row)
         row = self.find_offset(offset, block=True)
-        assert row is not None
-        old_first, new_first = self.first_row, min(self._files.start_of(row), last_file)
-        if new_first > old_first:
-            (first,) = self.rows(new_first, block=True) or []
-            # The number moves first: a reader thread that misses a file looks at it to learn why.
-            self.first_row, self.first_offset = new_first, first[0]
-            self._files.remove(self._directory, range(old_first, new_first, self._files.rows_per_file))
+        assert row is not None, "an index that may block answers"
+        needed = min(self._files.start_of(row), last_file)
+        if needed <= first_row:
+            return None
+        (first,) = self.rows(needed, block=True) or []
+        return needed, first[0]
+
+    def drop_before(self, row: int, offset: int) -> range:
+        """Forget the files before the one of `row`, which begins at `offset`; returns what is to be removed of them."""
+        old_first = self.first_row
+        # The number moves first: a reader thread that misses a file looks at it to learn why.
+        self.first_row, self.first_offset = row, offset
+        starts = range(old_first, row, self._files.rows_per_file)
+        self._files.release(self.directory, starts)
+        return starts
+
+    def forget(self) -> None:
+        """The topic is gone, and the files are about to be removed. Nothing may be appended afterwards."""
+        self.first_row = self._written_row = self._taken_row = self._flushed_row = self.end_row
+        self._tail = _tail_from(self.first_row)
 
     def remove(self) -> None:
-        """Remove all files, for the topic is gone. Nothing may be appended afterwards."""
-        self.first_row = self._written_row = self._flushed_row = self.end_row
-        self._tail = _tail_from(self.first_row)
-        self._files.remove_all(self._directory)
+        """Forget and remove all files. Blocks: for a start."""
+        self.forget()
+        self._files.release_all([self.directory])
+        self._files.remove_all(self.directory)
 
     # -- Reading
 
@@ -266,7 +327,7 @@ class QueueIndex:
             return list(ROW.iter_unpack(_slice(tail, number, until)))
         try:
             chunk = self._read_rows(number, min(until, tail.first_row), block)
-        except _NotCached:
+        except NotCached:
             return None
         except FileNotFoundError:
             if number >= self.first_row:
@@ -325,7 +386,7 @@ class QueueIndex:
             first_row = self.first_row
             try:
                 return self._find_in_files(column, value, first_row, tail, block)
-            except _NotCached:
+            except NotCached:
                 return None
             except FileNotFoundError:
                 if self.first_row == first_row:
@@ -361,9 +422,9 @@ class QueueIndex:
     # -- Files
 
     def _read_rows(self, row: int, until: int, block: bool) -> Buffer:
-        """Return rows from files; raises _NotCached, and FileNotFoundError when they were dropped."""
+        """Return rows from files; raises NotCached, and FileNotFoundError when they were dropped."""
         read = self._files.read if block else self._files.read_cached
-        return read(self._directory, row, until)
+        return read(self.directory, row, until)
 
     def _recall_ends(self) -> None:
         """Take what is kept about the first and the last row from the rows themselves."""
@@ -373,193 +434,6 @@ class QueueIndex:
             (last,) = self.rows(self.end_row - 1, block=True) or []
             self.first_offset, self.end_offset, self.latest_ms = first[0], last[0] + last[3], last[4]
             self.total_bytes = last[8] + last[2]
-
-
-class IndexFiles:
-    """The files of all queue indexes of a store: where rows lie in them, a bounded number of open ones, and which of
-    them are not durable yet.
-
-    Only `read` may be called by other threads than the loop's; it opens for itself, so no handle is closed under it.
-    """
-
-    def __init__(self, files: Files, *, rows_per_file: int = ROWS_PER_FILE, open_max: int = OPEN_FILES_MAX) -> None:
-        assert rows_per_file % PROBE_ROWS == 0, f"{rows_per_file} is no multiple of {PROBE_ROWS}"
-        self.rows_per_file = rows_per_file
-        self._files = files
-        self._open_max = open_max
-        self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
-        self._unsynced: set[str] = set()
-        self._unsynced_directories: set[str] = set()
-        self._taken: IndexSync | None = None  # the last round that was handed over
-
-    def start_of(self, row: int) -> int:
-        """Return the first row of the file that `row` lies in."""
-        return row - row % self.rows_per_file
-
-    def take_unsynced(self) -> "IndexSync":
-        """Hand over what is not durable yet; `run()` makes it so, in a thread that may block.
-
-        When `run()` fails, a checkpoint must not count on any row written since the one before. A round that was never
-        run, or has not ended, is part of the next one.
-        """
-        if self._taken is not None and not self._taken.is_done:
-            self._unsynced.update(self._taken.paths)
-            self._unsynced_directories.update(self._taken.directories)
-        self._taken = IndexSync(self._files, sorted(self._unsynced), sorted(self._unsynced_directories))
-        self._unsynced, self._unsynced_directories = set(), set()
-        return self._taken
-
-    def close(self) -> None:
-        while self._open:
-            self._files.close(self._open.popitem()[1])
-
-    # -- Rows
-
-    def write(self, directory: str, row: int, rows: Buffer) -> None:
-        """Write rows from number `row` on, into as many files as they reach over."""
-        view = memoryview(rows)
-        for start, at, size in self._pieces(row, row + len(rows) // ROW_SIZE):
-            path = _path(directory, start)
-            self._files.write(self._handle(path, create_in=directory), [view[:size]], at)
-            self._unsynced.add(path)
-            view = view[size:]
-
-    def read_cached(self, directory: str, row: int, until: int) -> Buffer:
-        """Read rows `row` .. `until`; raises _NotCached instead of waiting for the disk."""
-        pieces = []
-        for start, at, size in self._pieces(row, until):
-            # Opening may read an inode from the disk: once per file and eviction, which is accepted.
-            piece = self._files.read_cached(self._handle(_path(directory, start)), size, at)
-            if piece is None:
-                raise _NotCached
-            pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def read(self, directory: str, row: int, until: int) -> Buffer:
-        """Read rows `row` .. `until`, from any thread; waits for the disk."""
-        return b"".join([self._read_piece(directory, *piece) for piece in self._pieces(row, until)])
-
-    def _read_piece(self, directory: str, start: int, at: int, size: int) -> bytes:
-        path = _path(directory, start)
-        handle = self._files.open(path)
-        try:
-            piece = self._files.read(handle, size, at)
-        finally:
-            self._files.close(handle)
-        if len(piece) != size:
-            raise Corruption(f"{path} has {len(piece)} bytes at {at}, {size} were written")
-        return piece
-
-    def _pieces(self, row: int, until: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first row of the file, byte in the file, bytes) for each file that the rows reach over."""
-        while row < until:
-            start = self.start_of(row)
-            end = min(until, start + self.rows_per_file)
-            yield start, (row - start) * ROW_SIZE, (end - row) * ROW_SIZE
-            row = end
-
-    # -- Whole files
-
-    def adopt(self, directory: str, end_row: int) -> int:
-        """Keep the files whose rows reach without a gap up to `end_row`, remove the others; return the first row kept.
-
-        Raises Corruption when a file ends too early. What lies before a gap was dropped once, and its removal undone by
-        a power cut.
-        """
-        starts = [int(name) for name in self._files.list(directory)]
-        first = self.start_of(end_row - 1) if end_row else 0
-        if end_row:
-            self._shorten(_path(directory, first), (end_row - first) * ROW_SIZE)
-        while first - self.rows_per_file in starts:
-            first -= self.rows_per_file
-        self.remove(directory, (start for start in starts if not first <= start < end_row))
-        return first
-
-    def remove(self, directory: str, starts: Iterable[int]) -> None:
-        for start in starts:
-            path = _path(directory, start)
-            handle = self._open.pop(path, None)
-            if handle is not None:
-                self._files.close(handle)
-            self._unsynced.discard(path)
-            self._files.remove(path)
-
-    def remove_all(self, directory: str) -> None:
-        """Remove the files and the directory of a queue, and that of its topic with the last queue."""
-        self.remove(directory, [int(name) for name in self._files.list(directory)])
-        while directory != INDEX_DIRECTORY and not self._files.list(directory):
-            try:
-                self._files.remove_directory(directory)
-            except FileNotFoundError:
-                pass  # no row of it was ever flushed
-            directory = directory.rpartition("/")[0]
-
-    def _shorten(self, path: str, size: int) -> None:
-        try:
-            handle = self._handle(path)
-        except FileNotFoundError as error:
-            raise Corruption(f"{path} is missing, {size} bytes were counted") from error
-        found = self._files.size(handle)
-        if found < size:
-            raise Corruption(f"{path} has {found} bytes, {size} were counted")
-        if found > size:
-            self._files.truncate(handle, size)
-            self._unsynced.add(path)
-
-    # -- Handles
-
-    def _handle(self, path: str, create_in: str | None = None) -> int:
-        handle = self._open.get(path)
-        if handle is not None:
-            self._open.move_to_end(path)
-            return handle
-        if len(self._open) >= self._open_max:
-            self._files.close(self._open.popitem(last=False)[1])
-        handle = self._open[path] = self._open_file(path, create_in)
-        return handle
-
-    def _open_file(self, path: str, create_in: str | None) -> int:
-        if create_in is None:
-            return self._files.open(path)
-        # Whether the file is new or not: the name of one that a killed process left need not be durable either.
-        directory = create_in
-        while directory:
-            self._unsynced_directories.add(directory)
-            directory = directory.rpartition("/")[0]
-        self._unsynced_directories.add(".")
-        try:
-            return self._files.open(path)
-        except FileNotFoundError:
-            self._files.make_directory(create_in)
-            return self._files.open(path, create=True)
-
-
-@dataclass(slots=True)
-class IndexSync:
-    """One round of syncs before a checkpoint; it runs in a thread that may block."""
-
-    files: Files
-    paths: list[str]
-    directories: list[str]
-    is_done: bool = False
-
-    def run(self) -> None:
-        """Make all durable. A file that is gone needs nothing; any other OSError is the disk's."""
-        for path in self.paths:
-            try:
-                handle = self.files.open(path)
-            except FileNotFoundError:
-                continue
-            try:
-                self.files.sync(handle)
-            finally:
-                self.files.close(handle)
-        for directory in self.directories:
-            try:
-                self.files.sync_directory(directory)
-            except FileNotFoundError:
-                continue
-        self.is_done = True
 
 
 # -- Arithmetic of rows
@@ -574,10 +448,6 @@ def _tail_from(first_row: int, rows: Buffer = b"") -> _Tail:
 def _slice(tail: _Tail, row: int, until: int) -> bytearray:
     first_row = tail.first_row
     return tail[max(0, row - first_row) * ROW_SIZE : max(0, until - first_row) * ROW_SIZE]
-
-
-def _path(directory: str, start: int) -> str:
-    return f"{directory}/{start:020d}"
 
 
 def _search(key: Callable[[int], int], value: int, low: int, high: int, guess: int) -> int:

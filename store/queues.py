@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from store.control import QueueRow
 from store.errors import Corruption
 from store.files import Files
+from store.index_files import INDEX_DIRECTORY, IndexFiles
 from store.queue import Queue, queue_key
-from store.queue_index import INDEX_DIRECTORY, IndexFiles, QueueIndex
+from store.queue_index import QueueIndex
 
 
 class Queues:
@@ -62,14 +63,6 @@ class Queues:
             del self._by_topic[queue.topic]
         self.dropped[queue] = None
 
-    def clean_up(self, dropped: Iterable[Queue], starts: Iterable[tuple[QueueIndex, int]]) -> None:
-        """Remove index files that no checkpoint needs any more: of dropped queues, and of rows below log starts."""
-        for queue in dropped:
-            del self.dropped[queue]
-            queue.index.remove()
-        for index, start_offset in starts:
-            index.drop_before(start_offset)
-
     def restart(self, queue: Queue, offset: int) -> Queue:
         """Replace a queue by an empty one from `offset` on: what lay below went with dead segments."""
         fresh = self._new(queue.key, max(offset, queue.start_offset))
@@ -107,7 +100,7 @@ class Queues:
         """Everything is recovered, so it is durable and visible."""
         for queue in self:
             queue.visible_end = queue.end_offset
-            queue.count_bytes()
+            queue.bytes_below_start = queue.bytes_below_blocking(queue.start_offset)
         self._remove_unknown()
 
     def _remove_unknown(self) -> None:

@@ -9,13 +9,15 @@ missing. Removed ranges at the front leave nothing behind; `gap` files are merge
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 
 from store.errors import StoreError
 from store.files import Files
 from store.format import POSITION_MAX
+from store.workers import Executor, Failure, Inline
 
 LOG_DIRECTORY = "log"
 _START = attrgetter("start")
@@ -24,13 +26,16 @@ _START = attrgetter("start")
 class Segment:
     """One file of the log, or a gap where one was."""
 
-    __slots__ = ("end", "exists", "file", "in_sync", "is_dead", "is_gap", "last_offsets", "reserved", "start")
+    __slots__ = (
+        "end", "exists", "file", "in_sync", "is_dead", "is_gap", "is_opening", "last_offsets", "reserved", "start"
+    )  # fmt: skip
 
     def __init__(self, start: int, end: int | None = None, *, is_gap: bool = False) -> None:
         self.start = start
         self.end = end  # None: the active segment
         self.is_gap = is_gap
         self.file: int | None = None  # the open handle
+        self.is_opening = False  # by a thread
         self.reserved = 0  # bytes of the file that have blocks
         self.exists = False  # there is a file; a new segment gets its own with the first write
         self.in_sync = False  # the flusher's thread uses the handle
@@ -117,6 +122,7 @@ class Segments:
         self._chain = chain  # Replaced or appended to, never changed in the middle: reader threads search it too.
         self._open: dict[Segment, None] = {}  # in the order of last use
         self._open_max = open_max
+        self.opener: Callable[[], Executor] = Inline  # where files are opened to be read
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._chain)
@@ -167,6 +173,26 @@ class Segments:
         return behind
 
     # -- Handles
+
+    def open_file_of(self, segment: Segment) -> int | None:
+        """Return the handle of a segment's file if it is open; if not have it opened by a thread, for the next time."""
+        if segment.file is None and not segment.is_opening:
+            segment.is_opening = True
+            self.opener().submit(partial(self._files.open, segment.path), partial(self._opened, segment))
+        if segment.file is None:
+            return None
+        return self.file_of(segment)
+
+    def _opened(self, segment: Segment, outcome: int | Failure) -> None:
+        segment.is_opening = False
+        if not isinstance(outcome, int):
+            return  # A reader thread will meet the same error, and report it.
+        if segment.file is not None or segment not in self._chain:
+            self._files.close(outcome)
+            return
+        segment.file = outcome
+        self._open[segment] = None
+        self._close_idle()
 
     def file_of(self, segment: Segment) -> int:
         """Return the open handle of a segment's file, opening it when needed; raises OSError."""

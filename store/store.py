@@ -19,11 +19,12 @@ When the disk fails:
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from store.checkpoints import Checkpoints, CheckpointTask
+from store.checkpoint_run import CheckpointRun, log_left
+from store.checkpoints import Checkpoints
 from store.commitlog import CommitLog, SyncTask
 from store.control import Control, Kind, queue_control
 from store.encode import Entry, put_frame, put_other, put_run, sizes_of
@@ -41,6 +42,7 @@ from store.errors import (
 from store.files import Files
 from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, UNIT_HEADER_SIZE
 from store.frames import Frames
+from store.index_work import Flush
 from store.key_index import KeyIndex, Search
 from store.options import StoreOptions
 from store.promises import Done, Promises
@@ -111,7 +113,9 @@ class Store:
         self._full_indexes: dict[QueueIndex, None] = {}  # flushed with the next write
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
-        self._is_closed = False
+        self.is_closed = False
+        self._usage = files.usage()  # of the disk: used bytes, total bytes
+        self._queues.index_files.opener = self._log.segments.opener = lambda: self.readers
         self._checkpoints = Checkpoints(
             files,
             options,
@@ -121,6 +125,7 @@ class Store:
             position=max(recovered.report.checkpoint_position, 0),
             snapshot_position=recovered.snapshot_position,
         )
+        self._checkpoint_run = CheckpointRun(self, self._checkpoints, self._queues, self._log.segments)
 
     @classmethod
     def open(cls, files: Files, options: StoreOptions, replayer: Replayer, now_ms: int) -> "Store":
@@ -148,7 +153,7 @@ class Store:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            self._write_failed(error)  # Reading and retention go on; they may make room.
+            self.write_failed(error)  # Reading and retention go on; they may make room.
             return
         task = self._log.sync_task(self._log.written)
         task.run()
@@ -165,9 +170,9 @@ class Store:
         if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
             self._write_and_sync()
-        self._abandon_checkpoint()
-        self._begin_checkpoint(closed=True)
-        self._is_closed = True
+        self._checkpoint_run.abandon()
+        self._checkpoint_run.begin(closed=True)
+        self.is_closed = True
         self._log.segments.close()
         self._queues.index_files.close()
         self._files.close(self._lock)
@@ -196,6 +201,11 @@ class Store:
     def segments(self) -> Iterable[Segment]:
         """The chain of log files, the oldest first."""
         return iter(self._log.segments)
+
+    @property
+    def last_stored_ms_of_log(self) -> int:
+        """When the last unit was appended, by the clock of the log."""
+        return self._stored_ms
 
     @property
     def next_position(self) -> int:
@@ -309,11 +319,6 @@ class Store:
         self.end_writing(f"an append is half applied: {error!r}")
         return HalfApplied(f"the unit before {self._log.next_position} was appended, its index was not: {error!r}")
 
-    def end_writing(self, reason: str) -> None:
-        """Refuse every append from now on, and tell those who wait for the log that it will not keep its promises."""
-        if not self._has_ended:
-            self._end_writing(reason)
-
     def _index(self, placed: list[_Placed], slots: list[Slot], runs: list[_RunPlaces]) -> None:
         """Add the rows of a unit that was appended, and note whom it touched."""
         last_offsets, places_of_runs = self._log.segments.active.last_offsets, iter(runs)
@@ -373,10 +378,10 @@ class Store:
         try:
             self._log.write()
         except OSError as error:
-            self._write_failed(error)
+            self.write_failed(error)
             return
         except Exception as error:
-            self._end_writing(f"write broke off: {error!r}")
+            self.end_writing(f"write broke off: {error!r}")
             raise HalfWritten(f"the write at {self.written} broke off: {error!r}") from error
         self.written = self._log.written
         visible = self._note_written()
@@ -399,16 +404,20 @@ class Store:
         self._touched.clear()
         return visible
 
-    def _flush_indexes(self) -> bool:
-        """Write the rows of indexes that want it; what a full disk does not take stays in memory until it does."""
-        try:
-            for index in list(self._full_indexes):
-                index.flush()
-                del self._full_indexes[index]
-        except OSError as error:
-            self._write_failed(error)
-            return False
-        return True
+    def _flush_indexes(self) -> None:
+        """Have the rows of indexes written that want it."""
+        full, self._full_indexes = self._full_indexes, {}
+        flush = Flush(self._queues.index_files, [index for index in full if index.has_much_to_write])
+        if flush:
+            self.background.submit(flush.run, partial(self._indexes_flushed, flush))
+
+    def _indexes_flushed(self, flush: Flush, outcome: Failure | None) -> None:
+        """What a full disk does not take stays in memory until it does."""
+        flush.end()
+        if outcome is not None:
+            self._full_indexes.update(dict.fromkeys(flush.unwritten))
+        if isinstance(outcome, OSError):
+            self.write_failed(outcome)
 
     def sync_wanted(self, *, background: bool = False) -> SyncTask | None:
         """Return what an fsync would cover now, if anybody waits for it (`background`: if there is anything to sync).
@@ -428,7 +437,7 @@ class Store:
         assert task is self._sync, "the outcome of another task"
         self._sync = None
         if error is not None:
-            self._end_writing(f"fsync failed: {error}")
+            self.end_writing(f"fsync failed: {error}")
             return
         self._log.synced(task)
         visible = []
@@ -451,9 +460,9 @@ class Store:
 
     # -- When the disk fails
 
-    def _write_failed(self, error: OSError) -> None:
+    def write_failed(self, error: OSError) -> None:
         if error.errno not in NO_SPACE:
-            self._end_writing(f"write failed: {error}")
+            self.end_writing(f"write failed: {error}")
             return
         if self._refusal is None:
             log.warning("the disk is full, appends are refused: %s unwritten=%d", error, self._log.unwritten_bytes)
@@ -462,7 +471,10 @@ class Store:
         self._to_write.fail(self.written, self._refusal)
         self._to_sync.fail(self.written, self._refusal)
 
-    def _end_writing(self, reason: str) -> None:
+    def end_writing(self, reason: str) -> None:
+        """Refuse every append from now on, and tell those who wait for the log that it will not keep its promises."""
+        if self._has_ended:
+            return
         log.critical("writing has ended until a restart: %s durable=%d", reason, self._log.durable)
         self._refusal = WritingEnded(reason)
         self._to_write.fail(self.written, self._refusal)
@@ -476,7 +488,15 @@ class Store:
         """Refuse appends above the disk's mark, take them again below the lower one. To be called each second or so."""
         if self._has_ended:
             return
-        used, total = self._files.usage()
+        self.readers.submit(self._files.usage, self._take_usage)
+
+    def _take_usage(self, usage: tuple[int, int] | Failure) -> None:
+        if not isinstance(usage, tuple):
+            log.warning("cannot tell how full the disk is: %s", usage)
+            return
+        self._usage = used, total = usage
+        if self._has_ended or self.is_closed:
+            return
         if self._refusal is None:
             if used > total * self.options.disk_full_ratio:
                 log.warning("the disk is above its mark, appends are refused: used=%d total=%d", used, total)
@@ -601,8 +621,8 @@ class Store:
         return min(filter(None, starts), default=0)
 
     def disk_usage(self) -> tuple[int, int]:
-        """Return (used bytes, total bytes) of the disk."""
-        return self._files.usage()
+        """Return (used bytes, total bytes) of the disk, as `check_disk` has found them."""
+        return self._usage
 
     def find_address(self, position: int, done: Callable[[Address | Failure | None], None]) -> None:
         """Find the record of this address (position of its entry + its index in it), if it may be read.
@@ -631,6 +651,21 @@ class Store:
             self._refuse_when_ended()
             self._append_unit([queue_control(queue.key, start_offset, queue.end_offset)], now_ms)
             queue.move_start(start_offset)
+            self._count_bytes(queue)
+
+    def _count_bytes(self, queue: Queue) -> None:
+        """Find out how many bytes lie below the log start, now or when a thread has read the index."""
+        offset = queue.start_offset
+        found = queue.bytes_below(offset, block=False)
+        if found is not None:
+            queue.bytes_below_start = found
+            return
+
+        def counted(outcome: int | Failure) -> None:
+            if isinstance(outcome, int) and queue.start_offset == offset:
+                queue.bytes_below_start = outcome
+
+        self.readers.submit(partial(queue.bytes_below_blocking, offset), counted)
 
     def expire(
         self,
@@ -657,15 +692,16 @@ class Store:
         self._refuse_when_ended()
         self._append_unit([Control(Kind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
         self._queues.drop_topic(number)
-        self.searches.submit(partial(self.keys.forget, number), _log_failure)
+        self.searches.submit(partial(self.keys.forget, number), log_left)
 
-    def remove_dead_segments(self) -> int:
-        """Let the sealed segments go in which nothing is live; returns how many.
+    def remove_dead_segments(self) -> Generator[None, None, int]:
+        """Let the sealed segments go in which nothing is live; returns how many, after some slices of looking.
 
         They go behind the next checkpoint, for which this asks: then the state that they may hold is in a snapshot, and
         whatever made them dead is durable.
         """
-        dead = self._checkpoints.dead_segments()
+        yield from self._checkpoints.look_for_dead()
+        dead = self._checkpoints.removable()
         if dead:
             self._checkpoints.ask()
         return len(dead)
@@ -693,92 +729,18 @@ class Store:
     def checkpoint(self, mono_ms: int) -> None:
         """Begin a checkpoint of the present state; it is written in the background once the log is durable."""
         self._checkpoints.note_time(mono_ms)
-        self._begin_checkpoint(closed=False)
+        self._checkpoint_run.begin(closed=False)
 
-    def _begin_checkpoint(self, *, closed: bool) -> None:
-        if not self._checkpoints.is_running and self._write_silently():
-            self._checkpoints.begin()
-            self._flush_for_checkpoint(closed)
-
-    def _flush_for_checkpoint(self, closed: bool, _: object = None) -> None:
-        """Flush indexes slice by slice, each in its own turn of the loop; behind the last one capture the state."""
-        if self._is_closed:
-            return
-        try:
-            is_flushed = self._checkpoints.flush_some()
-            while closed and not is_flushed:
-                is_flushed = self._checkpoints.flush_some()
-        except OSError as error:
-            self._write_failed(error)
-            self._checkpoints.end(is_in_place=False)
-            return
-        if not is_flushed:
-            self.background.submit(_do_nothing, partial(self._flush_for_checkpoint, closed))
-        elif not self._write_silently():
-            self._checkpoints.end(is_in_place=False)
-        else:
-            self._write_part(self._checkpoints.capture(self._stored_ms, closed=closed))
-
-    def _write_part(self, task: CheckpointTask, outcome: Failure | None = None) -> None:
-        """Encode a part of the checkpoint in this turn of the loop, and have it written; behind the last one finish."""
-        if self._is_closed or task is not self._checkpoints.task:
-            return
-        if outcome is not None:
-            self._checkpoint_failed(task, outcome)
-            return
-        part = task.next_part()
-        if part is not None:
-            self.background.submit(partial(task.write, part), partial(self._write_part, task))
-        else:
-            self.when(Promise(task.position, durable=True), partial(self._finish_checkpoint, task))
-
-    def _write_silently(self) -> bool:
+    def write_silently(self) -> bool:
         """Write and tell nobody yet: who is told may append, and a capture would miss that. False if it failed."""
         if self._has_ended:
             return False
         try:
             self._log.write()
         except OSError as error:
-            self._write_failed(error)
+            self.write_failed(error)
             return False
         return True
-
-    def _finish_checkpoint(self, task: CheckpointTask, error: StoreError | None) -> None:
-        if error is not None:
-            self._checkpoints.end(is_in_place=False)
-        else:
-            self.background.submit(task.finish, partial(self._end_checkpoint, task))
-
-    def _abandon_checkpoint(self) -> None:
-        """Forget the one that runs, if any does: the store closes, and nobody will hear of what its threads did."""
-        task = self._checkpoints.task
-        if task is not None and task.index_error is not None:
-            self._checkpoint_failed(task, task.index_error)
-        self._checkpoints.end(is_in_place=False)
-
-    def _end_checkpoint(self, task: CheckpointTask, outcome: Failure | None) -> None:
-        """Take the outcome of its run; what only the checkpoint before needed may go."""
-        if self._is_closed or task is not self._checkpoints.task:
-            return
-        if outcome is not None:
-            self._checkpoint_failed(task, outcome)
-            return
-        self._checkpoints.end(is_in_place=True)
-        try:
-            self._queues.clean_up(task.dropped, task.starts)
-        except OSError as error:
-            log.warning("files of an index that nothing needs are left: %s", error)
-        if task.dead:
-            log.info("removing segments=%d first=%d", len(task.dead), task.dead[0].start)
-            self.background.submit(self._log.segments.take_out(task.dead).run, _log_failure)
-
-    def _checkpoint_failed(self, task: CheckpointTask, outcome: Failure) -> None:
-        self._checkpoints.end(is_in_place=False)
-        if task.index_error is None:
-            log.warning("no checkpoint could be written, a restart will read more: %s", outcome)
-        else:
-            # The rows that were to be synced are in an unknown state, and later checkpoints would count on them.
-            self._end_writing(f"sync of an index failed: {outcome}")
 
     def _refuse_when_ended(self) -> None:
         if self._refusal is not None and self._has_ended:
@@ -850,18 +812,9 @@ def _error_of(task: SyncTask) -> OSError | None:
     return None
 
 
-def _log_failure(outcome: Failure | None) -> None:
-    if outcome is not None:
-        log.warning("a file that nothing needs is left until the next start: %s", outcome)
-
-
 def _ignore(_: object) -> None:
     pass
 
 
 def _reraise(error: Exception) -> None:
     raise error
-
-
-def _do_nothing() -> None:
-    """A turn of the background thread: what follows it is another turn of the loop."""

@@ -20,6 +20,7 @@ from store.errors import StoreError
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
+from tests.kit.slices import finished
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, message, now
 
@@ -168,7 +169,7 @@ class History:
                     self.archived.update(delivered(self.core))
                 if start > queue.start_offset:
                     self.core.store.trim(queue, start, self.now_ms())
-        self.removed += self.core.store.remove_dead_segments()
+        self.removed += finished(self.core.store.remove_dead_segments())
         self.core.settle()
         self.checkpoint()
 

@@ -22,6 +22,7 @@ from store.entry import Frame
 from store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
+from tests.kit.slices import finished
 from txn.half import Verdict
 
 OPTIONS = Options(txn=TxnOptions(immunity_ms=40, check_interval_ms=30, check_max=2))
@@ -119,7 +120,7 @@ class History:
         for name in (OP, GIVEN_UP, "orders"):
             for other in core.topics.get(name).queues:  # type: ignore[union-attr]
                 core.store.trim(other, max(other.start_offset, other.visible_end - 20), now_ms)
-        self.removed += core.store.remove_dead_segments()
+        self.removed += finished(core.store.remove_dead_segments())
         if core.store.checkpoint_due(now_ms):
             core.store.checkpoint(now_ms)
 

@@ -4,6 +4,7 @@ A store that notes what it is asked, a clock that is moved by hand, a loop whose
 """
 
 import asyncio
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,8 +50,9 @@ class NotedStore:
             raise DiskFull("full")
         self.trimmed.append(start_offset)
 
-    def remove_dead_segments(self) -> int:
+    def remove_dead_segments(self) -> Generator[None, None, int]:
         self.removals += 1
+        yield from ()
         return 2
 
 

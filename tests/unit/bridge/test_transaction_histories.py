@@ -26,6 +26,7 @@ from store.options import StoreOptions
 from store.queue import Queue
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
+from tests.kit.slices import finished
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import now
 from txn.coordinator import Producer, State
@@ -145,7 +146,7 @@ class History:
             if queue.visible_end - queue.start_offset > 20:
                 store.trim(queue, queue.visible_end - rng.randrange(20), self.core.clock.now_ms())
         list(self.core.transactions.tidy(self.core.clock.now_ms()))
-        self.removed += store.remove_dead_segments()
+        self.removed += finished(store.remove_dead_segments())
 
     # -- What an instance does
 

@@ -16,6 +16,7 @@ from store.options import StoreOptions
 from store.queue import queue_key
 from store.store import Store
 from tests.kit.disk import CrashDisk
+from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Notes
 
 KEY = queue_key(1, 0)
@@ -61,7 +62,7 @@ def test_segments_go_though_the_state_is_larger_than_a_segment() -> None:
     disk = CrashDisk()
     store, notes = grown(disk)
     before = len(logs(disk))
-    dead = store.remove_dead_segments()
+    dead = finished(store.remove_dead_segments())
     assert dead == before - 1 > 50
     store.checkpoint(0)
     sync(store)
@@ -86,6 +87,7 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_before() -> None:
     store, notes = grown(disk)
     paths = []
     for _ in range(3):
+        finished(store.remove_dead_segments())
         store.checkpoint(0)
         sync(store)
         paths += logs(disk, ".snapshot")
@@ -124,6 +126,7 @@ def test_a_damaged_snapshot_is_reported_where_the_log_cannot_do_without(
     disk = CrashDisk()
     store, notes = grown(disk)
     store.background = background = Deferred()
+    finished(store.remove_dead_segments())
     store.checkpoint(0)
     sync(store)
     while not logs(disk, ".snapshot"):

@@ -18,6 +18,7 @@ from store.options import StoreOptions
 from store.queue import Queue, queue_key
 from store.store import Store
 from tests.kit.disk import CrashDisk, EachCut
+from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Model, Notes, Written
 
 OPTIONS = StoreOptions(
@@ -160,7 +161,7 @@ class History:
                 self.trim_to(queue, start_offset)
 
     def remove_dead_segments(self) -> None:
-        self.removed += self.store.remove_dead_segments()
+        self.removed += finished(self.store.remove_dead_segments())
         if self.store.checkpoint_due(self.now_ms):
             self.store.checkpoint(self.now_ms)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from store.errors import Corruption
-from store.queue_index import ROW_SIZE, TAIL_BYTES_KEPT, TAIL_BYTES_MAX, IndexFiles, QueueIndex, Row
+from store.queue_index import ROW_SIZE, TAIL_BYTES_KEPT, TAIL_BYTES_MAX, IndexFiles, QueueIndex, Row, RowsToWrite
 from tests.kit.disk import CrashDisk, FailingDisk
 
 ROWS_PER_FILE = 128
@@ -46,6 +46,7 @@ class QueueIndexHistory(RuleBasedStateMachine):
         self.files = self.new_files()
         self.entries = Entries(QueueIndex(self.files, 7, 1))
         self.counted = 0  # rows that a checkpoint has counted
+        self.flushes: list[RowsToWrite] = []  # begun, and not ended
 
     def new_files(self) -> IndexFiles:
         return IndexFiles(self.disk, rows_per_file=ROWS_PER_FILE, open_max=2)
@@ -74,28 +75,42 @@ class QueueIndexHistory(RuleBasedStateMachine):
             self.entries.append(*row)
 
     @rule()
+    def begin_flush(self) -> None:
+        rows = self.index.begin_flush()
+        if rows is not None:
+            self.flushes.append(rows)
+
+    @precondition(lambda self: self.flushes)
+    @rule(is_written=st.sampled_from([True, True, False]))
+    def end_flush(self, is_written: bool) -> None:
+        rows = self.flushes.pop(0)
+        if is_written:
+            rows.write(self.files)
+        self.index.end_flush(rows.first_row, rows.end_row, is_written=is_written)
+
+    @rule()
     def flush(self) -> None:
+        while self.flushes:
+            self.end_flush(True)
         self.index.flush()
 
     @rule(at=st.floats(0, 1))
     def drop(self, at: float) -> None:
-        self.index.drop_before(int(at * self.entries.end_offset()))
+        drop_before(self.index, self.files, int(at * self.entries.end_offset()))
 
     @rule()
     def checkpoint(self) -> None:
-        self.index.flush()
         self.files.take_unsynced().run()
-        self.counted = self.index.end_row
+        self.counted = self.index.written_row
 
     @rule()
     def abandon_checkpoint(self) -> None:
-        self.index.flush()
         self.files.take_unsynced()
 
     @rule()
     def be_killed(self) -> None:
         """The next process opens what is counted, or makes the index anew if nothing is."""
-        self.disk = self.disk.after_kill()
+        self.disk, self.flushes = self.disk.after_kill(), []
         self.files = self.new_files()
         if self.counted:
             index = QueueIndex.open(self.files, 7, 1, self.counted)
@@ -109,7 +124,7 @@ class QueueIndexHistory(RuleBasedStateMachine):
         first_row = self.index.first_row
         if first_row > self.counted:
             return  # a checkpoint precedes the removal of what it counts
-        self.disk = self.disk.after_power_cut(seed)
+        self.disk, self.flushes = self.disk.after_power_cut(seed), []
         self.files = self.new_files()
         self.entries = Entries(QueueIndex.open(self.files, 7, 1, self.counted), self.entries.rows[: self.counted])
         assert self.index.first_row <= first_row, "removed files may come back, kept ones must not go"
@@ -225,14 +240,22 @@ def test_a_removed_index_leaves_no_file_and_no_directory() -> None:
 
 def test_a_reader_thread_that_was_overtaken_by_a_drop_finds_what_is_left() -> None:
     disk = OvertakenDisk()
-    entries = Entries(QueueIndex(IndexFiles(disk, rows_per_file=ROWS_PER_FILE), 7, 1))
+    files = IndexFiles(disk, rows_per_file=ROWS_PER_FILE)
+    entries = Entries(QueueIndex(files, 7, 1))
     for number in range(300):
         entries.append(timestamp_ms=number)
     for _ in range(2):
         entries.index.flush()
-    disk.before_next_open = lambda: entries.index.drop_before(299)
+    disk.before_next_open = lambda: drop_before(entries.index, files, 299)
     assert entries.index.find_latest(10, block=True) == 2 * ROWS_PER_FILE
     assert entries.index.rows(0, block=True) == []
+
+
+def drop_before(index: QueueIndex, files: IndexFiles, offset: int) -> None:
+    """Remove the files of rows below an offset, in the three steps of `store/index_work.py`."""
+    found = index.first_needed(offset)
+    if found is not None:
+        files.remove(index.directory, index.drop_before(*found))
 
 
 class OvertakenDisk(CrashDisk):
