@@ -33,7 +33,7 @@ from bridge.records import (
     TopicDeleted,
 )
 from bridge.topics import QUEUE_ID_BITS, Topic, Topics
-from delay.recurring import PERIOD_MIN_MS, TIME_MAX_MS, BadSchedule, Burst, Cron, Every, Missed, Run, Schedule
+from delay.recurring import PERIOD_MIN_MS, BadSchedule, Burst, Cron, Every, Missed, Run, Schedule
 from delay.wheel import Timer, Wheel
 from store.entry import Buffer, FrameRun, Promise, Slot
 from store.errors import StoreError
@@ -234,9 +234,6 @@ class Schedules:
     def _burst(self, standing: Standing, burst: Burst, run: Run, now_ms: int) -> list[Record]:
         """Give what starts the series that one run of a cron entry stands for."""
         start_ms = run.due_ms + burst.delay_ms
-        if start_ms > TIME_MAX_MS:
-            log.warning("series not started schedule=%s start_ms=%d max_ms=%d", standing.name, start_ms, TIME_MAX_MS)
-            return []
         series = Schedule(Every(max(burst.period_ms, PERIOD_MIN_MS), start_ms), count=burst.count, missed=Missed.ALL)
         name = f"{standing.name}/{run.due_ms}"
         try:
