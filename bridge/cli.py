@@ -240,9 +240,16 @@ def topic_delete(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
 def group_list(http: HttpAddress = HTTP_ADDRESS) -> None:
     """List groups, the family in which each is active, and how far behind it is."""
     show_table(
-        ("group", "active in", "members", "lag", "topics"),
+        ("group", "active in", "members", "lag", "no position yet", "topics"),
         [
-            [row["name"], row["active"] or "-", row["members"], row["lag"], ", ".join(row["topics"])]
+            [
+                row["name"],
+                row["active"] or "-",
+                row["members"],
+                row["lag"],
+                row["lag_without_position"],
+                ", ".join(row["topics"]),
+            ]
             for row in _api(http).get("/api/groups")
         ],
     )
@@ -256,7 +263,17 @@ def group_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
     show_tree(found)
     show_table(
         ("topic", "queue", "position", "start", "end", "lag"),
-        [[row[column] for column in ("topic", "queue", "position", "start", "end", "lag")] for row in positions],
+        [
+            [
+                row["topic"],
+                row["queue"],
+                "none yet" if row["position"] is None else row["position"],
+                row["start"],
+                row["end"],
+                row["lag"],
+            ]
+            for row in positions
+        ],
     )
 
 

@@ -28,7 +28,7 @@ from aiohttp import web
 from bridge import half_verdicts, http_leases, http_sums, http_transactions, http_views, topic_configs
 from bridge.awaited import awaited
 from bridge.far_timers import TooManyNamed
-from bridge.http_answers import answer, failure, send
+from bridge.http_answers import Listing, answer, array, failure, send
 from bridge.http_connections import HttpConnection, HttpConnections, TooMuchHeld
 from bridge.http_guard import Guard
 from bridge.http_readers import Readers
@@ -139,44 +139,46 @@ class HttpPort:
     async def _metrics(self, request: web.Request) -> web.Response:
         # prometheus-client takes 100 ms to import, and few scrape: so a thread does it, at the first scrape.
         http_metrics = await asyncio.to_thread(import_module, "bridge.http_metrics")
-        return web.Response(body=http_metrics.render(self._broker), headers={"Content-Type": http_metrics.CONTENT_TYPE})
+        lags = await http_metrics.group_lags(self._broker)
+        body = http_metrics.render(self._broker, lags)
+        return web.Response(body=body, headers={"Content-Type": http_metrics.CONTENT_TYPE})
 
     # -- The broker
 
     async def _status(self, request: web.Request) -> web.Response:
         return answer(http_views.status(self._broker))
 
-    async def _segments(self, request: web.Request) -> web.Response:
-        return answer(http_views.segments(self._broker))
+    async def _segments(self, request: web.Request) -> web.StreamResponse:
+        return Listing(array(http_views.segments(self._broker)))
 
     async def _poison(self, request: web.Request) -> web.Response:
         return answer(http_views.poison(self._broker))
 
     # -- Topics
 
-    async def _topics(self, request: web.Request) -> web.Response:
+    async def _topics(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._broker.ledger.barrier())
-        return answer([http_views.topic_summary(topic) for topic in self._broker.topics.all()])
+        return Listing(array(http_views.topics(self._broker)))
 
-    async def _topic(self, request: web.Request) -> web.Response:
+    async def _topic(self, request: web.Request) -> web.StreamResponse:
         topic = self._topic_named(request)
         await self._kept(self._broker.ledger.barrier())
-        return answer(http_views.topic(self._broker, topic))
+        return Listing(http_views.topic(self._broker, topic))
 
-    async def _create_topic(self, request: web.Request) -> web.Response:
+    async def _create_topic(self, request: web.Request) -> web.StreamResponse:
         broker = self._broker
         wanted = _parsed(await self._read(request), NewTopic)
         queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
         topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
         await self._kept(promise)
-        return answer(http_views.topic(self._broker, topic), status=201)
+        return Listing(http_views.topic(self._broker, topic), status=201)
 
-    async def _configure_topic(self, request: web.Request) -> web.Response:
+    async def _configure_topic(self, request: web.Request) -> web.StreamResponse:
         topic = self._topic_named(request)
         changes = _parsed(await self._read(request), NewConfigs).configs
         configs = topic_configs.changed(topic.configs, changes)
         await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
-        return answer(http_views.topic(self._broker, topic))
+        return Listing(http_views.topic(self._broker, topic))
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
@@ -210,17 +212,16 @@ class HttpPort:
 
     # -- Groups
 
-    async def _groups(self, request: web.Request) -> web.Response:
+    async def _groups(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._broker.ledger.barrier())
-        return answer(http_views.groups(self._broker))
+        return Listing(array(http_views.groups(self._broker)))
 
-    async def _group(self, request: web.Request) -> web.Response:
+    async def _group(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         await self._kept(self._broker.ledger.barrier())
-        found = http_views.group(self._broker, name)
-        if found is None:
+        if name not in http_views.known_groups(self._broker):
             raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
-        return answer(found)
+        return Listing(http_views.group(self._broker, name))
 
     async def _redrive(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -233,9 +234,9 @@ class HttpPort:
 
     # -- Transactions
 
-    async def _transactions(self, request: web.Request) -> web.Response:
+    async def _transactions(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._broker.ledger.barrier())
-        return answer(http_transactions.transactions(self._broker))
+        return Listing(array(http_transactions.transactions(self._broker)))
 
     async def _transaction(self, request: web.Request) -> web.Response:
         await self._kept(self._broker.ledger.barrier())
@@ -286,7 +287,8 @@ class HttpPort:
         try:
             response = await self._answer_errors(request, handler)
             try:
-                return await send(request, response, connection, mono_ms)
+                leaving = send(request, response, connection, mono_ms)  # A listing is made while it is written.
+                return await measured(leaving, self._broker.watchdog, _kind_of(request))
             except TooMuchHeld as error:
                 return await send(request, failure(str(error), 503), connection, mono_ms)
         except ConnectionError:

@@ -1,6 +1,7 @@
 """What a Prometheus scrape gets: figures read where they live, at the moment of the scrape."""
 
 from collections.abc import Iterator, Mapping
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import (
@@ -13,28 +14,44 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from bridge import http_views
+from bridge import http_views, lag
+from bridge.http_answers import in_slices
+from bridge.lag import GroupLag
 from bridge.rocketmq.flow import Kind
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+GROUPS_MAX = 1000  # With figures of their own.
 
 
-def render(broker: "Broker") -> bytes:
+def render(broker: "Broker", lags: Mapping[str, GroupLag]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(broker))
+    registry.register(_BrokerCollector(broker, lags))
     return generate_latest(registry)
 
 
+async def group_lags(broker: "Broker") -> dict[str, GroupLag]:
+    """Compute how far groups are behind, some of them at a time; of more than GROUPS_MAX the first by name."""
+    lags: dict[str, GroupLag] = {}
+
+    def steps() -> Iterator[None]:
+        for name in nsmallest(GROUPS_MAX, http_views.known_groups(broker)):
+            lags[name] = yield from lag.of_group(broker, name)
+
+    await in_slices(steps(), broker.clock.mono_ms)
+    return lags
+
+
 class _BrokerCollector(Collector):
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, broker: "Broker", lags: Mapping[str, GroupLag]) -> None:
+        self._broker, self._lags = broker, lags
 
     def collect(self) -> Iterator[Metric]:
         yield from _traffic(self._broker)
         yield from _log(self._broker)
+        yield from _groups(self._broker, self._lags)
         yield from _process(self._broker)
 
 
@@ -93,7 +110,19 @@ def _log(broker: "Broker") -> Iterator[Metric]:
         "segments_removed", "Segments removed because nothing lived in them.", broker.keeper.removed_segments
     )
     yield _gauge("topics", "Topics.", len(broker.topics))
+
+
+def _groups(broker: "Broker", lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
     yield _gauge("groups", "Groups with positions or members.", len(http_views.known_groups(broker)))
+    every = GaugeMetricFamily("duolog_group_lag", "Records that a group has not read.", labels=("group",))
+    new = GaugeMetricFamily(
+        "duolog_group_lag_without_position", "The part of it in queues without a position yet.", labels=("group",)
+    )
+    for name, found in lags.items():
+        every.add_metric((name,), found.lag)
+        new.add_metric((name,), found.lag_without_position)
+    yield every
+    yield new
 
 
 def _process(broker: "Broker") -> Iterator[Metric]:

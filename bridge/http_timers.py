@@ -34,6 +34,7 @@ from aiohttp import web
 from bridge import forms, half_records
 from bridge.awaited import awaited
 from bridge.delays import Decision, TimerView
+from bridge.http_answers import Listing, answer, array
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
@@ -148,7 +149,7 @@ class TimerApi:
         timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=replaces)
         await self._kept(promise)
         text = broker.delays.text_of(timer_id)
-        return _json({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
+        return answer({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
 
     async def _view(self, request: web.Request) -> web.Response:
         delays, text = self._broker.delays, request.match_info["id"]
@@ -160,7 +161,7 @@ class TimerApi:
         await self._kept(self._broker.ledger.barrier())
         if found is None:
             raise web.HTTPNotFound(text="no message waits under this id")
-        return _json(_timer_view(found))
+        return answer(_timer_view(found))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         delays, text = self._broker.delays, request.match_info["id"]
@@ -201,7 +202,7 @@ class TimerApi:
             raise decision
         await self._kept(decision.promise)
         counted = {} if decision.messages is None else {"messages": decision.messages}
-        return _json({"verdict": decision.verdict.value} | counted)
+        return answer({"verdict": decision.verdict.value} | counted)
 
     # -- By the sender's key
 
@@ -245,7 +246,7 @@ class TimerApi:
         rows = [self._timer_row(timer) for timer in page]
         following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
         paused = [each.name for each in self._broker.delays.paused() if topic in (None, each)]
-        return _json({"timers": rows, "next": following, "paused": paused})
+        return answer({"timers": rows, "next": following, "paused": paused})
 
     async def _count(self, request: web.Request) -> web.Response:
         _check_query(request, FILTERS)
@@ -258,7 +259,7 @@ class TimerApi:
         else:
             (count,) = await self._counts(topic, [start_ms, max(start_ms, until_ms)])
         await self._kept(self._broker.ledger.barrier())
-        return _json({"count": count})
+        return answer({"count": count})
 
     async def _histogram(self, request: web.Request) -> web.Response:
         """Count what is due in each of equal spans of time; by default from now on for an hour."""
@@ -273,7 +274,7 @@ class TimerApi:
         step_ms = -(-(until_ms - start_ms) // bins)
         edges_ms = [min(start_ms + number * step_ms, until_ms) for number in range(bins + 1)]
         counts = await self._counts(self._wanted_topic(request), edges_ms)
-        return _json({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
+        return answer({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Count the pending timers between each two neighbours of these times."""
@@ -333,12 +334,12 @@ class TimerApi:
         if not topic.may_produce:
             raise web.HTTPBadRequest(text=f"{topic.name} is the broker's own: nothing is delivered to it")
         await self._kept(self._broker.delays.pause(topic, self._now_ms()))
-        return _json({"topic": topic.name, "is_paused": True})
+        return answer({"topic": topic.name, "is_paused": True})
 
     async def _resume(self, request: web.Request) -> web.Response:
         topic = self._topic(request.match_info["name"])
         await self._kept(self._broker.delays.resume(topic, self._now_ms()))
-        return _json({"topic": topic.name, "is_paused": False})
+        return answer({"topic": topic.name, "is_paused": False})
 
     # -- Schedules
 
@@ -358,11 +359,11 @@ class TimerApi:
         assert standing is not None, "it was registered"
         view = self._schedule_view(standing)  # While we wait, somebody else may remove it.
         await self._kept(promise)
-        return _json({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
+        return answer({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
 
-    async def _schedules(self, request: web.Request) -> web.Response:
+    async def _schedules(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._broker.ledger.barrier())
-        return _json([self._schedule_view(standing) for standing in self._broker.schedules.all()])
+        return Listing(array(map(self._schedule_view, list(self._broker.schedules.all()))))
 
     async def _schedule(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -371,7 +372,7 @@ class TimerApi:
         if standing is None:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
         message = standing.message
-        return _json(self._schedule_view(standing) | _message_view(message.form, message.frame))
+        return answer(self._schedule_view(standing) | _message_view(message.form, message.frame))
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -379,7 +380,7 @@ class TimerApi:
         await self._kept(promise)
         if outcome is Outcome.NOT_FOUND:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
-        return _json({"outcome": outcome.value})
+        return answer({"outcome": outcome.value})
 
     def _schedule_view(self, standing: Standing) -> Json:
         schedule, run = standing.schedule, standing.run
@@ -532,7 +533,3 @@ def _bytes(name: str, value: bytes | bytearray | memoryview | None) -> Json:
         return {name: bytes(value).decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def _json(content: Any, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")

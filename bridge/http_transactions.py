@@ -5,7 +5,10 @@ ROWS_MAX of them, the oldest. The id of a half message is its topic and what its
 that is not in memory, its offset in the half topic. `age_ms` is since the transaction began; -1: none is open.
 """
 
+from collections.abc import Iterator
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.reading import Later
@@ -28,14 +31,23 @@ class UnknownTransaction(Exception):
     """No Kafka producer has this transactional id."""
 
 
-def transactions(broker: "Broker") -> list[Json]:
+def transactions(broker: "Broker") -> Iterator[Json | None]:
     """List the open ones of both families, the oldest first, then transactional ids at rest."""
     now_ms = broker.clock.now_ms()
-    open_ones = sorted(broker.transactions.coordinator.open, key=lambda each: each.started_ms)
-    rows = [_kafka_row(each, now_ms) for each in islice(open_ones, ROWS_MAX)]
-    rows += [_half_row(broker, each, now_ms) for each in islice(broker.halves.state.open(), ROWS_MAX - len(rows))]
-    at_rest = (each for each in broker.transactions.coordinator if each.state is not State.ONGOING)
-    return rows + [_kafka_row(each, now_ms) for each in islice(at_rest, ROWS_MAX - len(rows))]
+    room = ROWS_MAX
+    coordinator = broker.transactions.coordinator
+    for each in nsmallest(room, list(coordinator.open), key=attrgetter("started_ms")):
+        yield _kafka_row(each, now_ms)
+        room -= 1
+    for half in list(islice(broker.halves.state.open(), room)):
+        yield _half_row(broker, half, now_ms)
+        room -= 1
+    for each in list(coordinator):
+        if not room:
+            return
+        is_at_rest = each.state is not State.ONGOING
+        yield _kafka_row(each, now_ms) if is_at_rest else None
+        room -= is_at_rest
 
 
 def _half_row(broker: "Broker", half: Half, now_ms: int) -> Json:

@@ -1,16 +1,21 @@
 """What the JSON API says about the broker, its topics and its groups: plain dicts, computed when asked for.
 
-Offsets count records; `lag` is what a group has not read yet; times are wall milliseconds.
+Offsets count records; `lag` is what a group has not read yet (`bridge/lag.py`); times are wall milliseconds. What
+may be long is a generator of rows or of parts of the answer, in which None is a place where the loop may turn.
 """
 
 import os
 import resource
+from collections.abc import Generator, Iterator
+from functools import cache
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+from bridge import lag
 from bridge.failed import failed_of
+from bridge.http_answers import object_with
 from bridge.server import endpoint
-from bridge.topics import QUEUE_ID_BITS, Topic
+from bridge.topics import Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
 from protocol.rocketmq.names import dead_letter_topic
 
@@ -28,7 +33,7 @@ _PAGE_BYTES = resource.getpagesize()
 def status(broker: "Broker") -> Json:
     store, server = broker.store, broker.server
     return {
-        "version": installed_version("duolog"),
+        "version": _version(),
         "pid": os.getpid(),
         "cluster_id": broker.cluster_id,
         "ready": broker.not_ready_reason() or "yes",
@@ -48,17 +53,20 @@ def status(broker: "Broker") -> Json:
     }
 
 
+@cache
+def _version() -> str:
+    return installed_version("duolog")
+
+
 def poison(broker: "Broker") -> dict[str, Any]:
     """Stored records that could not be processed since the start: how many by kind, and the newest of them."""
     return {"counts": broker.poison.counts, "records": [each._asdict() for each in broker.poison.all()]}
 
 
-def segments(broker: "Broker") -> list[Json]:
+def segments(broker: "Broker") -> Iterator[Json]:
     """List the log's files; the last one is written to. A gap stands for files that retention removed."""
-    return [
-        {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
-        for segment in broker.store.segments()
-    ]
+    for segment in list(broker.store.segments()):
+        yield {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
 
 
 def resident_bytes() -> dict[str, int]:
@@ -86,23 +94,30 @@ def topic_summary(topic: Topic) -> Json:
     }
 
 
-def topic(broker: "Broker", topic: Topic) -> Json:
-    return topic_summary(topic) | {
+def topics(broker: "Broker") -> Iterator[Json]:
+    return map(topic_summary, list(broker.topics.all()))
+
+
+def topic(broker: "Broker", topic: Topic) -> Iterator[bytes | None]:
+    described = topic_summary(topic) | {
         "id": str(topic.id),
         "number": topic.number,
         "created_ms": topic.created_ms,
         "configs": dict(topic.configs),
         "is_paused": broker.delays.is_paused(topic),
-        "queues": [
-            {
-                "queue": queue_id,
-                "start": queue.start_offset,
-                "end": queue.visible_end,
-                "size_bytes": queue.size_bytes,
-                "epoch": topic.leader_epoch(queue_id),
-            }
-            for queue_id, queue in enumerate(topic.queues)
-        ],
+    }
+    del described["queues"]  # Their number; the array says it, too.
+    return object_with(described, "queues", (_queue(topic, queue_id) for queue_id in range(topic.queue_count)))
+
+
+def _queue(topic: Topic, queue_id: int) -> Json:
+    queue = topic.queues[queue_id]
+    return {
+        "queue": queue_id,
+        "start": queue.start_offset,
+        "end": queue.visible_end,
+        "size_bytes": queue.size_bytes,
+        "epoch": topic.leader_epoch(queue_id),
     }
 
 
@@ -123,26 +138,28 @@ def has_group(broker: "Broker", name: str) -> bool:
     return dead_letters is not None or group in known_groups(broker)
 
 
-def groups(broker: "Broker") -> list[Json]:
-    return [_group_summary(broker, name) for name in sorted(known_groups(broker))]
+def groups(broker: "Broker") -> Iterator[Json | None]:
+    for name in sorted(known_groups(broker)):
+        yield (yield from _group_summary(broker, name))
 
 
-def group(broker: "Broker", name: str) -> Json | None:
-    """Describe one group, None if nobody knows it."""
-    if name not in known_groups(broker):
-        return None
-    return _group_summary(broker, name) | _failed(broker, name) | {"positions": _positions(broker, name)}
+def group(broker: "Broker", name: str) -> Iterator[bytes | None]:
+    """Describe one group that is known."""
+    summary = yield from _group_summary(broker, name)
+    yield from object_with(summary | _failed(broker, name), "positions", _positions(broker, name))
 
 
-def _group_summary(broker: "Broker", name: str) -> Json:
+def _group_summary(broker: "Broker", name: str) -> Generator[None, None, Json]:
+    found = yield from lag.of_group(broker, name)
     active = broker.families.active(name)
-    positions = _positions(broker, name)
     return {
         "name": name,
         "active": active.value if active else None,
         "members": _member_count(broker, name),
-        "topics": sorted({position["topic"] for position in positions}),
-        "lag": sum(position["lag"] for position in positions),
+        "topics": sorted(found.topics),
+        "lag": found.lag,
+        "lag_without_position": found.lag_without_position,
+        "queues_without_position": found.queues_without_position,
     }
 
 
@@ -156,22 +173,18 @@ def _failed(broker: "Broker", name: str) -> Json:
     return {"retries_waiting": retries, "dead_letters": dead_letters}
 
 
-def _positions(broker: "Broker", name: str) -> list[Json]:
-    rows = []
-    for key, position in sorted(broker.positions.all_of(name).items()):
-        queue = broker.topics.queue(key)
-        found = broker.topics.by_number(key >> QUEUE_ID_BITS)
-        if queue is None or found is None:
+def _positions(broker: "Broker", name: str) -> Iterator[Json | None]:
+    for each in lag.of_queues(broker, name):
+        if each is None:
+            yield None
             continue
-        rows.append(
-            {
-                "topic": found.name,
-                "queue": key & (1 << QUEUE_ID_BITS) - 1,
-                "position": position.offset,
-                "start": queue.start_offset,
-                "end": queue.visible_end,
-                "lag": max(0, queue.visible_end - max(position.offset, queue.start_offset)),
-                "committed_ms": position.commit_ms,
-            }
-        )
-    return rows
+        position, queue = each.position, each.queue
+        yield {
+            "topic": each.topic.name,
+            "queue": queue.queue_id,
+            "position": None if position is None else position.offset,
+            "start": queue.start_offset,
+            "end": queue.visible_end,
+            "lag": each.lag,
+            "committed_ms": None if position is None else position.commit_ms,
+        }

@@ -220,7 +220,7 @@ def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Requ
         subscribed: set[str] = set()
         for member in [*group.members.values()] if group else ():
             for _, metadata in member.protocols:
-                for topic in _topics_of(metadata):
+                for topic in topics_of(metadata):
                     subscribed.add(topic)
                     yield
         results, keys = _deletable(broker, subscribed, asked)
@@ -270,7 +270,7 @@ def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -
     return ErrorCode.none
 
 
-def _topics_of(subscription: bytes) -> Iterator[str]:
+def topics_of(subscription: bytes) -> Iterator[str]:
     """The topics in a ConsumerProtocolSubscription: version i16, array of strings. Garbage ends them."""
     try:
         (count,) = _I32.unpack_from(subscription, 2)

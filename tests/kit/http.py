@@ -75,17 +75,21 @@ class HttpBench:
         await port.start()
         dialogue = Dialogue(self.core, port)
         dialogue.say(sent)
-        head, _, body = (await dialogue.answers()).partition(b"\r\n\r\n")
+        answer = await dialogue.answers()
         await port.stop()
         assert not self.core.faults.counts, self.core.faults.counts
-        if b"transfer-encoding: chunked" in head.lower():
-            body = _joined(body)
-        return int(head.split()[1]), head, body
+        return parsed(answer)
 
 
 def encoded(method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value)]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+def parsed(answer: bytes) -> tuple[int, bytes, bytes]:
+    """Give status, head and body of the only answer of a connection."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head, _joined(body) if b"transfer-encoding: chunked" in head.lower() else body
 
 
 def _joined(chunks: bytes) -> bytes:

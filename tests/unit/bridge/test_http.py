@@ -9,14 +9,13 @@ import pytest
 
 from bridge.config import Options
 from bridge.http import HttpPort
-from bridge.records import CommittedPosition
 from bridge.watchdog import Watchdog
 from store.errors import DiskFull
 from tests.kit.clock import ManualClock
-from tests.kit.http import HEADERS, encoded
+from tests.kit.http import HEADERS, encoded, parsed
 from tests.kit.memory_log import MemoryLog
 from tests.kit.sockets import connect
-from tests.unit.bridge.state import NOW, open_state
+from tests.unit.bridge.state import open_state
 
 
 class RefusingLog(MemoryLog):
@@ -72,9 +71,9 @@ class Bench:
         connection.data_received(sent)
         while not transport.closing:  # noqa: ASYNC110 - each turn is one step of the port
             await asyncio.sleep(0)
-        head, _, body = bytes(transport.taken).partition(b"\r\n\r\n")
         await port.stop()
-        return int(head.split()[1]), body
+        status, _, body = parsed(bytes(transport.taken))
+        return status, body
 
 
 def test_topic_is_created_described_and_deleted() -> None:
@@ -167,19 +166,6 @@ def test_compressed_body_is_not_opened() -> None:
     sent = encoded("POST", "/api/topics", b"\x1f\x8b\x08\x00", HEADERS | {"Content-Encoding": "gzip"})
     assert bench.say(sent)[0] == 400
     assert not bench.failures
-
-
-def test_groups_show_positions_and_what_is_not_read_yet() -> None:
-    bench = Bench()
-    topic, _ = bench.broker.topics.create("orders", 2, {}, NOW)
-    bench.log.queue(topic.key(0)).visible_end = 10
-    bench.log.queue(topic.key(1)).visible_end = 5
-    bench.broker.positions.commit("readers", [CommittedPosition(topic.key(0), 4)], NOW)
-    summary = {"name": "readers", "active": None, "members": 0, "topics": ["orders"], "lag": 6}
-    assert bench.ask("GET", "/api/groups") == (200, [summary])
-    failed = {"retries_waiting": 0, "dead_letters": 0}
-    position = {"topic": "orders", "queue": 0, "position": 4, "start": 0, "end": 10, "lag": 6, "committed_ms": NOW}
-    assert bench.ask("GET", "/api/groups/readers") == (200, summary | failed | {"positions": [position]})
 
 
 def test_log_that_refuses_is_503_and_a_fault_is_500() -> None:

@@ -91,7 +91,7 @@ def test_list_names_the_paused_topics_that_it_is_about() -> None:
     api = TimerApi(cast(Any, core), kept, read)
     for query, expected in [({}, ["orders"]), ({"topic": "orders"}, ["orders"]), ({"topic": "refunds"}, [])]:
         assert json.loads(cast(bytes, asyncio.run(api._list(asked(**query))).body))["paused"] == expected
-    assert topic_view(cast(Any, core), core.topic())["is_paused"]
+    assert b'"is_paused":true' in b"".join(filter(None, topic_view(cast(Any, core), core.topic())))
 
 
 def test_time_that_is_too_far_away_is_refused_in_words() -> None:
