@@ -364,7 +364,7 @@ def _remoting(code: int, fields: dict[str, str], body: bytes) -> bytes:
 
 
 def _conversions(pace: Pace) -> Iterator[Measured]:
-    place = Place(b"topic", 0, 0, 0, 1_700_000_000_000, NO_HOST)
+    place = Place(b"topic", 0, 0, 0, 1 << 20, 1_700_000_000_000, NO_HOST)
     for size, words in ((128, "128 B"), (KIB, "1 KiB")):
         headers = (("TAGS", b"red"), ("trace", b"0af7651916cd43dd8448eb211c80319c"))
         records = [

@@ -33,6 +33,7 @@ from protocol.rocketmq.filters import Filter
 from protocol.rocketmq.message import NO_HOST, stored_properties_of
 from store.entry import Buffer, Stored
 from store.errors import Fault, StoreError
+from store.format import entry_size
 from store.queue import Queue
 from store.readers import ColdRead
 from store.scan import TagScan
@@ -359,14 +360,7 @@ class QueueReader:
             return None
 
     def _converted(self, queue: Queue, topic: Topic, entry: Stored, records: list[Record]) -> list[bytes]:
-        place = Place(
-            topic.rocketmq_name.encode(),
-            queue.queue_id,
-            entry.base_offset,
-            entry.position,
-            entry.stored_ms,
-            self.store_host,
-        )
+        place = place_of(topic, queue, entry, self.store_host)
         self._metrics.converted_records["rocketmq"] += len(records)
         return convert.rocketmq_records(records, place)
 
@@ -410,6 +404,13 @@ class QueueReader:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
         found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
+
+
+def place_of(topic: Topic, queue: Queue, entry: Stored, store_host: bytes) -> Place:
+    """Say what RocketMQ's records tell of the entry that their batch lies in."""
+    last_position = entry.position + entry_size(len(entry.frame), 0, entry.count) - 1
+    name = topic.rocketmq_name.encode()
+    return Place(name, queue.queue_id, entry.base_offset, entry.position, last_position, entry.stored_ms, store_host)
 
 
 def is_hidden(frame: Buffer, base_offset: int, isolation: QueueIsolation | None) -> bool:

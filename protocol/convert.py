@@ -12,7 +12,8 @@
     timestamp; none                  bornTimestamp; storeTimestamp
     LogAppendTime                    bornTimestamp = that time; and back: storeTimestamp, if the topic says so
     partition, offset                queue id, queue offset
-    -                                physical offset: entry's position + offset in its batch (message ids)
+    -                                physical offset: entry's position + offset in its batch (message ids), at most
+                                     the entry's last position: more records than bytes share it
     -                                hosts: 127.0.0.1:0 was the sender, the broker stored it
     no header                        what steers clients and brokers: WAIT, CLUSTER, DELAY, ... (STEERING)
     control batch                    nothing; its offsets pass
@@ -351,6 +352,7 @@ class Place(NamedTuple):
     queue_id: int
     base_offset: int
     position: int
+    last_position: int
     stored_ms: int
     store_host: bytes
 
@@ -360,7 +362,7 @@ def rocketmq_records(records: Iterable[Record], place: Place) -> list[bytes]:
 
     One that exceeds what RocketMQ's format can say (a value of 2 GiB) cannot come out of a batch.
     """
-    topic, queue_id, base_offset, position, stored_ms, store_host = place
+    topic, queue_id, base_offset, position, last_position, stored_ms, store_host = place
     is_v1 = len(topic) <= TOPIC_BYTES_MAX_V1
     tail_head = (len(topic).to_bytes(1 if is_v1 else 2, "big")) + topic
     pack = _PACKS[len(store_host) == 20].pack
@@ -379,7 +381,7 @@ def rocketmq_records(records: Iterable[Record], place: Place) -> list[bytes]:
             queue_id,
             0,
             offset,
-            position + offset - base_offset,
+            address if (address := position + offset - base_offset) < last_position else last_position,
             sys_flag if value else sys_flag | COMPRESSED,
             timestamp_ms if timestamp_ms >= 0 else stored_ms,
             NO_HOST,

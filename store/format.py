@@ -11,9 +11,11 @@ covers all that follows it, so also the unit's own `position`, the `epoch` of th
 far the log was durable when the unit was written. So recovery can tell a torn tail from corruption, and a unit in its
 place from a stale one or one inside somebody's payload (`store/recovery.py`).
 
-An entry occupies max(40 + frame_size + extra_size, count) bytes, rounded up to 8: a record's address is the position of
-its entry + its index in it, and no two records share one. `kind` is a control entry's (`store/control.py`). A zero
-magic ends what was written: blocks are reserved ahead, and read as zeros.
+An entry occupies 40 + frame_size + extra_size bytes, rounded up to 8. A record's address is the position of its entry +
+its index in it, so an entry with more records than bytes is padded with zeros, but to no more than 2 * frame_size +
+3 KiB: what is written stays in proportion to what was sent. Records that no address is left for share the last one.
+`kind` is a control entry's (`store/control.py`). A zero magic ends what was written: blocks are reserved ahead, and
+read as zeros.
 
 Downsides: a large batch is in memory whole, as the length stands in front; an entry cannot be verified without its
 unit; 88 bytes of headers for a small message. Compare leveldb doc/log_format.md, where records are split over blocks so
@@ -43,6 +45,8 @@ UNIT_SIZE_MAX: Final = (1 << 32) - ALIGNMENT
 EXTRA_SIZE_MAX: Final = (1 << 16) - 1
 NO_OFFSET: Final = -1  # base offset of what lies in no queue
 COUNT_MAX: Final = (1 << 31) - 1  # Kafka counts records with a signed 32-bit number
+
+_PADDED_MORE: Final = 3 << 10  # With the headers of unit and entry, and a row of the index, it stays below 4 KiB.
 
 OPENED_FLAG: Final = 1  # a run begins, `epoch` is its number; no entries
 CLOSED_FLAG: Final = 2  # the last unit of a run that ended in order; no entries
@@ -87,7 +91,7 @@ def entry_size(frame_size: int, extra_size: int, count: int) -> int:
     """Return the bytes, which are also the positions, that an entry occupies."""
     size = ENTRY_HEADER_SIZE + frame_size + extra_size
     if count > size:
-        size = count
+        size = max(size, min(count, 2 * frame_size + _PADDED_MORE))
     return (size + 7) & ~7
 
 

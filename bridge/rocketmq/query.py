@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge import forms
 from bridge.answers import Answer
+from bridge.reading import place_of
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.topics import Topic
 from protocol import convert
-from protocol.convert import Place
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
 from protocol.rocketmq import properties
@@ -151,7 +151,6 @@ def _matcher(
     topic: Topic, key: bytes, store_host: bytes, inflate_bytes_max: int
 ) -> Callable[[Queue, Stored], list[Found]]:
     """Make what gives the records of an entry that have the key, the newest first."""
-    name = topic.rocketmq_name.encode()
 
     def matches(queue: Queue, entry: Stored) -> list[Found]:
         try:
@@ -169,7 +168,7 @@ def _matcher(
         except ProtocolError:
             return []
         del records[:-MESSAGES_MAX]
-        place = Place(name, queue.queue_id, entry.base_offset, entry.position, entry.stored_ms, store_host)
+        place = place_of(topic, queue, entry, store_host)
         producer_id = header.producer_id if header.is_transactional else None
         return [
             Found(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)

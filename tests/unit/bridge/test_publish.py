@@ -3,14 +3,20 @@
 import pytest
 
 from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions
+from bridge.produced import RECORDS_MAX
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
+from bridge.reading import place_of
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec
 from protocol.kafka.record_batch import InvalidBatch, Reason
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import message_id, tags
+from protocol.rocketmq.message import NO_HOST
+from store.queue_index import ROW_SIZE
+from store.store import Address
 from tests.kit.batches import RECORD, SECOND, batch_of
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
 
@@ -103,6 +109,34 @@ def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
         door.kafka(topic, sent)
     assert refused.value.reason is Reason.INVALID
     assert topic.queues[0].end_offset == 0
+
+
+SENT = {
+    "an empty record": batch([None]),
+    "10,000 empty records, zstd": batch([None] * 10_000, codec=Codec.ZSTD),
+    "10,000 empty records": batch([None] * 10_000),
+    "16 of 1 KiB": batch([bytes(1024)] * 16),
+    "as many records as there may be, half a byte each": batch([b"x" * 20] * RECORDS_MAX, codec=Codec.ZSTD),
+    "1 MiB of zeros": batch([bytes(1 << 20)], codec=Codec.LZ4),
+}
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+def test_what_is_written_stays_in_proportion_to_what_was_sent(sent: bytes) -> None:
+    door = Door()
+    threads = door.store.readers = ManualThreads()
+    topic = door.topic()
+    before = door.store.next_position
+    door.kafka(topic, sent)
+    assert door.store.next_position - before + ROW_SIZE <= 2 * len(sent) + 4096
+    (entry,) = stored(door, topic)
+    place = place_of(topic, topic.queues[0], entry, NO_HOST)
+    assert entry.position <= place.last_position < door.store.next_position
+    for position in (entry.position, min(entry.position + entry.count - 1, place.last_position)):
+        found: list[Address] = []
+        door.store.find_address(position, found.append)
+        threads.run()
+        assert [address.queue for address in found] == [topic.queues[0]]
 
 
 def test_records_at_fault_are_named() -> None:

@@ -40,7 +40,7 @@ def to_kafka(*records: memoryview, **options: object) -> list[Record]:
 
 
 def to_rocketmq(*records: Record, host: bytes = message.NO_HOST, topic: bytes = b"orders") -> list[Message]:
-    place = convert.Place(topic, 3, 40, 9000, STORED, host)
+    place = convert.Place(topic, 3, 40, 9000, 9999, STORED, host)
     return [message.decode(encoded) for encoded in convert.rocketmq_records(records, place)]
 
 
@@ -211,7 +211,7 @@ any_record = st.builds(
 @given(any_record)
 @example(kafka(b"=", None, [("=", b"="), ("!", None), ("%", b""), ("a\x01b", None)]))
 def test_kafka_record_survives_the_way_through_rocketmq(given_record: Record) -> None:
-    place = convert.Place(b"orders", 0, 40, 0, STORED, message.NO_HOST)
+    place = convert.Place(b"orders", 0, 40, 0, 999, STORED, message.NO_HOST)
     (encoded,) = convert.rocketmq_records([given_record], place)
     properties.parse(message.decode(encoded).properties)
     (found,) = to_kafka(memoryview(encoded))
@@ -242,5 +242,5 @@ def test_arbitrary_batches_raise_only_protocol_error(given_record: Record, at: i
         found, _ = record_batch.read_records(opened, record_batch.FIRST, 10)
     except ProtocolError:
         return
-    for encoded in convert.rocketmq_records(found, convert.Place(b"t", 0, 0, 0, STORED, message.NO_HOST)):
+    for encoded in convert.rocketmq_records(found, convert.Place(b"t", 0, 0, 0, 999, STORED, message.NO_HOST)):
         message.decode(encoded)

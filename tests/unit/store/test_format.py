@@ -128,6 +128,7 @@ def test_entries_that_lie_about_their_size_raise_only_bad_unit(found: bytes, ent
         (8, 8, 1, ENTRY_HEADER_SIZE + 16),
         (100, 0, 1000, 1000),  # so many records in a compressed batch: padded to an address for each
         (100, 0, 1001, 1008),
+        (100, 0, 100_000, 3272),  # but never out of proportion to what was sent
     ],
 )
 def test_size_of_an_entry(frame_size: int, extra_size: int, count: int, occupied: int) -> None:

@@ -7,12 +7,15 @@ import errno
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store.entry import FIRST_FRAME_FORM, Buffer, Frame, FrameRun, Part, Promise, Slot, State, Stored
 from store.errors import DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
-from store.format import POSITION_MAX
+from store.format import COUNT_MAX, POSITION_MAX
 from store.options import StoreOptions
 from store.queue import Queue, queue_key
+from store.queue_index import ROW_SIZE
 from store.readers import ColdRead
 from store.store import Store
 from tests.kit.disk import CrashDisk, FailingDisk
@@ -242,6 +245,14 @@ def test_a_unit_has_consecutive_offsets_and_rising_positions() -> None:
     assert (queue.end_offset, other.end_offset) == (8, 4)
     positions = [slot.position for slot in slots]
     assert positions == sorted(set(positions))
+
+
+@given(st.integers(0, 20_000), st.integers(1, COUNT_MAX))
+def test_a_frame_never_writes_more_than_twice_its_size_and_four_kib(size: int, count: int) -> None:
+    store = opened()
+    before = store.next_position
+    append(store, bytes(size), count=count)
+    assert store.next_position - before + ROW_SIZE <= 2 * size + 4096
 
 
 def test_a_unit_that_fails_leaves_nothing_behind() -> None:
