@@ -42,6 +42,7 @@ from bridge.rocketmq.key_values import KeyValues
 from bridge.rocketmq.lanes import LANES, Lane
 from bridge.rocketmq.locks import Locks
 from bridge.rocketmq.members import Members
+from bridge.rocketmq.notices import Notices
 from bridge.rocketmq.popped import Popped
 from bridge.rocketmq.read_counts import ReadCounts
 from bridge.rocketmq.resets import Resets
@@ -98,6 +99,7 @@ class Core:
         self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
         self.rocketmq_key_values = KeyValues(self.ledger)
         self.rocketmq_is_write_wiped = False  # A tool asked that no route lets producers write here.
+        self.rocketmq_notices = Notices()
         self.rocketmq_locks = Locks()
         self.rocketmq_resets = Resets()
         self.rocketmq_modes = RequestModes(self.ledger)

@@ -11,7 +11,7 @@ Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerPro
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,8 @@ from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.consumer_group import Client
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.flow import Kind
+from bridge.rocketmq.lanes import Steps
+from bridge.rocketmq.pieces import Pieces, member
 from bridge.rocketmq.retry_policy import check_policy
 from bridge.topic_configs import changed as changed_configs
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
@@ -32,23 +34,17 @@ from protocol.names import group_of_rocketmq
 from protocol.rocketmq import fastjson
 from protocol.rocketmq.bodies import (
     Connection,
-    ConsumerConnection,
-    ConsumeStats,
     DataVersion,
     GroupConfigList,
     KVTable,
     OffsetWrapper,
-    ProducerConnection,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
     TopicConfig,
     TopicConfigList,
-    TopicConfigTable,
     TopicOffset,
-    TopicStatsTable,
 )
 from protocol.rocketmq.codes import ResponseCode
-from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from protocol.rocketmq.fastjson import MessageQueue
 from protocol.rocketmq.flags import PERM_INHERIT, PERM_READ_WRITE
 from protocol.rocketmq.headers import (
     ConsumerGroupRequest,
@@ -60,11 +56,20 @@ from protocol.rocketmq.headers import (
 from protocol.rocketmq.names import SYSTEM_GROUPS, check_group, check_topic, is_system_topic
 from protocol.rocketmq.remoting import LANGUAGES, VERSION, RemotingCommand
 from store.entry import Promise
+from store.queue import Queue
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
+# What one step of a long request does, some two milliseconds.
+QUEUES_AT_ONCE: Final = 500
+TOPIC_AT_COST_OF_QUEUES: Final = 20  # A new topic with one queue, and any change of one.
+GROUPS_AT_ONCE: Final = 40
+STORED_AT_ONCE: Final = 4000
+
+ATTRIBUTES_CHARACTERS_MAX: Final = 8 << 10  # Of a topic, in one request.
+ATTRIBUTES_MAX: Final = 128  # Of a group or topic in a list, in one request.
 GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
 PROPERTIES_BYTES_MAX: Final = 64 << 10
 WHOLE_DIGITS_MAX: Final = 18
@@ -87,18 +92,33 @@ def update_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
     A queue is read and written or not there at all, so the greater of the two numbers counts.
     """
     request = CreateTopicRequest.parse(command.ext)
+    if len(request.attributes or "") > ATTRIBUTES_CHARACTERS_MAX:
+        remark = f"attributes of {len(request.attributes or '')} characters; {ATTRIBUTES_CHARACTERS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     queue_count = max(request.read_queue_nums, request.write_queue_nums)
     attributes = _attributes(part.partition("=") for part in (request.attributes or "").split(","))
     return answer(command, promise=_update(broker, request.topic, queue_count, request.perm, attributes))
 
 
-def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """Create or change several topics, one after the other; what came before one that is refused stays."""
-    promise = broker.ledger.barrier()
-    for config in read_body(command, TopicConfigList).topic_config_list:
+    configs = read_body(command, TopicConfigList).topic_config_list
+    return connection.in_slices(command, _update_topics(broker, command, configs))
+
+
+def _update_topics(broker: "Broker", command: RemotingCommand, configs: list[TopicConfig]) -> Steps:
+    promise, left = broker.ledger.barrier(), QUEUES_AT_ONCE
+    for config in configs:
         queue_count = max(config.read_queue_nums, config.write_queue_nums)
+        if len(config.attributes) > ATTRIBUTES_MAX:
+            remark = f"topic config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         attributes = _attributes((name, "=", value) for name, value in config.attributes.items())
         promise = _update(broker, config.topic_name, queue_count, config.perm, attributes)
+        left -= queue_count + TOPIC_AT_COST_OF_QUEUES
+        if left <= 0:
+            left = QUEUES_AT_ONCE
+            yield
     return answer(command, promise=promise)
 
 
@@ -142,24 +162,38 @@ def topic_config(broker: "Broker", connection: "RocketMQConnection", command: Re
     return answer(command, body=config_of(topic), promise=broker.ledger.barrier())
 
 
-def topic_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    table = {topic.rocketmq_name: config_of(topic) for topic in broker.topics.all()}
-    body = TopicConfigTable(topic_config_table=table, data_version=DataVersion(counter=broker.topics.version))
-    ext = {"totalTopicNum": str(len(table))}
-    return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
+def topic_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _topic_configs(broker, command))
 
 
-def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def _topic_configs(broker: "Broker", command: RemotingCommand) -> Steps:
+    topics, version, pieces = list(broker.topics.all()), broker.topics.version, Pieces()
+    pieces.add(b'{"topicConfigTable":{')
+    yield from pieces.rows(topics, lambda topic: member(topic.rocketmq_name, config_of(topic)))
+    pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b"}")
+    ext = {"totalTopicNum": str(len(topics))}
+    return answer(command, ext=ext, body=pieces.buffers, promise=broker.ledger.barrier())
+
+
+def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     topic = _topic(broker, TopicRequest.parse(command.ext).topic)
-    rows = {
-        _message_queue(broker, topic, queue_id): TopicOffset(
+    return connection.in_slices(command, _topic_stats(broker, command, topic))
+
+
+def _topic_stats(broker: "Broker", command: RemotingCommand, topic: Topic) -> Steps:
+    def row(queue: Queue) -> bytes:
+        offsets = TopicOffset(
             min_offset=queue.start_offset,
             max_offset=broker.isolation.stable_end(queue),
             last_update_timestamp=broker.store.last_stored_ms(queue),
         )
-        for queue_id, queue in enumerate(topic.queues)
-    }
-    return answer(command, body=TopicStatsTable(offset_table=QueueTable(rows)))
+        return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(offsets)
+
+    pieces = Pieces()
+    pieces.add(b'{"offsetTable":{')
+    yield from pieces.rows(list(topic.queues), row)
+    pieces.add(b'},"topicPutTps":0.0}')
+    return answer(command, body=pieces.buffers)
 
 
 def _topic(broker: "Broker", name: str) -> Topic:
@@ -196,6 +230,9 @@ def update_group(broker: "Broker", connection: "RocketMQConnection", command: Re
 
 def _altered(broker: "Broker", config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
     """Give the config with the group's attributes after `+name`, `-name` and `name` were set, removed, and set."""
+    if len(config.attributes) > ATTRIBUTES_MAX:
+        remark = f"group config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     known = broker.rocketmq_groups.get(config.group_name)
     attributes = dict(known.attributes) if known is not None else {}
     for signed, value in config.attributes.items():
@@ -224,22 +261,34 @@ def group_config(broker: "Broker", connection: "RocketMQConnection", command: Re
     return answer(command, body=config, promise=broker.ledger.barrier())
 
 
-def group_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    groups = broker.rocketmq_groups
-    table = {config.group_name: config for config in groups.all()}
-    body = SubscriptionGroupTable(subscription_group_table=table, data_version=DataVersion(counter=groups.version))
-    ext = {"totalGroupNum": str(len(table))}
-    return answer(command, ext=ext, body=body, promise=broker.ledger.barrier())
+def group_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _group_configs(broker, command))
 
 
-def update_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def _group_configs(broker: "Broker", command: RemotingCommand) -> Steps:
+    configs, version, pieces = list(broker.rocketmq_groups.all()), broker.rocketmq_groups.version, Pieces()
+    pieces.add(b'{"subscriptionGroupTable":{')
+    yield from pieces.rows(configs, lambda config: member(config.group_name, config))
+    # Java's tools do not ask whether the last one is there.
+    pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b',"forbiddenTable":{}}')
+    ext = {"totalGroupNum": str(len(configs))}
+    return answer(command, ext=ext, body=pieces.buffers, promise=broker.ledger.barrier())
+
+
+def update_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """Configure several groups, one after the other; what came before one that is refused stays."""
-    configs = [_altered(broker, each) for each in read_body(command, GroupConfigList).group_config_list]
+    configs = read_body(command, GroupConfigList).group_config_list
+    return connection.in_slices(command, _update_groups(broker, command, configs))
+
+
+def _update_groups(broker: "Broker", command: RemotingCommand, configs: list[SubscriptionGroupConfig]) -> Steps:
     promise = broker.ledger.barrier()
-    for config in configs:
-        _check_group_config(broker, config)
-    for config in configs:
-        promise = broker.rocketmq_groups.configure(config, broker.clock.now_ms())
+    for number, config in enumerate(configs, 1):
+        altered = _altered(broker, config)
+        _check_group_config(broker, altered)
+        promise = broker.rocketmq_groups.configure(altered, broker.clock.now_ms())
+        if not number % GROUPS_AT_ONCE:
+            yield
     return answer(command, promise=promise)
 
 
@@ -254,55 +303,80 @@ def delete_group(broker: "Broker", connection: "RocketMQConnection", command: Re
     return answer(command, promise=broker.ledger.commit([GroupDeleted(group), *kept], now_ms).promise)
 
 
-def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """Say how far the group is, in one topic or in all where it has positions."""
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
-    return answer(command, body=stats_of(broker, name, command.ext.get("topic")), promise=broker.ledger.barrier())
+    return connection.in_slices(command, _consume_stats(broker, command, name, command.ext.get("topic")))
 
 
-def stats_of(broker: "Broker", name: str, asked: str | None) -> ConsumeStats:
-    """Give how far a group is, in one topic or in all where it has positions."""
-    group = group_of_rocketmq(name)
+def _consume_stats(broker: "Broker", command: RemotingCommand, name: str, asked: str | None) -> Steps:
+    pieces = Pieces()
+    yield from write_stats(broker, name, stats_topics(broker, name, asked), pieces)
+    return answer(command, body=pieces.buffers, promise=broker.ledger.barrier())
+
+
+def stats_topics(broker: "Broker", name: str, asked: str | None = None) -> list[Topic]:
+    """Give the topic that is asked for, or all where the group has positions."""
+    if asked:
+        topic = broker.topics.by_rocketmq_name(asked)
+        return [topic] if topic is not None else []
+    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in broker.positions.all_of(group_of_rocketmq(name)))
+    return [topic for topic in map(broker.topics.by_number, numbers) if topic is not None]
+
+
+def write_stats(broker: "Broker", name: str, topics: Iterable[Topic], pieces: Pieces) -> Generator[None, None, int]:
+    """Write how far a group is in these topics, and give how many messages it has before it."""
+    group, behind = group_of_rocketmq(name), 0
     broker.positions.settle(group, broker.clock.now_ms())
     positions = broker.positions.all_of(group)
-    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in positions)
-    found = [broker.topics.by_rocketmq_name(asked)] if asked else map(broker.topics.by_number, numbers)
-    rows = {}
-    for topic in filter(None, found):
-        for queue_id, queue in enumerate(topic.queues):
-            position = positions.get(queue.key)
-            offset = position.offset if position is not None else 0
-            rows[_message_queue(broker, topic, queue_id)] = OffsetWrapper(
-                broker_offset=broker.isolation.stable_end(queue),
-                consumer_offset=offset,
-                pull_offset=offset,
-                last_timestamp=broker.store.stored_ms_at(queue, offset - 1),
-            )
-    return ConsumeStats(offset_table=QueueTable(rows))
+
+    def row(place: tuple[Topic, Queue]) -> bytes:
+        nonlocal behind
+        topic, queue = place
+        position = positions.get(queue.key)
+        offset, end = position.offset if position is not None else 0, broker.isolation.stable_end(queue)
+        behind += end - offset
+        written = OffsetWrapper(
+            broker_offset=end,
+            consumer_offset=offset,
+            pull_offset=offset,
+            last_timestamp=broker.store.stored_ms_at(queue, offset - 1),
+        )
+        return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(written)
+
+    pieces.add(b'{"consumeTps":0.0,"offsetTable":{')
+    yield from pieces.rows(((topic, queue) for topic in topics for queue in topic.queues), row)
+    pieces.add(b"}}")
+    return behind
 
 
-def consumer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def consumer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
     group = broker.rocketmq_members.consumers.get(name)
     if group is None:
         raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:200]}] not online")
-    body = ConsumerConnection(
-        connection_set=[_connection(channel, client) for channel, client in group.channels.items()],
-        subscription_table=dict(group.subscriptions),
-        consume_type=group.consume_type,
-        message_model=group.message_model,
-        consume_from_where=group.consume_from_where,
-    )
-    return answer(command, body=body)
+    rest = {
+        "subscriptionTable": group.subscriptions, "consumeType": group.consume_type,
+        "messageModel": group.message_model, "consumeFromWhere": group.consume_from_where,
+    }  # fmt: skip
+    after = b",".join(member(name, value) for name, value in rest.items())
+    return connection.in_slices(command, _connections(command, list(group.channels.items()), b"," + after))
 
 
-def producer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def producer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     name = command.ext.get("producerGroup", "")
     channels = broker.rocketmq_members.producers.get(name)
     if channels is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:200]}] not exist")
-    body = ProducerConnection(connection_set=[_connection(channel, client) for channel, client in channels.items()])
-    return answer(command, body=body)
+    return connection.in_slices(command, _connections(command, list(channels.items()), b""))
+
+
+def _connections(command: RemotingCommand, channels: list[tuple["RocketMQConnection", Client]], rest: bytes) -> Steps:
+    pieces = Pieces()
+    pieces.add(b'{"connectionSet":[')
+    yield from pieces.rows(channels, lambda each: fastjson.write(_connection(*each)))
+    pieces.add(b"]" + rest + b"}")
+    return answer(command, body=pieces.buffers)
 
 
 def _connection(channel: "RocketMQConnection", client: Client) -> Connection:
@@ -408,8 +482,13 @@ _CHANGES: Final[dict[str, Callable[["Broker", str], Callable[[], None]]]] = {
 }
 
 
-def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """Give the keys without which tools fail, and what there is to say."""
+    return connection.in_slices(command, _broker_runtime(broker, command))
+
+
+def _broker_runtime(broker: "Broker", command: RemotingCommand) -> Steps:
+    first_stored_ms = yield from _first_stored_ms(broker)
     metrics, store, now_ms, mono_ms = broker.metrics, broker.store, broker.clock.now_ms(), broker.clock.mono_ms()
     written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in broker.rates.per_second(mono_ms))
     used, total = store.disk_usage()
@@ -435,7 +514,7 @@ def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: 
         "commitLogMaxOffset": str(store.next_position),
         "commitLogDiskRatio": f"{used / max(total, 1):.4f}",
         "consumeQueueDiskRatio": f"{used / max(total, 1):.4f}",
-        "earliestMessageTimeStamp": str(store.first_stored_ms() or now_ms),
+        "earliestMessageTimeStamp": str(first_stored_ms or now_ms),
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
         "sendThreadPoolQueueSize": str(flow.in_work[Kind.SEND]),
@@ -450,3 +529,16 @@ def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: 
         "remainHowManyDataToFlush": f"{store.next_position - store.durable} B",
     }
     return answer(command, body=KVTable(table=table))
+
+
+def _first_stored_ms(broker: "Broker") -> Generator[None, None, int]:
+    """Say when the oldest message that may be read was stored; 0 if there is none, or it is not in memory."""
+    first, left = 0, STORED_AT_ONCE
+    for topic in list(broker.topics.all()):
+        stored = [broker.store.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]
+        first = min(filter(None, (first, *stored)), default=0)
+        left -= len(stored)
+        if left <= 0:
+            left = STORED_AT_ONCE
+            yield
+    return first

@@ -27,6 +27,7 @@ from bridge.rocketmq.calls import CALL_MS, Call, Done
 from bridge.rocketmq.errors import ANSWERABLE, Refused, code_of, remark_of
 from bridge.rocketmq.expected import Asked
 from bridge.rocketmq.flow import Kind
+from bridge.rocketmq.lanes import Steps
 from bridge.rocketmq.transactions import GATHERING, settle
 from bridge.server import BUG, Connection, endpoint
 from protocol.rocketmq import remoting
@@ -219,6 +220,16 @@ class RocketMQConnection(Connection):
 
         self.begin_read(asked)
         found.start(done)
+        return None
+
+    def in_slices(self, asked: RemotingCommand, steps: Steps) -> Answer | None:
+        """Take the first step of a long request, and the others in later turns of the loop."""
+        try:
+            next(steps)
+        except StopIteration as done:
+            given: Answer = done.value
+            return given
+        self.broker.rocketmq_lanes[TABLE[asked.code].kind].go_on(self, asked, steps)
         return None
 
     def begin_read(self, asked: RemotingCommand) -> None:

@@ -18,6 +18,7 @@ from bridge.topic_configs import InvalidConfig
 from bridge.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
 from bridge.wishes import DelayRefused
 from protocol.errors import ProtocolError
+from protocol.rocketmq.batch import TooManyMessages
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.names import IllegalName
 from protocol.rocketmq.tags import IllegalExpression
@@ -63,6 +64,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     (IllegalName, ResponseCode.INVALID_PARAMETER),
+    (TooManyMessages, ResponseCode.MESSAGE_ILLEGAL),
     (ProtocolError, ResponseCode.SYSTEM_ERROR),  # A header field that is missing or illegal, as Java answers it.
 )
 

@@ -12,7 +12,7 @@ How much was sent to a topic in a time is read off the index, which has the stor
 read is counted (`read_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,17 +20,19 @@ from bridge.answers import Answer
 from bridge.reading import Later, Records
 from bridge.rocketmq import admin
 from bridge.rocketmq.answer import answer
+from bridge.rocketmq.consumer_group import Client
 from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.lanes import Steps
+from bridge.rocketmq.pieces import Pieces, member
 from bridge.topics import QUEUE_ID_BITS, Topic
 from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.rocketmq import fastjson
 from protocol.rocketmq.bodies import (
     ConsumeQueueData,
     ConsumeQueueRow,
-    ConsumeStatsList,
     GroupList,
     GroupSubscription,
     ProducerState,
-    ProducerTable,
     StatsData,
     StatsItem,
     TopicList,
@@ -48,6 +50,7 @@ from protocol.rocketmq.message_id import parse_message_id
 from protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
 from store.entry import Buffer, Stored
 from store.errors import StoreError
+from store.queue import Queue
 from store.readers import ColdRead
 from store.store import Address
 from store.workers import Failure
@@ -55,6 +58,11 @@ from store.workers import Failure
 if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
+
+# What one step of a long request looks at, some two milliseconds.
+GROUPS_AT_ONCE: Final = 1000
+STATS_AT_ONCE: Final = 1000
+QUEUES_AT_ONCE: Final = 200
 
 CALL_MS: Final = 5_000  # A member's answer; tools wait as long.
 ROWS_MAX: Final = 64  # of QUERY_CONSUME_QUEUE
@@ -71,20 +79,25 @@ _SPANS_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 # -- Groups
 
 
-def groups_of_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def groups_of_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    return connection.in_slices(command, _groups_of_topic(broker, command, topic))
+
+
+def _groups_of_topic(broker: "Broker", command: RemotingCommand, topic: Topic | None) -> Steps:
     found = set[str]()
     if topic is not None:
-        found |= {
-            rocketmq_group(group)
-            for group in broker.positions.groups()
-            if any(key >> QUEUE_ID_BITS == topic.number for key in broker.positions.all_of(group))
-        }
-        found |= {
-            name
-            for name, group in broker.rocketmq_members.consumers.items()
-            if topic.rocketmq_name in group.subscriptions
-        }
+        keys = {queue.key for queue in topic.queues}
+        for number, group in enumerate(list(broker.positions.groups())):
+            if not broker.positions.all_of(group).keys().isdisjoint(keys):
+                found.add(rocketmq_group(group))
+            if not number % GROUPS_AT_ONCE:
+                yield
+        for number, (name, members) in enumerate(list(broker.rocketmq_members.consumers.items())):
+            if topic.rocketmq_name in members.subscriptions:
+                found.add(name)
+            if not number % GROUPS_AT_ONCE:
+                yield
     return answer(command, body=GroupList(group_list=sorted(found)), promise=broker.ledger.barrier())
 
 
@@ -102,43 +115,64 @@ def subscription_of_group(broker: "Broker", connection: "RocketMQConnection", co
     return answer(command, body=GroupSubscription(group=request.group, topic=request.topic, subscription_data=found))
 
 
-def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """How far every group is, in all topics where it has positions."""
-    found, total = [], 0
-    for config in list(broker.rocketmq_groups.all()):
-        stats = admin.stats_of(broker, config.group_name, None)
-        if stats.offset_table.rows:
-            found.append({config.group_name: [stats]})
-            total += sum(row.broker_offset - row.consumer_offset for row in stats.offset_table.rows.values())
+    return connection.in_slices(command, _stats_of_groups(broker, command))
+
+
+def _stats_of_groups(broker: "Broker", command: RemotingCommand) -> Steps:
     host, port = broker.rocketmq_address
-    body = ConsumeStatsList(consume_stats_list=found, broker_addr=f"{host}:{port}", total_diff=total)
-    return answer(command, body=body, promise=broker.ledger.barrier())
+    pieces, total, comma, left = Pieces(), 0, b"", STATS_AT_ONCE
+    pieces.add(b'{"consumeStatsList":[')
+    for config in list(broker.rocketmq_groups.all()):
+        topics = admin.stats_topics(broker, config.group_name)
+        left -= 1 + sum(topic.queue_count for topic in topics)
+        if left <= 0:
+            left = STATS_AT_ONCE
+            yield
+        if topics:
+            pieces.add(comma + b"{" + fastjson.write(config.group_name) + b":[")
+            total += yield from admin.write_stats(broker, config.group_name, topics, pieces)
+            pieces.add(b"]}")
+            comma = b","
+    rest = {"brokerAddr": f"{host}:{port}", "totalDiff": total, "totalInflightDiff": 0}
+    pieces.add(b"]," + b",".join(member(name, value) for name, value in rest.items()) + b"}")
+    return answer(command, body=pieces.buffers, promise=broker.ledger.barrier())
 
 
 # -- Producers
 
 
-def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _producers(broker, command))
+
+
+def _producers(broker: "Broker", command: RemotingCommand) -> Steps:
     now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
 
-    def heard_ms(channel: "RocketMQConnection") -> int:
+    def row(each: tuple["RocketMQConnection", Client]) -> bytes:
+        channel, client = each
         beat_mono_ms = broker.rocketmq_members.last_beat_mono_ms(channel)
-        return now_ms if beat_mono_ms is None else now_ms - (mono_ms - beat_mono_ms)
+        state = ProducerState(
+            client_id=client.client_id,
+            remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
+            language=client.language if client.language in LANGUAGES else "OTHER",
+            version=client.version,
+            last_update_timestamp=now_ms if beat_mono_ms is None else now_ms - (mono_ms - beat_mono_ms),
+        )
+        return fastjson.write(state)
 
-    data = {
-        name: [
-            ProducerState(
-                client_id=client.client_id,
-                remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
-                language=client.language if client.language in LANGUAGES else "OTHER",
-                version=client.version,
-                last_update_timestamp=heard_ms(channel),
-            )
-            for channel, client in channels.items()
-        ]
-        for name, channels in broker.rocketmq_members.producers.items()
-    }
-    return answer(command, body=ProducerTable(data=data))
+    pieces, comma = Pieces(), b""
+    pieces.add(b'{"data":{')
+    for number, (name, channels) in enumerate(list(broker.rocketmq_members.producers.items()), 1):
+        pieces.add(comma + fastjson.write(name) + b":[")
+        yield from pieces.rows(list(channels.items()), row)
+        pieces.add(b"]")
+        comma = b","
+        if not number % GROUPS_AT_ONCE:
+            yield
+    pieces.add(b"}}")
+    return answer(command, body=pieces.buffers)
 
 
 # -- Members
@@ -243,10 +277,13 @@ def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCom
 # -- Topics
 
 
-def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """How many messages came to a topic, or to all, or went to a group, in the last minute, hour and day."""
-    request = StatsRequest.parse(command.ext)
-    counts = _stats_of(broker, request)
+    return connection.in_slices(command, _stats_data(broker, command, StatsRequest.parse(command.ext)))
+
+
+def _stats_data(broker: "Broker", command: RemotingCommand, request: StatsRequest) -> Steps:
+    counts = yield from _stats_of(broker, request)
     if counts is None:
         remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
@@ -257,7 +294,7 @@ def stats_data(broker: "Broker", connection: "RocketMQConnection", command: Remo
     return answer(command, body=StatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
 
-def _stats_of(broker: "Broker", request: StatsRequest) -> list[int] | None:
+def _stats_of(broker: "Broker", request: StatsRequest) -> Generator[None, None, list[int] | None]:
     name, key, mono_ms = request.stats_name, request.stats_key, broker.clock.mono_ms()
     if name == _GROUP_GET_NUMS:
         topic_name, _, group = key.partition("@")
@@ -265,31 +302,37 @@ def _stats_of(broker: "Broker", request: StatsRequest) -> list[int] | None:
         return broker.rocketmq_read_counts.of(group, topic.number, mono_ms) if topic is not None else None
     if name == _TOPIC_PUT_NUMS:
         topic = broker.topics.by_rocketmq_name(key)
-        return _put_counts(broker, [topic]) if topic is not None else None
+        return (yield from _put_counts(broker, [topic])) if topic is not None else None
     if key == broker.options.rocketmq.cluster:
         if name == _BROKER_PUT_NUMS:
-            return _put_counts(broker, broker.topics.all())
+            return (yield from _put_counts(broker, list(broker.topics.all())))
         if name == _BROKER_GET_NUMS:
             return broker.rocketmq_read_counts.of_all(mono_ms)
     return None
 
 
-def _put_counts(broker: "Broker", topics: Collection[Topic]) -> list[int]:
-    return [_count_since(broker, topics, broker.clock.now_ms() - ms) for ms in _SPANS_MS]
-
-
-def _count_since(broker: "Broker", topics: Iterable[Topic], stored_ms: int) -> int:
-    """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
-    count = 0
+def _put_counts(broker: "Broker", topics: Iterable[Topic]) -> Generator[None, None, list[int]]:
+    now_ms, counts, left = broker.clock.now_ms(), [0] * len(_SPANS_MS), QUEUES_AT_ONCE
     for topic in topics:
-        for queue in topic.queues:
-            if queue.visible_end > queue.start_offset and broker.store.last_stored_ms(queue) >= stored_ms:
-                found = broker.store.find_by_store_time(queue, stored_ms, queue.visible_end)
-                if isinstance(found, ColdRead):
-                    found.start(_warmed)
-                elif found is not None:
-                    count += queue.visible_end - found.base_offset
-    return count
+        for queue in list(topic.queues):
+            for number, span_ms in enumerate(_SPANS_MS):
+                counts[number] += _count_since(broker, queue, now_ms - span_ms)
+            left -= 1
+            if left <= 0:
+                left = QUEUES_AT_ONCE
+                yield
+    return counts
+
+
+def _count_since(broker: "Broker", queue: Queue, stored_ms: int) -> int:
+    """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
+    if queue.visible_end > queue.start_offset and broker.store.last_stored_ms(queue) >= stored_ms:
+        found = broker.store.find_by_store_time(queue, stored_ms, queue.visible_end)
+        if isinstance(found, ColdRead):
+            found.start(_warmed)
+        elif found is not None:
+            return queue.visible_end - found.base_offset
+    return 0
 
 
 def _warmed(_: list[Stored] | StoreError) -> None:

@@ -5,13 +5,18 @@
               │        `rocketmq.wait_ms` are over ──> [TIMEOUT_CLEAN_QUEUE]
               └── as many wait as may (`flow.py`) ──> [OVERLOAD]
 
+A request that takes longer than a slice goes in steps, one for each turn of the loop (`go_on`); those that came after
+it wait until it is done, so what it gathers is kept once for each kind.
+
 So a flood of either kind costs the others SLICE_MS a turn, or one request if that takes longer, and an idle broker does
 nothing else. Within a kind requests are handled in their order. Times are monotonic.
 """
 
 from collections import deque
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from bridge.answers import Answer
 from bridge.rocketmq.flow import Busy, Flow, Kind, waited_too_long
 from protocol.rocketmq.remoting import RemotingCommand
 
@@ -31,6 +36,16 @@ class _Waiting(NamedTuple):
     since_mono_ms: int
 
 
+Steps = Generator[None, None, Answer]
+"""A request at work: it yields after a few milliseconds of work, and returns its answer."""
+
+
+class _Stepping(NamedTuple):
+    connection: "RocketMQConnection"
+    command: RemotingCommand
+    steps: Steps
+
+
 class Lane:
     """The requests of one kind."""
 
@@ -40,19 +55,57 @@ class Lane:
         self._bytes = 0  # Invariant: the sum of their sizes.
         self._spent_ms = 0  # In this turn.
         self._is_scheduled = False
+        self._stepping: _Stepping | None = None  # The others wait for it.
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def take(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
         """Handle the request now or later, or refuse it."""
-        if not self._queue and self._spent_ms < SLICE_MS:
+        if not self._queue and self._spent_ms < SLICE_MS and self._stepping is None:
             self._run(connection, command)
             return
         try:
             self._put(connection, command)
         except Busy as busy:
             connection.reply(command, connection.refusal(command, busy))
+
+    def go_on(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Steps) -> None:
+        """Take the other steps of a request that is at work, one for each turn of the loop."""
+        assert self._stepping is None, "a request that had its turn"
+        connection.unanswered += 1
+        self._flow.in_work[self._kind] += 1
+        self._stepping = _Stepping(connection, command, steps)
+        if not self._is_scheduled:
+            self._schedule(connection)
+
+    def _take_step(self, stepping: _Stepping) -> None:
+        connection = stepping.connection
+        connection.broker.server.touch()
+        try:
+            self._step(stepping)
+        except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+            connection.broken(error, "lane")
+        if (self._stepping is not None or self._queue) and not self._is_scheduled:
+            self._schedule(connection)
+
+    def _step(self, stepping: _Stepping) -> None:
+        connection, command, steps = stepping
+        given: Answer | None = None
+        try:
+            if not connection.closed:
+                next(steps)
+                return
+            steps.close()
+        except StopIteration as done:
+            given = done.value
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = connection.refusal(command, error)
+        self._stepping = None
+        self._flow.in_work[self._kind] -= 1
+        connection.answered()
+        if given is not None:
+            connection.reply(command, given)
 
     def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
         size = _size_of(command)
@@ -79,7 +132,10 @@ class Lane:
     def _turn(self) -> None:
         """The others had their turn: go on, for a slice."""
         self._is_scheduled, self._spent_ms, given_up = False, 0, 0
-        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE:
+        if self._stepping is not None:
+            self._take_step(self._stepping)
+            return
+        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._stepping is None:
             connection, command, size, since_mono_ms = self._queue.popleft()
             broker = connection.broker
             broker.server.touch()

@@ -7,19 +7,16 @@
 A lock lives LOCK_MS from its last refresh; clients refresh every 20 s and stop consuming CLIENT_LOCK_MS after the last
 success that they heard of. So when a client's connection is gone, its locks need not live longer than that: whether it
 died or only the network failed, it no longer consumes then; one that says goodbye has stopped already. Locks are not
-kept over a restart: then every consumer locks anew before it consumes. The names in a queue are not looked at.
+kept over a restart: then every consumer locks anew before it consumes. Queues are named by their keys.
 Source: RebalanceLockManager.java, ProcessQueue.java.
 """
 
 from collections.abc import Iterable
 
-from protocol.rocketmq.fastjson import MessageQueue
-
 LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
 CLIENT_LOCK_MS = 30_000  # `rocketmq.client.rebalance.lockMaxLiveTime`
-LOCKS_MAX = 200_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
-# Of what is kept; no group, topic or broker has a longer name, so such a queue is not locked.
-NAME_CHARACTERS_MAX = 255
+LOCKS_MAX = 100_000  # Queues of all groups together; further ones are not locked, so that their clients ask again.
+NAME_CHARACTERS_MAX = 255  # Of a group and a client id, which are kept; for longer ones nothing is locked.
 
 
 class Locks:
@@ -28,21 +25,23 @@ class Locks:
     def __init__(self, locks_max: int = LOCKS_MAX) -> None:
         self._locks_max = locks_max
         self._count = 0  # Invariant: the sum of the lengths of the tables.
-        self._tables: dict[str, dict[MessageQueue, tuple[str, int]]] = {}  # group: queue: (client id, until)
+        self._tables: dict[str, dict[int, tuple[str, int]]] = {}  # group: queue key: (client id, until)
 
     def __len__(self) -> int:
         return self._count
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], mono_ms: int) -> list[MessageQueue]:
+    def lock(self, group: str, client_id: str, keys: Iterable[int], mono_ms: int) -> list[int]:
         """Take or refresh those queues that nobody else holds, and name them."""
-        return [queue for queue in queues if self._lock(group, client_id, queue, mono_ms)]
+        if max(len(group), len(client_id)) > NAME_CHARACTERS_MAX:
+            return []
+        return [key for key in keys if self._lock(group, client_id, key, mono_ms)]
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+    def unlock(self, group: str, client_id: str, keys: Iterable[int]) -> None:
         """Free those of the queues that this client holds."""
         table = self._tables.get(group, {})
-        for queue in queues:
-            if queue in table and table[queue][0] == client_id:
-                del table[queue]
+        for key in keys:
+            if key in table and table[key][0] == client_id:
+                del table[key]
                 self._count -= 1
         if not table:
             self._tables.pop(group, None)
@@ -58,15 +57,15 @@ class Locks:
     def left(self, group: str, client_id: str, mono_ms: int) -> None:
         """Let a client's locks end as soon as it must have stopped consuming; it has no connection any more."""
         table = self._tables.get(group, {})
-        for queue, (owner, until) in table.items():
+        for key, (owner, until) in table.items():
             if owner == client_id:
-                table[queue] = owner, min(until, mono_ms + CLIENT_LOCK_MS)
+                table[key] = owner, min(until, mono_ms + CLIENT_LOCK_MS)
 
     def advance(self, mono_ms: int) -> list[str]:
         """Forget expired locks, and name their groups: somebody else may take these queues now."""
         freed = []
         for group in list(self._tables):
-            live = {queue: held for queue, held in self._tables[group].items() if held[1] > mono_ms}
+            live = {key: held for key, held in self._tables[group].items() if held[1] > mono_ms}
             if len(live) < len(self._tables[group]):
                 freed.append(group)
                 self._count -= len(self._tables[group]) - len(live)
@@ -76,16 +75,14 @@ class Locks:
                 del self._tables[group]
         return freed
 
-    def _lock(self, group: str, client_id: str, queue: MessageQueue, mono_ms: int) -> bool:
-        if max(map(len, (group, client_id, queue.topic, queue.broker_name))) > NAME_CHARACTERS_MAX:
-            return False
+    def _lock(self, group: str, client_id: str, key: int, mono_ms: int) -> bool:
         table = self._tables.setdefault(group, {})
-        held = table.get(queue)
+        held = table.get(key)
         if held is None:
             if self._count >= self._locks_max:
                 return False
             self._count += 1
         elif held[0] != client_id and held[1] > mono_ms:
             return False
-        table[queue] = (client_id, mono_ms + LOCK_MS)
+        table[key] = (client_id, mono_ms + LOCK_MS)
         return True

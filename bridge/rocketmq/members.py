@@ -161,19 +161,32 @@ class Members(Generic[Channel]):
 
     def check(self, channel: Channel, data: HeartbeatData) -> None:
         """Raise TooManyMembers if `heartbeat` would exceed a limit; nothing of it has been done then."""
+        self.check_counts(channel, data)
+        new = sum(each.group_name not in self.consumers for each in data.consumer_data_set)
+        new += sum(each.group_name not in self.producers for each in data.producer_data_set)
+        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
+            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
+        for consumer in data.consumer_data_set:
+            self._check_room(consumer)
+        consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
+        others = consuming.difference(each.group_name for each in data.consumer_data_set)
+        self._check_sums(data, sum(self.consumers[name].size_of(channel) for name in others))
+
+    def check_counts(self, channel: Channel, data: HeartbeatData) -> None:
+        """Raise TooManyMembers if it names too many groups or topics, before anything looks at each of them."""
         named = len(data.consumer_data_set) + len(data.producer_data_set)
         consuming, producing = self._groups_of.get(channel, (set[str](), set[str]()))
         others = consuming.difference(each.group_name for each in data.consumer_data_set)
         count = named + len(others) + len(producing.difference(each.group_name for each in data.producer_data_set))
         if count > self._client_groups_max:
             raise TooManyMembers(f"a client in {count} groups; rocketmq.client_groups_max={self._client_groups_max}")
-        new = sum(each.group_name not in self.consumers for each in data.consumer_data_set)
-        new += sum(each.group_name not in self.producers for each in data.producer_data_set)
-        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
-            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
         for consumer in data.consumer_data_set:
-            self._check_subscriptions(consumer)
-        self._check_sums(data, sum(self.consumers[name].size_of(channel) for name in others))
+            topics = len(consumer.subscription_data_set)
+            if topics > self._subscriptions_max:
+                raise TooManyMembers(
+                    f"group {consumer.group_name[:NAME_CHARACTERS_MAX]} subscribes to {topics} topics;"
+                    f" rocketmq.subscriptions_max={self._subscriptions_max}"
+                )
 
     def heartbeat(
         self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
@@ -240,12 +253,8 @@ class Members(Generic[Channel]):
 
     # -- Inside
 
-    def _check_subscriptions(self, consumer: ConsumerData) -> None:
-        name, count = consumer.group_name, len(consumer.subscription_data_set)
-        if count > self._subscriptions_max:
-            raise TooManyMembers(
-                f"group {name} subscribes to {count} topics; rocketmq.subscriptions_max={self._subscriptions_max}"
-            )
+    def _check_room(self, consumer: ConsumerData) -> None:
+        name = consumer.group_name
         group = self.consumers.get(name)
         if group is not None and not group.has_room_for(consumer):
             raise TooManyMembers(

@@ -12,7 +12,6 @@ broker the decoding of the body, which costs it less than a message here.
 """
 
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +31,8 @@ from protocol.rocketmq.bodies import (
     LockAnswer,
     LockRequest,
 )
-from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.codes import ResponseCode
+from protocol.rocketmq.fastjson import MessageQueue
 from protocol.rocketmq.filters import filter_of
 from protocol.rocketmq.headers import ConsumerGroupRequest, UnregisterRequest
 from protocol.rocketmq.names import AUTO_CREATE_TOPIC, retry_topic
@@ -42,6 +42,7 @@ from store.errors import StoreError
 logger = logging.getLogger("bridge")
 
 REFUSE_ATTRIBUTE: Final = "refuse.other.subscriptions"  # Of a group; see `rocketmq.refuse_other_subscriptions`.
+LOCKED_AT_ONCE_MAX: Final = 5000  # Queues of one request.
 QUEUES_AT_ONCE: Final = 1000  # Of the topics that one heartbeat makes.
 NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
 
@@ -54,6 +55,7 @@ def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: Remo
     """Take a heartbeat whole, or refuse it before anything of it is done."""
     data = read_body(command, HeartbeatData)
     _count_once(data)
+    broker.rocketmq_members.check_counts(connection, data)
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
     names = [each.group_name for each in data.consumer_data_set]
     broker.rocketmq_members.check(connection, data)
@@ -93,7 +95,7 @@ def _join(broker: "Broker", connection: "RocketMQConnection", client: Client, da
             group, client_id,
         )  # fmt: skip
     _watch(broker, connection)
-    _tell(broker, changed)
+    broker.rocketmq_notices.tell(broker, changed)
 
 
 def _refuses_others(broker: "Broker", group: str) -> bool:
@@ -156,7 +158,7 @@ def unregister_client(broker: "Broker", connection: "RocketMQConnection", comman
     changed = broker.rocketmq_members.unregister(
         connection, consumer_group=request.consumer_group or "", producer_group=request.producer_group or ""
     )
-    _tell(broker, changed)
+    broker.rocketmq_notices.tell(broker, changed)
     return answer(command)
 
 
@@ -178,16 +180,6 @@ def check_client_config(broker: "Broker", connection: "RocketMQConnection", comm
 # -- Members that come and go
 
 
-def _tell(broker: "Broker", groups: Iterable[str]) -> None:
-    """Have all members of these groups rebalance now instead of within 20 s."""
-    for group in groups:
-        config = broker.rocketmq_groups.get(group)
-        if config is None or not config.notify_consumer_ids_changed_enable:
-            continue
-        for channel in broker.rocketmq_members.channels(group):
-            channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
-
-
 def _leave(broker: "Broker", connection: "RocketMQConnection") -> None:
     """A member's connection has gone."""
     members = broker.rocketmq_members
@@ -196,14 +188,14 @@ def _leave(broker: "Broker", connection: "RocketMQConnection") -> None:
     for group, client_id in was:
         if client_id not in members.client_ids(group):  # Else it has come back over another connection.
             broker.rocketmq_locks.left(group, client_id, broker.clock.mono_ms())
-    _tell(broker, changed)
+    broker.rocketmq_notices.tell(broker, changed)
 
 
 def sweep(broker: "Broker", mono_ms: int) -> None:
     """Close the connections of members that fell silent; let expired locks go, and others lock these queues."""
     for connection in broker.rocketmq_members.silent(mono_ms):
         connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
-    _tell(broker, broker.rocketmq_locks.advance(mono_ms))
+    broker.rocketmq_notices.tell(broker, broker.rocketmq_locks.advance(mono_ms))
 
 
 # -- Locks of orderly consumers
@@ -211,15 +203,26 @@ def sweep(broker: "Broker", mono_ms: int) -> None:
 
 def lock_queues(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = read_body(command, LockRequest)
-    held = []
+    queues = _by_key(broker, request)
+    held: list[int] = []
     if broker.families.admits(group_of_rocketmq(request.consumer_group), Family.ROCKETMQ):
-        held = broker.rocketmq_locks.lock(
-            request.consumer_group, request.client_id, request.mq_set, broker.clock.mono_ms()
-        )
-    return answer(command, body=LockAnswer(queues=held))
+        held = broker.rocketmq_locks.lock(request.consumer_group, request.client_id, queues, broker.clock.mono_ms())
+    return answer(command, body=LockAnswer(queues=[queues[key] for key in held]))
 
 
 def unlock_queues(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     request = read_body(command, LockRequest)
-    broker.rocketmq_locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+    broker.rocketmq_locks.unlock(request.consumer_group, request.client_id, _by_key(broker, request))
     return answer(command)
+
+
+def _by_key(broker: "Broker", request: LockRequest) -> dict[int, MessageQueue]:
+    """Give the queues that are there, by their keys; others are nobody's."""
+    if len(request.mq_set) > LOCKED_AT_ONCE_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(request.mq_set)} queues; {LOCKED_AT_ONCE_MAX} are allowed")
+    found = {}
+    for queue in request.mq_set:
+        topic = broker.topics.by_rocketmq_name(queue.topic)
+        if topic is not None and 0 <= queue.queue_id < topic.queue_count:
+            found[topic.key(queue.queue_id)] = queue
+    return found

@@ -47,8 +47,8 @@ from protocol.rocketmq.message import queue_offset_of
 from protocol.rocketmq.receipt import (
     ORDER_REVIVE_QUEUE,
     REVIVE_QUEUE,
+    BitSet,
     Receipt,
-    bits_of,
     join_infos,
     parse_receipt,
     queue_info,
@@ -69,6 +69,7 @@ POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1_000, 12 * 3600 * 1000
 RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
 ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
+ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.
 PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
 FROM_END: Final = 1  # `ConsumeInitMode.MAX`
 
@@ -511,8 +512,10 @@ def ack_message(broker: "Broker", connection: "RocketMQConnection", command: Rem
 def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Ack what is good of it, as one unit; a receipt that is not good is passed over, as at home."""
     good: dict[Name, set[int]] = {}
-    for each in read_body(command, BatchAckRequest).acks:
-        offsets = [each.start_offset + bit for bit in bits_of(each.bits)]
+    acks = read_body(command, BatchAckRequest).acks
+    if len(acks) > ACKS_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
+    for each in acks:
         name = retry_topic_of(each.group, each.topic) if each.retry != "0" else each.topic
         topic = broker.topics.by_rocketmq_name(name)
         if topic is None or not 0 <= each.queue_id < topic.queue_count:
@@ -520,7 +523,9 @@ def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", comman
         group, key = group_of_rocketmq(each.group), topic.key(each.queue_id)
         checkpoint = broker.rocketmq_popped.find(Name(group, key, each.start_offset, each.pop_ms))
         if checkpoint is not None:
-            good.setdefault(checkpoint.name, set()).update(checkpoint.pending.intersection(offsets))
+            bits = BitSet(each.bits)
+            acked = {offset for offset in checkpoint.pending if bits.has(offset - each.start_offset)}
+            good.setdefault(checkpoint.name, set()).update(acked)
     records: list[Record] = []
     for popped, acked in good.items():
         checkpoint = broker.rocketmq_popped.find(popped)

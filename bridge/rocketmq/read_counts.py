@@ -6,7 +6,6 @@ A slot is overwritten when its time comes round again, so a sum is exact to one 
 begins anew with the broker, as at home. Times are monotonic. Source: StatsItem.java.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 SLOT_MS: Final = 10_000
@@ -49,6 +48,7 @@ class ReadCounts:
         self._keys_max = keys_max
         self._pending: dict[Key, int] = {}
         self._slots: dict[Key, tuple[_Slots, ...]] = {}  # the key read longest ago first
+        self._total: tuple[_Slots, ...] = ()  # Of all groups and topics.
         self._due_mono_ms: int | None = None
 
     def __len__(self) -> int:
@@ -63,16 +63,13 @@ class ReadCounts:
 
     def of(self, group: str, topic: int, mono_ms: int) -> list[int]:
         """Give what a group was given of a topic in the last minute, hour and day."""
-        return self._sums([(group, topic)], mono_ms)
+        self._settle(mono_ms)
+        return _sums(self._slots.get((group, topic), ()), mono_ms)
 
     def of_all(self, mono_ms: int) -> list[int]:
         """Give the same of all groups and topics."""
-        return self._sums([*self._slots, *(self._pending.keys() - self._slots.keys())], mono_ms)
-
-    def _sums(self, keys: Iterable[Key], mono_ms: int) -> list[int]:
         self._settle(mono_ms)
-        found = [self._slots[key] for key in keys if key in self._slots]
-        return [sum(slots[window].sum(mono_ms) for slots in found) for window in range(len(_WINDOWS))]
+        return _sums(self._total, mono_ms)
 
     # -- Time
 
@@ -85,10 +82,21 @@ class ReadCounts:
 
     def _settle(self, mono_ms: int) -> None:
         pending, self._pending, self._due_mono_ms = self._pending, {}, None
+        self._total = self._total or _new_slots(mono_ms)
+        for window in self._total:
+            window.add(sum(pending.values()), mono_ms)
         for key, count in pending.items():
-            slots = self._slots.pop(key, None) or tuple(_Slots(width, number, mono_ms) for width, number in _WINDOWS)
+            slots = self._slots.pop(key, None) or _new_slots(mono_ms)
             if len(self._slots) >= self._keys_max:
                 del self._slots[next(iter(self._slots))]
             self._slots[key] = slots
             for window in slots:
                 window.add(count, mono_ms)
+
+
+def _new_slots(mono_ms: int) -> tuple[_Slots, ...]:
+    return tuple(_Slots(width, number, mono_ms) for width, number in _WINDOWS)
+
+
+def _sums(slots: tuple[_Slots, ...], mono_ms: int) -> list[int]:
+    return [window.sum(mono_ms) for window in slots] or [0] * len(_WINDOWS)

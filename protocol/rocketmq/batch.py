@@ -22,6 +22,10 @@ _FRAMING_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
 _new_part = tuple.__new__  # At half the cost of calling the class.
 
 
+class TooManyMessages(ProtocolError):
+    """A batch has more messages than are allowed: response code MESSAGE_ILLEGAL."""
+
+
 class Part(NamedTuple):
     """One message of a batch; its body is a slice of what it was read from."""
 
@@ -31,13 +35,13 @@ class Part(NamedTuple):
 
 
 def decode(body: Buffer, count_max: int) -> list[Part]:
-    """Read all messages. Raises ProtocolError for one that is malformed, for none, and for more than `count_max`."""
+    """Read all messages. Raises ProtocolError for a malformed one and for none, TooManyMessages beyond `count_max`."""
     parts: list[Part] = []
     view = memoryview(body)
     at, end = 0, len(view)
     while at < end:
         if len(parts) == count_max:
-            raise ProtocolError(f"batch of more than {count_max} messages")
+            raise TooManyMessages(f"batch of more than {count_max} messages; send them in several batches")
         try:
             size, _, _, flag, body_length = _HEAD.unpack_from(view, at)
             body_at = at + _HEAD.size

@@ -74,16 +74,20 @@ def join_infos(infos: Iterable[str]) -> str:
     return ";".join(infos)
 
 
-def bits_of(encoded: str) -> Iterable[int]:
-    """Give the bits of a Java BitSet, as it is in base64. Raises ProtocolError."""
-    try:
-        raw = base64.b64decode(encoded, validate=True)
-    except ValueError:
-        raise ProtocolError(f"{encoded[:80]!r} is no set of bits") from None
-    if len(raw) > BITS_BYTES_MAX:
-        raise ProtocolError(f"set of {len(raw) * 8} bits; {BITS_BYTES_MAX * 8} are allowed")
-    bits = int.from_bytes(raw, "little")
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
+class BitSet:
+    """A Java BitSet, as it is in base64. Raises ProtocolError for what is none, or has more than BITS_BYTES_MAX."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, encoded: str) -> None:
+        if len(encoded) > BITS_BYTES_MAX * 2:
+            raise ProtocolError(f"set of bits in {len(encoded)} characters; {BITS_BYTES_MAX} bytes are allowed")
+        try:
+            self._bytes = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise ProtocolError(f"{encoded[:80]!r} is no set of bits") from None
+        if len(self._bytes) > BITS_BYTES_MAX:
+            raise ProtocolError(f"set of {len(self._bytes) * 8} bits; {BITS_BYTES_MAX * 8} are allowed")
+
+    def has(self, bit: int) -> bool:
+        return 0 <= bit < len(self._bytes) * 8 and bool(self._bytes[bit >> 3] >> (bit & 7) & 1)

@@ -28,7 +28,8 @@ FRAME_BYTES_MAX: Final = 16 << 20
 """Default of `com.rocketmq.remoting.frameMaxLength`; the peer's end closes the channel on a longer frame."""
 
 HEADER_BYTES_MAX: Final = 512 << 10
-"""Java's clients write at most 32,767 bytes of properties, six times as many in JSON."""
+"""The longest that is written is the answer to a batch: 33 bytes for each message, of 4,096 that are allowed. Of a
+request's header the properties are the longest part: 32,767 bytes, six times as many in JSON."""
 
 EXT_FIELDS_MAX: Final = 1024
 """Of one header; clients write up to 30."""

@@ -251,14 +251,17 @@ def lock(client: Client, who: str, *queue_ids: int, code: int = RequestCode.LOCK
 
 
 def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
+    office.topic("orders", queues=3)
     client = office.connect()
     assert lock(client, "1", 0, 1) == [0, 1]
     assert lock(client, "2", 1, 2) == [2]
     lock(client, "1", 1, code=RequestCode.UNLOCK_BATCH_MQ)
-    assert lock(client, "2", 0, 1) == [1]
+    assert lock(client, "2", 0, 1, 1) == [1]
+    assert lock(client, "2", 3, -1) == []  # No such queues.
 
 
 def test_locks_of_who_says_goodbye_are_free_at_once(office: Office) -> None:
+    office.topic()
     first, second = office.connect(), office.connect()
     first.beat("billing", client_id="1")
     second.beat("billing", client_id="2")

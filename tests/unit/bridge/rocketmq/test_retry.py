@@ -270,6 +270,7 @@ def test_own_send_waits_as_the_policy_of_its_group_says(
 
 
 def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(office: Office, client: Client) -> None:
+    office.topic()
     request = LockRequest(consumer_group="billing", client_id="c", mq_set=[MessageQueue("orders", "duolog", 0)])
     client.ask(RequestCode.LOCK_BATCH_MQ, request)
     assert client.send(RETRY, b"in order", reconsumeTimes=1, maxReconsumeTimes=1).code == 0

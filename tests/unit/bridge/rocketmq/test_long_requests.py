@@ -1,0 +1,178 @@
+"""Requests that look at much go in steps between which the loop turns, and lists in requests are limited.
+
+Work is counted, not timed: a step writes ROWS_AT_ONCE rows, so an answer of many rows takes so many turns.
+"""
+
+import base64
+from collections.abc import Callable
+
+import pytest
+
+from bridge.records import CommittedPosition
+from bridge.rocketmq import admin, inspect, notices, pieces
+from protocol.rocketmq.bodies import BatchAck, BatchAckRequest, LockRequest, SubscriptionGroupConfig
+from protocol.rocketmq.codes import RequestCode, ResponseCode
+from protocol.rocketmq.fastjson import MessageQueue
+from tests.unit.bridge.rocketmq.office import Client, Office, read
+
+COUNT = 30
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row, group or queue a step, so that few of them make many steps."""
+    for module, name in (
+        (pieces, "ROWS_AT_ONCE"), (inspect, "GROUPS_AT_ONCE"), (inspect, "STATS_AT_ONCE"),
+        (inspect, "QUEUES_AT_ONCE"), (admin, "QUEUES_AT_ONCE"), (admin, "GROUPS_AT_ONCE"), (admin, "STORED_AT_ONCE"),
+        (notices, "CHANNELS_AT_ONCE"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 1)
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    for number in range(COUNT):
+        topic, now_ms = office.topic(f"t{number}"), office.clock.now_ms()
+        office.rocketmq_groups.ensure(f"g{number}", now_ms)
+        office.ledger.commit(office.positions.records(f"g{number}", [CommittedPosition(topic.key(0), 0)], now_ms), 0)
+    for number in range(COUNT):
+        office.connect().beat("crowd", client_id=str(number))
+    office.settle()
+    return office
+
+
+def turns_until_answered(client: Client, code: int, body: bytes = b"", **ext: object) -> int:
+    turns = 0
+    loop = client.office.loop
+    turn: Callable[[], None] = loop.turn
+    loop.turn = lambda: None  # type: ignore[method-assign]
+    answer = client.ask(code, body, **ext)
+    while answer is None:
+        turns += 1
+        loop._soon.popleft()()
+        client.office.server.flush()
+        answer = client.last_answer()
+    loop.turn = turn  # type: ignore[method-assign]
+    assert answer.code == 0, answer.remark
+    return turns
+
+
+LONG: list[tuple[int, dict[str, object]]] = [
+    (RequestCode.GET_ALL_TOPIC_CONFIG, {}),
+    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}),
+    (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+    (RequestCode.GET_ALL_PRODUCER_INFO, {}),
+    (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "crowd"}),
+    (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "shop"}),
+    (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "t1"}),
+    (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}),
+    (RequestCode.GET_BROKER_RUNTIME_INFO, {}),
+]
+
+
+@pytest.mark.parametrize(("code", "ext"), LONG)
+def test_long_listings_let_others_have_their_turn(office: Office, code: int, ext: dict[str, object]) -> None:
+    assert turns_until_answered(office.connect(), code, **ext) >= COUNT
+
+
+def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(office: Office) -> None:
+    client, other = office.connect(), office.connect()
+    loop, turn = office.loop, office.loop.turn
+    loop.turn = lambda: None  # type: ignore[method-assign]
+    assert client.ask(RequestCode.GET_ALL_TOPIC_CONFIG) is None
+    assert other.ask(RequestCode.GET_TOPIC_CONFIG, topic="t1") is None
+    assert other.connection.unanswered == 1
+    other.send("t1")
+    assert len(office.rocketmq_lanes[admin.Kind.ADMIN]) == 1
+    loop.turn = turn  # type: ignore[method-assign]
+    loop.turn()
+    office.settle()
+    assert len(office.rocketmq_lanes[admin.Kind.ADMIN]) == sum(office.rocketmq_flow.in_work) == 0
+
+
+def test_long_request_whose_client_leaves_is_dropped(office: Office) -> None:
+    client = office.connect()
+    loop, turn = office.loop, office.loop.turn
+    loop.turn = lambda: None  # type: ignore[method-assign]
+    assert client.ask(RequestCode.GET_ALL_TOPIC_CONFIG) is None
+    client.connection.close("")
+    loop.turn = turn  # type: ignore[method-assign]
+    loop.turn()
+    assert sum(office.rocketmq_flow.in_work) == 0
+    answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert answer is not None
+    assert len(read(answer)["topicConfigTable"]) == len(office.topics)
+
+
+def test_answer_over_the_limit_is_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "ANSWER_BYTES_MAX", 1000)
+    answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert answer is not None
+    assert (answer.code, "more than 1000 bytes" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_lists_of_topics_are_made_in_steps(office: Office) -> None:
+    topics = ",".join(f'{{"topicName":"n{number}"}}' for number in range(COUNT))
+    groups = ",".join(f'{{"groupName":"n{number}"}}' for number in range(COUNT))
+    for code, body in (
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, f'{{"topicConfigList":[{topics}]}}'),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, f'{{"groupConfigList":[{groups}]}}'),
+    ):
+        assert turns_until_answered(office.connect(), code, body.encode()) >= COUNT
+    assert office.topics.get(f"n{COUNT - 1}") is not None
+    assert office.rocketmq_groups.get(f"n{COUNT - 1}") is not None
+
+
+def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(office: Office) -> None:
+    member = office.connect()
+    member.beat("crowd", client_id="first")
+    member.notified()
+    loop, turn = office.loop, office.loop.turn
+    loop.turn = lambda: None  # type: ignore[method-assign]
+    for number in range(5):
+        office.connect().beat("crowd", client_id=f"more{number}")
+    loop.turn = turn  # type: ignore[method-assign]
+    loop.turn()
+    office.settle()
+    assert member.notified() == ["crowd"] * 2  # The round that was on its way, and one more.
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "says"),
+    [
+        (
+            RequestCode.BATCH_ACK_MESSAGE,
+            BatchAckRequest(acks=[BatchAck(group="g", topic="t1", bits="AQ==")] * 4097),
+            "4097 acks in one request; 4096 are allowed",
+        ),
+        (
+            RequestCode.LOCK_BATCH_MQ,
+            LockRequest(consumer_group="g", client_id="c", mq_set=[MessageQueue("t1")] * 5001),
+            "5001 queues; 5000 are allowed",
+        ),
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            SubscriptionGroupConfig(group_name="g", attributes={f"+{number}": "" for number in range(129)}),
+            "129 attributes; 128 are allowed",
+        ),
+    ],
+)
+def test_long_lists_in_requests_are_refused_before_they_are_looked_at(
+    office: Office, code: int, body: BatchAckRequest, says: str
+) -> None:
+    answer = office.connect().ask(code, body)
+    assert answer is not None
+    assert (answer.code, says in answer.remark) == (ResponseCode.INVALID_PARAMETER, True)
+
+
+def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(office: Office) -> None:
+    """8,192 bits of each of 300 acks that name no pop: they are not looked at, which took a second."""
+    bits = base64.b64encode(b"\xff" * 1024).decode()
+    acks = [BatchAck(group="g", topic="t1", bits=bits)] * 300
+    tried = office.rocketmq_popped.find
+    asked = []
+    office.rocketmq_popped.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
+    answer = office.connect().ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks))
+    assert answer is not None
+    assert (answer.code, len(asked)) == (0, 300)
