@@ -16,9 +16,8 @@ from bridge.positions import Positions
 from bridge.records import CommittedPosition, MessagesExpired
 from bridge.rocketmq.expired import DEAD_AT_ONCE, RANGES_MAX, Expired, merged
 from bridge.rocketmq.flow import Kind
-from bridge.wishes import DelayRefused
 from protocol.kafka import record_batch
-from protocol.kafka.record_batch import Record
+from protocol.kafka.record_batch import InvalidBatch, Record
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.message import Message
@@ -155,7 +154,7 @@ def test_what_cannot_be_kept_is_refused(office: Office, client: Client, name: st
     office.topic()
     refused = client.send(properties=f"{name}\x01{value}\x02")
     assert (refused.code, said in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True), refused.remark
-    with pytest.raises(DelayRefused, match=name):
+    with pytest.raises(InvalidBatch, match=name):
         send_kafka(office, b"body", **{name: value.encode()})
     assert stored(office, "orders") == []
 
