@@ -85,7 +85,7 @@ class Broker(Core):
         self._is_serving = False
         self._fleet: Fleet | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
-        self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog)
+        self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
     # -- What handlers ask of it
 
@@ -168,7 +168,8 @@ class Broker(Core):
         directory, host = section.directory, self._store_host()
         try:
             files = RealFiles(directory)
-            self.open_log(files, _store_options(section), now_ms, store_host=host, touch=self.server.touch)
+            mono_ms = self.clock.mono_ms()
+            self.open_log(files, _store_options(section), now_ms, mono_ms, store_host=host, touch=self.server.touch)
         except StoreError as error:
             raise StartError(f"store.directory: {directory}: {error}") from error
         except OSError as error:
@@ -252,6 +253,7 @@ class Broker(Core):
     def _end_turn(self) -> None:
         """Write what this turn appended, before its answers leave; set the next alarm."""
         try:
+            self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
             if self.store.written != self.store.next_position:
                 self.store.write()
             self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.

@@ -178,6 +178,16 @@ class RetentionOptions(_Section, frozen=True):
             "time between two looks", kafka="log.retention.check.interval.ms", rocketmq="cleanResourceInterval", ge=100
         ),
     ] = MINUTE_MS
+    clock_confirm_ms: Annotated[
+        int,
+        _setting(
+            "a clock that jumped forward deletes nothing by its time before it has run steadily for so long", ge=0
+        ),
+    ] = DAY_MS
+    start_confirm_ms: Annotated[
+        int,
+        _setting("the same after a start that finds the log older than the clock, and after a jump back", ge=0),
+    ] = 60 * MINUTE_MS
 
 
 class GroupsOptions(_Section, frozen=True):

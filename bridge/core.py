@@ -50,6 +50,7 @@ from bridge.schedules import Schedules
 from bridge.topic_configs import broker_defaults
 from bridge.topics import Topics, system_topics
 from bridge.transactions import Transactions
+from bridge.wall_time import WallTime
 from bridge.watchdog import Watchdog
 from store.entry import Appended, Part, Promise, Slot
 from store.files import Files
@@ -70,6 +71,7 @@ class Core:
         self.poison = Poison()
         self.ledger = Ledger(self.poison)
         self._cluster = _Cluster(self.ledger)
+        self.wall_time = WallTime(self.ledger, options.retention)
         self.topics = Topics(
             self.ledger,
             options.topics,
@@ -114,7 +116,14 @@ class Core:
         self.purgatory = Purgatory(options.limits.held_requests_max, partial(faults.contain, kind="held request"))
 
     def open_log(
-        self, files: Files, options: StoreOptions, now_ms: int, *, store_host: bytes, touch: Callable[[], None]
+        self,
+        files: Files,
+        options: StoreOptions,
+        now_ms: int,
+        mono_ms: int,
+        *,
+        store_host: bytes,
+        touch: Callable[[], None],
     ) -> None:
         """Recover, and make what stands on the log; `touch` is called when something was appended.
 
@@ -126,6 +135,7 @@ class Core:
         self.rocketmq_flow.attach(self.store)
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
+        self.wall_time.begin(self.store, now_ms, mono_ms)
         self.topics.attach(self.store, now_ms, clean=self.store.clean)
         self.publisher = Publisher(
             turn_log,
@@ -136,6 +146,7 @@ class Core:
             self.halves,
             self.lifetimes,
             self.metrics,
+            self.wall_time,
             self.options,
         )
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
@@ -146,6 +157,21 @@ class Core:
         self._cluster.name_if_new(now_ms)
         self.delays.attach(self.store, self.publisher, self._cluster.id)
         self.schedules.attach(self.publisher)
+        self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
+        self.wall_time.observe(now_ms, mono_ms)
+        if self.store.has_time_steps:
+            self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
+
+    def _clock_was_set_back(self, now_ms: int) -> None:
+        """The clock was ahead, and is right again: what waits for a time that is far off by now waits no longer for it.
+
+        Nothing here may fail half-way: what raises StoreError comes last.
+        """
+        self.rocketmq_popped.clock_was_set_back(now_ms)
+        self.halves.state.clock_was_set_back(now_ms)
+        self.transactions.clock_was_set_back(now_ms)
+        self.delays.clock_was_set_back(now_ms)
+        self.schedules.clock_was_set_back(now_ms)
 
     def is_alive(self, group: str) -> bool:
         """Whether a group has members, or an open transaction may commit for it: then it does not expire."""

@@ -501,6 +501,15 @@ class Delays:
             self._delivered_ms = now_ms
             self._begin(turns, now_ms)
 
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """The clock was ahead, and is right again: nothing waits for a time that was reckoned from the wrong one."""
+        self._timers.set_back(now_ms)
+        self.far.set_back()
+        self._delivered_ms = 0
+        self._read_again(max(self._unread.values(), default=now_ms))
+        if self._sweep_from is not None:
+            self._sweep_from = FROM_THE_LATEST
+
     def _take_turns(self, now_ms: int) -> list[Turn]:
         """Take what is due for one slice: an equal share of each topic, as far as that goes."""
         turns: list[Turn] = []

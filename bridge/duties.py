@@ -74,7 +74,12 @@ def register(broker: "Broker", add: Add) -> None:
     add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
-    add("background duties", keeper.next_deadline_ms, keeper.run)
+    careful_ms = broker.wall_time.careful_ms
+    add(
+        "background duties",
+        keeper.next_deadline_ms,
+        lambda now_ms, mono_ms: keeper.run(careful_ms(now_ms, mono_ms), mono_ms),
+    )
 
 
 def _expire(broker: "Broker", now_ms: int) -> Slices:

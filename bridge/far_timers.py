@@ -192,6 +192,8 @@ class FarTimers:
         self._messages_bytes = 0
         self._cursor: TimerId = (0, 0)
         self._loaded_to_ms = -1  # all that is due by then is before the cursor
+        self._loaded_before: TimerId = (0, 0)  # Before it some may be loaded that are behind the cursor.
+        self._is_set_back = False  # The cursor is to be lowered, as soon as nothing is under way that goes by it.
         self._loaded = _Run()  # up to the cursor
         self._caught_up: list[_Run] = []  # by others, of which something may be pending
         self._passed: dict[int, TimerId] = {}  # paused topics -> the first place before the cursor that is far
@@ -553,6 +555,8 @@ class FarTimers:
             self._bury()
         if mono_ms >= self._look_mono_ms:
             self._look_mono_ms = mono_ms + self._look_ms
+            if self._is_set_back and not (self._is_loading or self._is_flushing or self._spill_from_ms is not None):
+                self._lower_cursor()
             self._begin_load()
             self._begin_spill()
             self._begin_flush()
@@ -578,6 +582,34 @@ class FarTimers:
         self._look_mono_ms = self._mono_ms + RETRY_MS
         if not self._is_closed:
             log.warning("put off what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
+
+    # -- When the clock was ahead
+
+    def set_back(self) -> None:
+        """The clock was ahead, and is right again: what is due between the two times shall be far again.
+
+        What is far and before the cursor would never be loaded, so nothing that is due before it leaves for a bucket.
+        """
+        self._is_set_back = True
+        self._look_mono_ms = self._mono_ms
+
+    def _lower_cursor(self) -> None:
+        """Put the cursor back to what is nearly due. Some of what lies behind it is loaded: it is passed over then."""
+        self._is_set_back = False
+        until_ms = self._now_ms + self._ahead_ms
+        place = (until_ms + 1, 0)
+        if place >= self._cursor:
+            return
+        self._loaded_before = max(self._loaded_before, self._cursor)
+        self._cursor, self._loaded_to_ms = place, min(self._loaded_to_ms, until_ms)
+        if len(self._loaded):
+            self._caught_up.append(self._loaded)  # A run has places that rise.
+            self._loaded = _Run()
+        # The load finds these again when it gets there, and with them what has left for a bucket meanwhile.
+        self._passed = {topic: first for topic, first in self._passed.items() if first < place}
+        for topic in [topic for topic, behind in self._catch_ups.items() if behind.start >= place]:
+            del self._catch_ups[topic]
+            self._timers.hold_back(topic, None)
 
     # -- Loading
 
@@ -686,7 +718,7 @@ class FarTimers:
         for timer in some:
             if self._timers.is_paused(timer.topic):
                 self._pass_by(timer.topic, timer.id)
-            elif timer.id not in self._fates:
+            elif not (self._is_dead_or_near(timer) if timer.id < self._loaded_before else timer.id in self._fates):
                 self._timers.add(_near(timer))
                 wanted.append(timer)
         self._note_loaded(self._loaded, wanted)

@@ -28,6 +28,7 @@ from bridge.records import Record as StateRecord
 from bridge.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from bridge.topics import Topic
 from bridge.transactions import Transactions
+from bridge.wall_time import WallTime
 from bridge.wishes import Wish
 from delay.recurring import AMQ_NAMES, Run, Schedule
 from delay.timers import TimerId
@@ -92,8 +93,10 @@ class Publisher:
         halves: Halves,
         lifetimes: Lifetimes,
         metrics: Metrics,
+        wall_time: WallTime,
         options: Options,
     ) -> None:
+        self._wall_time = wall_time
         self.store_host = NO_HOST
         self._schedules = schedules
         self._log, self._producers, self._delays, self._metrics = log, producers, delays, metrics
@@ -212,7 +215,7 @@ class Publisher:
             if replaced:
                 records.append(self._delays.cancels(replaced, now_ms))
             return self._parked_record(topic, queue_id, record, wish, now_ms, records)
-        if expires_ms is not None and expires_ms <= now_ms and topic.settings.drops_expired:
+        if expires_ms is not None and self._is_over(expires_ms, now_ms) and topic.settings.drops_expired:
             return []
         builder = BatchBuilder()
         builder.append(0, record.timestamp_ms, record.key, record.value, record.headers)
@@ -369,7 +372,8 @@ class Publisher:
                     if wish is None or wish.schedule is None:
                         found = _fix_expiry(message, expires_ms)
                         raw = message.properties
-                    is_over = sent_ms is not None and expires_ms <= now_ms and topic.settings.drops_expired
+                    is_late = sent_ms is not None and self._is_over(expires_ms, now_ms)
+                    is_over = is_late and topic.settings.drops_expired
                     if is_over and (wish is None or wish.due_ms <= now_ms):
                         continue
             if wish is not None and found is not None and (wish.schedule is not None or wish.due_ms > now_ms):
@@ -525,7 +529,7 @@ class Publisher:
         """
         queue = topic.queues[queue_id]
         if topic.settings.drops_expired and queue.key in self._lifetimes:
-            alive = [_lives_on(form, frame, now_ms) for frame in frames]
+            alive = [self._lives_on(form, frame, now_ms) for frame in frames]
             frames, dues_ms = [*compress(frames, alive)], [*compress(dues_ms, alive)]
         if form == forms.KAFKA:
             batches = list(map(parked.delivered_batch, frames, dues_ms))
@@ -540,6 +544,17 @@ class Publisher:
         return FrameRun(
             queue, form, records, times_ms, [_tag_code(raw, raw.decode("latin-1")) for raw in raws], _stamp_rocketmq
         )
+
+    def _lives_on(self, form: int, parked_frame: Buffer, now_ms: int) -> bool:
+        """Whether a message that is about to be delivered has not expired."""
+        is_kafka = form == forms.KAFKA
+        raw = parked.properties_of_batch(parked_frame) if is_kafka else rocketmq_message.properties_of(parked_frame)
+        expires_ms = lifetimes.own_expiry_of(raw, now_ms)
+        return expires_ms is None or not self._is_over(expires_ms, now_ms)
+
+    def _is_over(self, expires_ms: int, now_ms: int) -> bool:
+        """Whether that time has passed, by a clock that is believed."""
+        return expires_ms <= now_ms - self._wall_time.ahead_ms
 
 
 def _tag_code(raw: bytes, text: str) -> int:
@@ -557,14 +572,6 @@ def _fix_expiry(message: Message, expires_ms: int) -> dict[str, str]:
     if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with {lifetimes.EXPIRE_AT}")
     return properties.parse(message.properties)
-
-
-def _lives_on(form: int, parked_frame: Buffer, now_ms: int) -> bool:
-    """Whether a message that is about to be delivered has not expired."""
-    is_kafka = form == forms.KAFKA
-    raw = parked.properties_of_batch(parked_frame) if is_kafka else rocketmq_message.properties_of(parked_frame)
-    expires_ms = lifetimes.own_expiry_of(raw, now_ms)
-    return expires_ms is None or expires_ms > now_ms
 
 
 def check_record(topic: Topic, record: Record) -> None:

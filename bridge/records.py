@@ -29,6 +29,12 @@ class ClusterNamed(_Record, frozen=True, tag=1):
     cluster_id: str
 
 
+class ClockDoubted(_Record, frozen=True, tag=2):
+    """How far the wall clock was ahead of the time that the broker believed; 0: it believes the clock."""
+
+    ahead_ms: int
+
+
 # -- Topics
 
 
@@ -420,6 +426,7 @@ class KeyValueKept(_Record, frozen=True, tag=68):
 
 Record = (
     ClusterNamed
+    | ClockDoubted
     | TopicCreated
     | TopicChanged
     | TopicDeleted

@@ -203,6 +203,17 @@ class Schedules:
                 self._poison.set_aside("schedule", name, error)
             self._due.popleft()
 
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """The clock was ahead, and is right again: the next runs are those after now. Raises StoreError."""
+        records: list[Record] = []
+        for name, standing in self._all.items():
+            if standing.run is not None:
+                due_ms = standing.schedule.plan.earlier_ms(standing.run.due_ms, now_ms)
+                if due_ms < standing.run.due_ms:
+                    records.append(ScheduleStepped(name, standing.run.number, due_ms))
+        if records:
+            self.commit(records, now_ms)
+
     def _step(self, name: str, now_ms: int) -> None:
         standing = self._all.get(name)
         if standing is None or standing.run is None or standing.timer is None or standing.timer.is_pending:

@@ -51,11 +51,13 @@ class Ticker:
         touch: Callable[[], None],
         faults: Faults,
         watchdog: Watchdog,
+        observe: Callable[[int, int], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._touch = touch
         self._faults, self._watchdog = faults, watchdog
+        self._observe = observe  # Looks at both clocks before anything runs by them (`bridge/wall_time.py`).
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # When `_timer` fires.
@@ -120,6 +122,7 @@ class Ticker:
         self._timer, self._timer_mono_ms = None, NEVER_MS
         try:
             now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
+            self._observe(now_ms, mono_ms)
             for sleeper in self._sleepers:
                 if sleeper.not_before_mono_ms <= mono_ms:
                     self._run_if_due(sleeper, now_ms, mono_ms)

@@ -377,6 +377,14 @@ class Transactions:
         for transaction in islice(self.coordinator.overdue(now_ms), ENDED_AT_ONCE):
             self.fence(transaction, now_ms)
 
+    def clock_stepped(self, by_ms: int) -> None:
+        """The wall clock jumped: open transactions have as much time left as before."""
+        self.coordinator.shift(by_ms)
+
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """None began later than now, whatever a clock that was ahead has left in the log."""
+        self.coordinator.begun_by(now_ms)
+
     def tidy(self, now_ms: int) -> Iterator[None]:
         """Forget ids that are idle for too long, and aborted transactions that nobody can read any more, in slices."""
         for count, key in enumerate([key for key, _ in self.isolation], 1):

@@ -99,6 +99,11 @@ class Every:
         """Return the latest run up to now; `run_ms` is one of them."""
         return now_ms - (now_ms - run_ms) % self.period_ms
 
+    def earlier_ms(self, run_ms: int, now_ms: int) -> int:
+        """Return the first run after now; `run_ms` is one of them, and it may be the first."""
+        first_ms = run_ms - max(0, run_ms - now_ms - 1) // self.period_ms * self.period_ms
+        return first_ms if self.start_ms is None else max(first_ms, min(run_ms, self.start_ms))
+
 
 @dataclass(frozen=True)
 class Cron:
@@ -147,17 +152,25 @@ class Cron:
         return next(CronSim(self._with_seconds, wall_time))
 
     def latest_ms(self, run_ms: int, now_ms: int) -> int:
-        """Return the latest run up to now; `run_ms` is one of them."""
-        back_ms = 60_000
-        while now_ms - back_ms > run_ms:
-            found_ms = self.next_ms(now_ms - back_ms)
+        """Return the latest run up to now; `run_ms` is one of them.
+
+        By bisection: after a long pause, or a clock that jumped, there may be millions of runs between the two.
+        """
+        latest_ms, none_after_ms = run_ms, now_ms  # No run is between `none_after_ms` and now.
+        back_ms = 60_000  # It is mostly not long ago.
+        while none_after_ms - latest_ms >= 1000:  # Runs are at whole seconds.
+            after_ms = max(now_ms - back_ms, (latest_ms + none_after_ms) // 2)
+            found_ms = self.next_ms(after_ms)
             if found_ms <= now_ms:
-                run_ms = found_ms
-                break
+                latest_ms = found_ms
+            else:
+                none_after_ms = after_ms
             back_ms *= 2
-        while (next_ms := self.next_ms(run_ms)) <= now_ms:
-            run_ms = next_ms
-        return run_ms
+        return latest_ms
+
+    def earlier_ms(self, run_ms: int, now_ms: int) -> int:
+        """Return the first run after now; `run_ms` is one of them, and it may be the first."""
+        return min(run_ms, self.next_ms(now_ms))
 
     @property
     def _with_seconds(self) -> str:

@@ -269,6 +269,11 @@ class DuePack(Pack):
             self._starts = [at + len(rows)]
         self.rows[at:at] = rows
 
+    def take_later(self, due_ms: int) -> bytes:
+        """Take out the rows that are due after this time, and return them in order."""
+        at = self._first_at(_U64.pack(due_ms + 1))
+        return self.drop_tail(len(self.rows) // ROW_SIZE - at)
+
     def logged_from(self, place: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         """Yield those due from this place on until then, whose messages are in the log."""
         for at in range(self._first_at(_PLACE.pack(*place)) * ROW_SIZE, len(self.rows), ROW_SIZE):

@@ -20,7 +20,8 @@ a bounded number at a time; while a window is half moved the hand stands just be
 goes to its end, behind its equals.
 
 Ready topics take turns. Their rows stay until they are delivered: up to that moment each may be cancelled.
-If the clock is set back, ready rows wait in their order until it says again that they are due.
+If the clock is set back, ready rows wait in their order until it says again that they are due. If it was far ahead and
+is right again, `set_back` moves the hand back as well.
 
 A look at some topic or time goes by index: what waits in windows is filed for it (`delay/filing.py`), what is ready
 lies by topic and in order. `file` does so a slice at a time, and the look that follows in the same turn of the loop
@@ -443,6 +444,28 @@ class Timers:
             del self._windows[window.name]
             self._hand_ms, self._moving = start_ms, None
         return len(chunk) // ROW_SIZE + 1
+
+    def set_back(self, now_ms: int) -> None:
+        """Move the hand back to `now_ms`: the clock was ahead, and is right again.
+
+        Without this the timers that are due between the two times would stay ready, where none leaves for a bucket.
+        Windows move as a whole: as the hand comes from below, all of a window differs from it in the same byte.
+        """
+        while self._moving is not None:
+            self._move_some(len(self._moving.rows))
+        if now_ms >= self._hand_ms:
+            return
+        windows, self._windows = self._windows, {}
+        self._hand_ms, self._calendar = now_ms, Wheel(now_ms)
+        for window in windows.values():
+            if len(window):
+                window.sort()
+                self._put_in_window(window.bytes_from_head(), _name_of(window.start_ms, now_ms))
+        for pack in list(self._ready.values()):
+            rows = pack.take_later(now_ms)
+            if rows:
+                self._put_many(rows, now_ms)
+        self._ready_ms = 0
 
     # -- Leaving for a bucket
 

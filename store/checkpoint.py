@@ -5,6 +5,7 @@ they hold, and the last one has LAST_FLAG. A unit is closed at PART_BYTES, so th
 writer never holds more than one unit:
 
     CHECKPOINT   the state of the log
+    CLOCK_STEPS  where store times fall
     QUEUES ...   the queues, with the rows of their indexes that are durable
     SEGMENT ...  one for each segment: the queues that may be live in it, and up to where
     STATE ...    records that rebuild the replayer's state
@@ -54,6 +55,7 @@ from store.format import (
     unit_size,
 )
 from store.segment import LOG_DIRECTORY
+from store.store_times import StepBack, pack_steps, read_steps
 
 CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -77,6 +79,7 @@ class Checkpoint:
     queues: list[QueueRow] = field(default_factory=list)
     last_offsets: Mapping[int, Mapping[int, int]] = field(default_factory=dict)  # start of a segment -> key -> offset
     records: Iterable[bytes] = ()
+    steps: tuple[StepBack, ...] = ()  # of store times
 
 
 # -- Writing
@@ -108,6 +111,8 @@ def _entries(checkpoint: Checkpoint) -> Iterator[_Entry]:
 
 def _controls(checkpoint: Checkpoint) -> Iterator[Control]:
     yield checkpoint_control(checkpoint.read_from, checkpoint.closed)
+    if checkpoint.steps:
+        yield Control(Kind.CLOCK_STEPS, 0, pack_steps(checkpoint.steps))
     for at in range(0, len(checkpoint.queues), ROWS_IN_ENTRY):
         yield queues_control(checkpoint.queues[at : at + ROWS_IN_ENTRY])
     for start, last_offsets in checkpoint.last_offsets.items():
@@ -255,6 +260,8 @@ def decode(units: Iterable[Buffer]) -> Checkpoint:
                 records.append(bytes(entry.frame))
             elif entry.kind == Kind.SEGMENT:
                 last_offsets[entry.key] = read_last_offsets(entry.frame)
+            elif entry.kind == Kind.CLOCK_STEPS:
+                found.steps = read_steps(entry.frame)
             elif entry.kind == Kind.QUEUES:
                 found.queues += read_queue_rows(entry.frame)
             elif entry.kind == Kind.CHECKPOINT:

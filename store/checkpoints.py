@@ -193,6 +193,7 @@ class Checkpoints:
             closed=closed,
             queues=self._queues.rows(),
             last_offsets=self._last_offsets(),
+            steps=self._queues.index_files.steps,
         )
         dead = [segment for segment in self.removable() if segment.known_end <= self._read_from]
         self.task = CheckpointTask(

@@ -4,6 +4,7 @@ Their form is CONTROL_FORM, their `kind` one of these; all that they carry besid
 
     QUEUE            key; payload  start_offset u64 | end_offset u64         a log start moved
     TOPIC_DROPPED    key = topic number << 16                               its queues are gone
+    CLOCK_STEPS      payload  as in `store/store_times.py`                  where store times fall, in all of the log
 
 and only in checkpoints and snapshots (`store/checkpoint.py`):
 
@@ -28,6 +29,7 @@ class Kind(IntEnum):
     QUEUES = 3
     CHECKPOINT = 4
     SEGMENT = 5
+    CLOCK_STEPS = 6
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ class Slot(NamedTuple):
 
     position: int  # of the entry in the log
     base_offset: int  # of its first record in the queue; -1 for a state record
-    stored_ms: int  # wall time of the append, never below that of an earlier unit
+    stored_ms: int  # wall time of the append; below that of an earlier unit only behind a step back (`store_times.py`)
 
 
 # Writes what is known only now into the frame that starts at `buffer[at]`; must not change its size.

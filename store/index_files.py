@@ -17,6 +17,7 @@ from typing import Final
 from store.entry import Buffer
 from store.errors import Corruption
 from store.files import Files
+from store.store_times import StepBack
 from store.workers import Executor, Failure, Inline
 
 ROW_SIZE: Final = 56
@@ -44,6 +45,7 @@ class IndexFiles:
         self._unsynced: set[str] = set()
         self._unsynced_directories: set[str] = set()
         self._taken: IndexSync | None = None  # the last round that was handed over
+        self.steps: tuple[StepBack, ...] = ()  # of store times, in all of the log; replaced, never changed
 
     def start_of(self, row: int) -> int:
         """Return the first row of the file that `row` lies in."""

@@ -5,8 +5,9 @@
     bytes_before u64
 
 `size` counts frame bytes, `bytes_before` those of all earlier rows, `count` records (at least 1). `latest_ms` is the
-greatest record timestamp of this and all earlier rows. So base_offset, latest_ms, stored_ms and bytes_before never fall
-from row to row, and each can be searched.
+greatest record timestamp of this and all earlier rows. So base_offset, latest_ms and bytes_before never fall from row
+to row, and each can be searched. `stored_ms` falls only where a clock was put right; there the search goes stretch by
+stretch (`store/store_times.py`).
 
     row   0 ..... 65535       65536 .... 131071       131072 ..........
          [     a file     ]   [     a file     ]      [   a file  : not written yet ]
@@ -31,6 +32,7 @@ from typing import NamedTuple
 
 from store.entry import Buffer
 from store.index_files import INDEX_DIRECTORY, PROBE_ROWS, ROW_SIZE, IndexFiles, NotCached
+from store.store_times import StepBack, stretches
 
 # (base_offset, position, size, count, latest_ms, stored_ms, tags, form, bytes_before). A plain tuple, to be unpacked
 # into these names at once: every read makes one for each entry, and a named one takes three times as long.
@@ -356,8 +358,9 @@ class QueueIndex:
         return self._find(_LATEST_MS, timestamp_ms, block)
 
     def find_stored(self, stored_ms: int, *, block: bool = False) -> int | None:
-        """Return the number of the first row with `stored_ms` at or above this time; `end_row` if there is none."""
-        return self._find(_STORED_MS, stored_ms, block)
+        """Return the number of the first row that was stored at this time or later; `end_row` if there is none."""
+        steps = self._files.steps
+        return self._find_in_stretches(steps, stored_ms, block) if steps else self._find(_STORED_MS, stored_ms, block)
 
     def find_bytes_before(self, total: int, *, block: bool = False) -> int | None:
         """Return the number of the first row with `bytes_before` at or above this sum; `end_row` if there is none."""
@@ -392,6 +395,34 @@ class QueueIndex:
                 if self.first_row == first_row:
                     raise
                 # Files were dropped while this thread was reading: look among those that are left.
+
+    def _find_in_stretches(self, steps: Sequence[StepBack], stored_ms: int, block: bool) -> int | None:
+        """Find a store time where store times fall in places: a row at a time, for it is rare."""
+        end_row = self.end_row
+        try:
+            for start, end, bound_ms in stretches(steps):
+                if bound_ms is not None and bound_ms < stored_ms:
+                    continue
+                first = self._row_at(start, block)
+                until = end_row if end is None else min(end_row, self._row_at(end, block))
+                found = _search(lambda row: self._stored_ms(row, block), stored_ms, first - 1, until, -1)
+                if found < until:
+                    return found
+        except NotCached:
+            return None
+        return end_row
+
+    def _row_at(self, position: int, block: bool) -> int:
+        number = self.find_position(position, block=block)
+        if number is None:
+            raise NotCached
+        return number
+
+    def _stored_ms(self, row: int, block: bool) -> int:
+        found = self.rows(row, block=block)
+        if found is None:
+            raise NotCached
+        return found[0][5] if found else 0  # A row that was dropped meanwhile is older than what is left.
 
     def _find_in_tail(self, tail: _Tail, column: _Column, value: int) -> int:
         count, guess = len(tail) // ROW_SIZE, 0

@@ -117,6 +117,7 @@ def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Che
     if checkpoint and checkpoint.read_from >= segments.start:
         try:
             queues.restore(checkpoint.queues)
+            queues.index_files.steps = checkpoint.steps
         except Corruption as reason:
             log.warning("an index is damaged, all will be made again from the log: %s", reason)
         else:
@@ -203,7 +204,7 @@ class _Verification:
         self.end += header.size
         self.proven = max(self.proven, header.durable)
         self.epoch = header.epoch
-        self.stored_ms = max(self.stored_ms, header.stored_ms)
+        self.stored_ms = header.stored_ms
         self.closed = header.flags & CLOSED_FLAG != 0
         self.units += 1
 

@@ -16,6 +16,7 @@ from store.format import NO_OFFSET, Entry, entries_of, read_header
 from store.queue import Queue
 from store.queues import Queues
 from store.segment import Segments
+from store.store_times import read_steps
 
 
 class Replayer(Protocol):
@@ -138,6 +139,8 @@ class Replay:
             self._take_queue(entry.key, *read_queue_offsets(entry.frame))
         elif entry.kind == Kind.TOPIC_DROPPED:
             self._queues.drop_topic(Queue.split(entry.key)[0])
+        elif entry.kind == Kind.CLOCK_STEPS:
+            self._queues.index_files.steps = read_steps(entry.frame)
         else:
             raise Corruption(f"the control entry at {entry.position} has kind {entry.kind}")
 
@@ -157,6 +160,7 @@ class Replay:
             self._queues.drop(queue)
         for row in snapshot.queues:
             self._take_queue(row.key, row.start_offset, row.end_offset)
+        self._queues.index_files.steps = snapshot.steps
         self._restore_state(snapshot)
 
     def _restore_state(self, checkpoint: Checkpoint) -> None:

@@ -55,6 +55,7 @@ from store.replay import Replayer
 from store.retention import NO_LIMIT, RetentionLimits, expired_to
 from store.scan import TagScan
 from store.segment import LOG_DIRECTORY, Segment
+from store.store_times import StepBack, pack_steps, undone, with_step
 from store.tail import Chunk
 from store.workers import Executor, Failure, Inline
 
@@ -102,7 +103,8 @@ class Store:
         self._frames = Frames(files, self._log)
         self.keys = KeyIndex(files, self._frames)
         self.keys.forget_others({queue.topic for queue in self._queues})
-        self._stored_ms = recovered.stored_ms  # of the last unit; it never falls
+        self._stored_ms = recovered.stored_ms  # of the last unit; it falls by `set_time_back` only
+        self.recovered_ms = recovered.stored_ms  # of the last unit of the run before this one; 0: there was none
         self.written = recovered.end_position  # kill -9 does not lose what lies below
         self._to_write = Promises(self._contain)
         self._to_sync = Promises(self._contain)
@@ -147,7 +149,8 @@ class Store:
 
     def _begin_run(self, now_ms: int) -> None:
         """Append what carries the new epoch, and make it durable before anything else can be."""
-        self._append_unit([], now_ms, OPENED_FLAG)
+        # With the last store time of the log, for nobody has looked yet whether the clock can be right.
+        self._append_unit([], self._stored_ms or now_ms, OPENED_FLAG)
         try:
             self._log.write()
         except OSError as error:
@@ -215,6 +218,42 @@ class Store:
     def durable(self) -> int:
         """Power loss does not lose what lies below."""
         return self._log.durable
+
+    # -- Store times
+
+    @property
+    def stored_ms(self) -> int:
+        """The store time of the last unit: no unit gets an earlier one, but behind `set_time_back`."""
+        return self._stored_ms
+
+    @property
+    def has_time_steps(self) -> bool:
+        """Whether store times fall anywhere in the log."""
+        return bool(self._queues.index_files.steps)
+
+    def set_time_back(self, now_ms: int) -> None:
+        """Let store times begin anew at `now_ms`: the clock was ahead, and is right again. A unit of its own."""
+        self._refuse_when_ended()
+        before_ms, steps = self._stored_ms, self._queues.index_files.steps
+        if now_ms < before_ms:
+            self._stored_ms = now_ms
+            try:
+                self._put_steps(with_step(steps, StepBack(self._log.next_position, now_ms, before_ms)))
+            except BaseException:
+                self._stored_ms = before_ms
+                raise
+
+    def undo_time_back(self, now_ms: int) -> None:
+        """Undo the steps back that were wrong, for the clock is at least where it was before them."""
+        self._refuse_when_ended()
+        before = self._queues.index_files.steps
+        steps = undone(before, now_ms)
+        if steps != before:
+            self._put_steps(steps)
+
+    def _put_steps(self, steps: tuple[StepBack, ...]) -> None:
+        self._append_unit([Control(Kind.CLOCK_STEPS, 0, pack_steps(steps))], self._stored_ms)
+        self._queues.index_files.steps = steps
 
     # -- Queues
 

@@ -236,6 +236,18 @@ class Coordinator(Generic[PositionT]):
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             yield self._open[self._deadlines[0][1]]
 
+    def shift(self, by_ms: int) -> None:
+        """The wall clock jumped by so much: the open transactions keep the time that they have left."""
+        for transaction in self._open.values():
+            transaction.started_ms += by_ms
+        self._file_deadlines()
+
+    def begun_by(self, now_ms: int) -> None:
+        """Let no open transaction have begun later than now."""
+        for transaction in self._open.values():
+            transaction.started_ms = min(transaction.started_ms, now_ms)
+        self._file_deadlines()
+
     def idle_since(self, before_ms: int, count_max: int) -> list[str]:
         """Transactional ids without a change since then, the longest idle first; never one with an open transaction."""
         idle: list[str] = []
@@ -324,5 +336,8 @@ class Coordinator(Generic[PositionT]):
 
     def _sort_out_deadlines(self) -> None:
         if len(self._deadlines) > 2 * len(self._open) + DEAD_DEADLINES_MAX:
-            self._deadlines = [(each.deadline_ms, number) for number, each in self._open.items()]
-            heapq.heapify(self._deadlines)
+            self._file_deadlines()
+
+    def _file_deadlines(self) -> None:
+        self._deadlines = [(each.deadline_ms, number) for number, each in self._open.items()]
+        heapq.heapify(self._deadlines)

@@ -179,8 +179,21 @@ class HalfMessages:
             self._push(page, page.earliest_ms())
         return found
 
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """Let none wait for a look longer than if it had come now: a clock that was ahead has put some far off."""
+        latest_ms = now_ms + max(self._interval_ms, self._immunity_ms)
+        for page in self._pages:
+            late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != _HOLE and due_ms > latest_ms]
+            for at in late:
+                page.dues_ms[at] = latest_ms
+            if late:
+                self._push(page, page.earliest_ms())
+
     def is_last_look(self, half: Half, now_ms: int) -> bool:
-        """Say whether this look gives it up instead of asking: it was asked often enough, or was open for too long."""
+        """Say whether this look gives it up instead of asking: it was asked often enough, or was open for too long.
+
+        `now_ms` is the careful time: by a clock that is ahead all would be open for too long.
+        """
         return half.checks >= self.checks_max or now_ms - half.stored_ms >= self._open_ms_max
 
     # -- Changing

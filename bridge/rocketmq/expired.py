@@ -166,7 +166,8 @@ def without_expired(
 def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, found: Records) -> Sifted:
     """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
     now_ms, behind, name = broker.clock.now_ms(), broker.rocketmq_expired, group_of_rocketmq(group)
-    if queue.key not in broker.lifetimes and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > now_ms:
+    careful_ms = broker.wall_time.careful_ms(now_ms, broker.clock.mono_ms())
+    if queue.key not in broker.lifetimes and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > careful_ms:
         return Sifted(found)  # Only the topic says when, and the first was stored first.
     alive: list[Buffer] = []
     dead: list[Message] = []
@@ -175,7 +176,7 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
     for buffer in found.buffers:
         raw = properties_of(buffer)
         expires_ms = _expiry_of(broker, topic, raw, buffer)
-        if expires_ms is None or expires_ms > now_ms:
+        if expires_ms is None or expires_ms > careful_ms:
             alive.append(buffer)
             continue
         if drops_expired(broker, topic, raw):

@@ -28,7 +28,7 @@ from bridge.rocketmq.answer import answer, read_body
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
-from bridge.rocketmq.popped import Checkpoint, Name, settled, taken
+from bridge.rocketmq.popped import INVISIBLE_MS_MAX, Checkpoint, Name, settled, taken
 from bridge.rocketmq.pull import cost_of
 from bridge.topics import Topic, TopicError
 from protocol.names import group_of_rocketmq
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 MESSAGES_MAX: Final = 32  # Of one pop, as at home.
 BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
-INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1_000, 12 * 3600 * 1000
+INVISIBLE_MS_MIN: Final = 1_000
 RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
 ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
 ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.

@@ -20,6 +20,7 @@ from bridge.ledger import Ledger
 from bridge.records import GroupDeleted, PopDelayed, PopSettled, PopTaken, Record, TopicDeleted
 from store.entry import Slot
 
+INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 CHECKPOINTS_MAX: Final = 200_000  # Of all groups, some 500 bytes each; beyond, nothing is popped.
 _STALE_MAX: Final = 1000  # Dates of the heap that mean nothing any more, beside as many as mean something.
 
@@ -111,6 +112,14 @@ class Popped:
         while len(due) < count_max and (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
             due.append(self._checkpoints[heapq.heappop(self._dates)[1]])
         return due
+
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead."""
+        for checkpoint in self._checkpoints.values():
+            invisible_ms = max(0, min(checkpoint.due_ms - checkpoint.name.pop_ms, INVISIBLE_MS_MAX))
+            if checkpoint.due_ms > now_ms + invisible_ms:
+                checkpoint.due_ms = now_ms + invisible_ms
+                self._remember_date(checkpoint)
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
         """Have a checkpoint that could not be given back come due again; nothing that the log need know."""

@@ -88,7 +88,8 @@ def _give_back(
 ) -> Answer:
     failed = message.decode(record)
     expires_ms = expiry_of(broker, failed)
-    if expires_ms is not None and expires_ms <= broker.clock.now_ms():
+    careful_ms = broker.wall_time.careful_ms(broker.clock.now_ms(), broker.clock.mono_ms())
+    if expires_ms is not None and expires_ms <= careful_ms:
         return answer(command, promise=_let_go(broker, config, failed, expires_ms))
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
     topic = dead_letters_of(broker, config) if is_dead else retries_of(broker, config)

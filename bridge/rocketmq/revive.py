@@ -139,7 +139,7 @@ def _copy(
     each = message.decode(buffer)
     raw = each.properties = properties.repaired(each.properties)
     expires_ms = expiry_of(broker, each)
-    has_expired = expires_ms is not None and expires_ms <= now_ms
+    has_expired = expires_ms is not None and expires_ms <= now_ms - broker.wall_time.ahead_ms
     if has_expired and drops_expired(broker, topic, raw):
         return None
     first_ms = properties.get(raw, properties.FIRST_POP_TIME) or str(checkpoint.name.pop_ms)

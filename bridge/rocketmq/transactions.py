@@ -211,9 +211,10 @@ class Checks:
         to_read: list[tuple[Half, bool]] = []
         put_off: list[Half] = []
         looked: list[Half] = []
+        careful_ms = self._broker.wall_time.careful_ms(now_ms, mono_ms)
         has_producer, room = cache(self._can_ask), _Room(self._callbacks)
         for half in due:
-            is_last = halves.state.is_last_look(half, now_ms)
+            is_last = halves.state.is_last_look(half, careful_ms)
             if not is_last and "://" in half.asker and not room.take(half.asker):
                 put_off.append(half)
                 continue

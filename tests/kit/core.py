@@ -71,7 +71,12 @@ class ManualCore(Core):
             cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults, self.watchdog
         )
         self.open_log(
-            self.disk, store or StoreOptions(), self.clock.now_ms(), store_host=STORE_HOST, touch=self.server.touch
+            self.disk,
+            store or StoreOptions(),
+            self.clock.now_ms(),
+            self.clock.mono_ms(),
+            store_host=STORE_HOST,
+            touch=self.server.touch,
         )
         self.leases = Leases(self.store, self.options.leases)
         self.keeper = Keeper(
@@ -91,6 +96,7 @@ class ManualCore(Core):
     # -- Time and the log
 
     def _end_turn(self) -> None:
+        self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
         self.store.write()
         if not self.is_stalled:
             self._sync()
@@ -103,6 +109,7 @@ class ManualCore(Core):
 
     def settle_log(self) -> None:
         """Write and sync all, in the middle of a turn of the loop."""
+        self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
         self.store.write()
         self._sync()
 
@@ -118,6 +125,7 @@ class ManualCore(Core):
     def pass_ms(self, ms: int) -> None:
         self.clock.pass_ms(ms)
         mono_ms = self.clock.mono_ms()
+        self.wall_time.observe(self.clock.now_ms(), mono_ms)
         self.purgatory.advance(mono_ms)
         deliver(self.kafka_groups.expire(mono_ms))
         self.rocketmq_flow.look(mono_ms)

@@ -179,7 +179,8 @@ def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False,
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), Faults(clock.mono_ms, print), Watchdog())
+        faults = Faults(clock.mono_ms, print)
+        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), faults, Watchdog(), lambda *_: None)
         for number, alarm in enumerate(alarms):
             ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
         ticker.arm()

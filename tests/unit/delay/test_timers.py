@@ -83,6 +83,17 @@ class History:
 
     def step_clock(self) -> None:
         self.now_ms += self.rng.choice((-100_000, -3_000, 86_400_000))
+        if self.rng.random() < 0.5:
+            self.timers.set_back(self.now_ms)
+
+    def clock_glitch(self) -> None:
+        """The clock is far ahead for a while: what is due by it is delivered, and the rest as if nothing had been."""
+        now_ms = self.now_ms
+        self.now_ms += self.rng.choice((3_600_000, 8 * 86_400_000, 10 * 365 * 86_400_000))
+        for step in self.rng.sample((self.move_a_little, self.take_once, self.add, self.take_all), 2):
+            step()
+        self.now_ms = now_ms
+        self.timers.set_back(now_ms)
 
     def pause_or_resume(self) -> None:
         topic = self.rng.randrange(1, TOPICS + 1)
@@ -178,7 +189,7 @@ class History:
         choices = [
             (self.add, 10), (self.cancel, 6), (self.move, 4), (self.pass_time, 10), (self.step_clock, 1),
             (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3), (self.look, 6),
-            (self.leave_in_vain, 1),
+            (self.leave_in_vain, 1), (self.clock_glitch, 1),
         ]  # fmt: skip
         for _ in range(steps):
             self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]()
@@ -278,6 +289,17 @@ def test_timer_taken_may_be_cancelled_until_it_is_delivered() -> None:
     turn = timers.take(10, 50, 1 << 20)
     assert turn is not None
     assert [timer.address for timer in turn.timers] == [3]
+
+
+def test_after_a_clock_that_was_far_ahead_late_timers_leave_for_a_bucket_again() -> None:
+    now_ms, day_ms = 1_700_000_000_000, 86_400_000
+    timers = Timers(now_ms)
+    timers.advance(now_ms + 3650 * day_ms, 1 << 30)
+    timers.add(Timer(now_ms + 30 * day_ms, 40, 1 << 16, 0, 0, 3))
+    assert not timers.beyond(now_ms + day_ms)
+    timers.set_back(now_ms)
+    assert timers.beyond(now_ms + day_ms) == 1
+    assert timers.detach(now_ms + day_ms, 10, ())
 
 
 def test_rows_move_a_bounded_number_at_a_time() -> None:

@@ -1,0 +1,175 @@
+"""Whether the wall clock can be believed: what keeps a clock that jumps from deleting anything.
+
+The wall clock is compared with the monotonic one at the end of every turn of the loop, and before the ticker runs what
+is due. Where the two part by more than STEP_MS the wall clock *jumped*: the log says so once, and the time goes on
+being counted from before the jump, by the monotonic clock. That is the *trusted time*:
+
+    wall clock       10:00  10:01  |  11:01+8d  11:02+8d ...  |  10:04        right again: believed at once
+    trusted time     10:00  10:01  |  10:02     10:03    ...  |  10:04
+
+    the wall clock                              is believed
+    within STEP_MS of the trusted time          at once
+    ahead, it jumped while the broker ran       when it has run steadily for `retention.clock_confirm_ms`
+    ahead of the last unit at a start           after `retention.start_confirm_ms`: the broker was off, or it is wrong
+    behind                                      after `retention.start_confirm_ms`
+
+What would lose something by a clock that is ahead goes by the *careful* time, the earlier of the two: retention, groups
+and transactional ids that nobody uses, messages that expire, half messages that are too old. What is late when it waits
+goes by the wall clock: timers and schedules, and store times. Store times that a clock has put ahead begin anew when it
+is right again (`store/store_times.py`); so does whatever else waits for a time that is far off by then (`on_set_back`).
+
+That the clock is not believed is in the log, so that a restart does not believe it either.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from bridge.config import RetentionOptions
+from bridge.ledger import Ledger
+from bridge.records import ClockDoubted
+from store.entry import Slot
+from store.errors import StoreError
+
+STEP_MS: Final = 60_000  # NTP steps a clock by less, or slews it; a suspended laptop is further off.
+DRIFT_MS_MIN: Final = 100  # The trusted time follows the wall clock at most each so often,
+DRIFT_SHARE: Final = 100  # and by a hundredth of what has passed: quartz is a thousand times better.
+
+log = logging.getLogger("bridge")
+
+
+class TimedStore(Protocol):
+    """What this asks of the store."""
+
+    recovered_ms: int
+
+    @property
+    def stored_ms(self) -> int: ...
+
+    def set_time_back(self, now_ms: int) -> None: ...
+
+    def undo_time_back(self, now_ms: int) -> None: ...
+
+
+class WallTime:
+    """Watches the wall clock. `begin` when the log is recovered, then `observe`."""
+
+    def __init__(self, ledger: Ledger, options: RetentionOptions) -> None:
+        self.ahead_ms = 0  # How far the wall clock is ahead of the trusted time; 0: it is believed, or behind.
+        self.jumps = 0  # since the start
+        self.on_step: Callable[[int], None] = _ignore  # The wall clock jumped by so much.
+        self.on_set_back: Callable[[int], None] = _ignore  # It was ahead, and is right again: (now_ms).
+        self._ledger = ledger
+        self._confirm_jump_ms, self._confirm_start_ms = options.clock_confirm_ms, options.start_confirm_ms
+        self._store: TimedStore | None = None
+        self._recorded_ms = 0  # What the log says of `ahead_ms`.
+        self._offset_ms = 0  # Trusted time less monotonic time.
+        self._seen_ms = 0  # Wall time less monotonic time, when last observed.
+        self._steady_mono_ms = 0  # The wall clock has not jumped since.
+        self._confirm_ms = 0
+        self._drift_mono_ms = 0
+        ledger.own(ClockDoubted, self._replay)
+        ledger.on_snapshot(lambda: [ClockDoubted(self._recorded_ms)] if self._recorded_ms else [])
+
+    def begin(self, store: TimedStore, now_ms: int, mono_ms: int) -> None:
+        """Compare the wall clock with the last unit of the log."""
+        self._store = store
+        was_doubted = self._recorded_ms > STEP_MS
+        trusted_ms = store.recovered_ms - self._recorded_ms if store.recovered_ms else now_ms
+        self._offset_ms, self._seen_ms = trusted_ms - mono_ms, now_ms - mono_ms
+        self._steady_mono_ms = self._drift_mono_ms = mono_ms
+        self._confirm_ms = self._confirm_jump_ms if was_doubted else self._confirm_start_ms
+        by_ms = now_ms - trusted_ms
+        if abs(by_ms) > STEP_MS:
+            why = "it jumped before the restart" if was_doubted else "the broker was off, or the clock is wrong"
+            log.warning(
+                "the clock differs from the log: last_stored=%s now=%s by_ms=%d: %s; believed in_ms=%d",
+                _text(trusted_ms), _text(now_ms), by_ms, why, self._confirm_ms,
+            )  # fmt: skip
+
+    def observe(self, now_ms: int, mono_ms: int) -> None:
+        """Notice a jump. Cheap: to be called in every turn, and before anything that is due by the wall clock runs."""
+        store = self._store
+        if store is None:
+            return
+        seen_ms = now_ms - mono_ms
+        by_ms, self._seen_ms = seen_ms - self._seen_ms, seen_ms
+        ahead_ms = seen_ms - self._offset_ms
+        if by_ms > STEP_MS or by_ms < -STEP_MS:
+            self._jumped(by_ms, now_ms, mono_ms)
+        if -STEP_MS <= ahead_ms <= STEP_MS:
+            self._follow(ahead_ms, mono_ms)
+        elif mono_ms - self._steady_mono_ms >= self._confirm_ms:
+            log.warning("the clock is believed from now on: now=%s by_ms=%d", _text(now_ms), ahead_ms)
+            self._offset_ms, ahead_ms = seen_ms, 0
+        self.ahead_ms = ahead_ms if ahead_ms > STEP_MS else 0
+        if self.ahead_ms != self._recorded_ms and not 0 < abs(self.ahead_ms - self._recorded_ms) <= STEP_MS:
+            self._record(now_ms)
+        if store.stored_ms - now_ms > STEP_MS and ahead_ms >= -STEP_MS:
+            self._set_back(store, now_ms)
+
+    def careful_ms(self, now_ms: int, mono_ms: int) -> int:
+        """Return the earlier of wall clock and trusted time: what may be deleted by its time is judged by this."""
+        trusted_ms = mono_ms + self._offset_ms
+        return now_ms if self._store is None or now_ms <= trusted_ms + STEP_MS else trusted_ms
+
+    # -- Inside
+
+    def _jumped(self, by_ms: int, now_ms: int, mono_ms: int) -> None:
+        self.jumps += 1
+        self._steady_mono_ms = mono_ms
+        is_ahead = now_ms - mono_ms - self._offset_ms > STEP_MS
+        self._confirm_ms = self._confirm_jump_ms if is_ahead else self._confirm_start_ms
+        log.warning(
+            "the clock jumped: expected=%s found=%s by_ms=%d; nothing is deleted by it, it is believed in_ms=%d",
+            _text(now_ms - by_ms), _text(now_ms), by_ms,
+            self._confirm_ms if abs(now_ms - mono_ms - self._offset_ms) > STEP_MS else 0,
+        )  # fmt: skip
+        self.on_step(by_ms)
+        if by_ms > 0 and self._store is not None:
+            try:
+                self._store.undo_time_back(now_ms)
+            except StoreError as error:
+                log.warning("store times before now=%s keep counting as older reason=%r", _text(now_ms), str(error))
+
+    def _follow(self, ahead_ms: int, mono_ms: int) -> None:
+        """Let the trusted time follow the wall clock, which other machines correct; a little at a time."""
+        passed_ms = mono_ms - self._drift_mono_ms
+        if passed_ms >= DRIFT_MS_MIN:
+            self._drift_mono_ms = mono_ms
+            most_ms = passed_ms // DRIFT_SHARE
+            self._offset_ms += max(-most_ms, min(most_ms, ahead_ms))
+
+    def _record(self, now_ms: int) -> None:
+        """Say in the log whether the clock is believed; where the log refuses, the next turn tries again."""
+        try:
+            self._ledger.commit([ClockDoubted(self.ahead_ms)], now_ms)
+        except StoreError:
+            pass
+
+    def _set_back(self, store: TimedStore, now_ms: int) -> None:
+        try:
+            before_ms = store.stored_ms
+            store.set_time_back(now_ms)
+        except StoreError:
+            return  # The log is at its end; the next start looks again.
+        log.warning("store times begin anew: they were at=%s now=%s", _text(before_ms), _text(now_ms))
+        try:
+            self.on_set_back(now_ms)
+        except StoreError as error:
+            log.warning("schedules wait for the time of the wrong clock reason=%r", str(error))
+
+    def _replay(self, record: ClockDoubted, slot: Slot) -> None:
+        self._recorded_ms = record.ahead_ms
+
+
+def _text(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return f"{ms} ms"
+
+
+def _ignore(_: int) -> None:
+    pass
