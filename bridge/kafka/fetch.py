@@ -3,7 +3,8 @@
 One Fetch on its way:
 
     read ── all partitions, in the order of the request, until the budget is spent
-     │        └── a partition that is not in memory: a reader thread brings it, then go on behind it
+     │        ├── a partition that is not in memory: a reader thread brings it, then go on behind it
+     │        └── many partitions: a slice of them in each of the next turns of the loop (`work.py`)
      ├── enough, or an error, or no time to wait ──> answer
      └── else park in the purgatory, watched by queue ── new records may be enough, or the time is up ──> read again
 
@@ -22,7 +23,7 @@ from bridge.kafka.errors import ANSWERABLE, code_of
 from bridge.kafka.request import Request
 from bridge.purgatory import Held
 from bridge.reading import Later
-from bridge.server import OutboxSlot
+from bridge.server import TURN_MS, OutboxSlot
 from protocol.kafka import fetch as wire
 from protocol.kafka import record_batch
 from protocol.kafka.api import ErrorCode
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _SESSION_ENDS = -1
+READ_AT_ONCE = 200  # partitions in one turn of the loop, at some 10 us each
 
 
 def fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
@@ -60,13 +62,13 @@ class _Fetch:
     """One request that is not answered yet: it is being read, or waits for a reader thread, or is parked."""
 
     __slots__ = (
-        "_asked", "_broker", "_budget_bytes", "_cold", "_connection", "_deadline_ms", "_fetched", "_found_bytes",
+        "_asked", "_broker", "_budget_bytes", "_cold", "_deadline_ms", "_fetched", "_found_bytes",
         "_has_error", "_held", "_is_last", "_queues", "_request", "_seen", "_slot",
-        "_wanted_bytes",
+        "_wanted_bytes", "connection",
     )  # fmt: skip
 
     def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
-        self._broker, self._connection, self._request = broker, connection, request
+        self._broker, self.connection, self._request = broker, connection, request
         self._asked: FetchRequest = request.body
         self._is_last = self._asked.max_wait_ms <= 0  # What this reading finds is the answer, however little.
         self._slot: OutboxSlot | None = None  # Set once the answer could not be given at once.
@@ -78,7 +80,7 @@ class _Fetch:
         is_read = self._read()
         if is_read and self._is_enough():
             return self._answer()
-        slot = self._slot = self._connection.outbox.reserve()
+        slot = self._slot = self.connection.outbox.reserve(self._request.held_bytes)
         if is_read:
             self._park()
         return slot
@@ -97,14 +99,32 @@ class _Fetch:
         self._wanted_bytes = min(asked.min_bytes, max(1, self._budget_bytes))
 
     def _read(self) -> bool:
-        """Read on to the last partition; false if a reader thread has to bring something first."""
+        """Read on to the last partition; false if it goes on later, after a reader thread or a turn of the loop."""
         asked, fetched = self._asked.partitions, self._fetched
+        mono_ms = self._broker.clock.mono_ms
+        until, until_mono_ms = len(fetched) + READ_AT_ONCE, mono_ms() + TURN_MS
         while len(fetched) < len(asked):
-            partition = asked[len(fetched)]
-            found = self._read_partition(partition)
+            if len(fetched) >= until or mono_ms() > until_mono_ms:
+                self._broker.kafka_works.add(self)
+                return False
+            found = self._read_partition(asked[len(fetched)])
             if found is None:
                 return False
             fetched.append(found)
+        return True
+
+    @property
+    def kind(self) -> str:
+        return "kafka fetch"
+
+    def go_on(self) -> bool:
+        """Read the next slice; `Works` calls it when it is its turn, which is over then."""
+        if not self.connection.closed:
+            try:
+                if self._read():
+                    self._settle()
+            except Exception as error:  # noqa: BLE001 - contained
+                self.fail(error)
         return True
 
     def _read_partition(self, asked: PartitionAsked) -> PartitionFetched | None:
@@ -136,7 +156,7 @@ class _Fetch:
         return self._found(asked, queue, ends, found)
 
     def _on_cold_read(self, found: Sequence[Buffer] | Exception) -> None:
-        if self._connection.closed:
+        if self.connection.closed:
             return
         try:
             self._take_cold(found)
@@ -183,7 +203,7 @@ class _Fetch:
             self._park()
 
     def _end(self) -> None:
-        connection, slot = self._connection, self._slot
+        connection, slot = self.connection, self._slot
         assert slot is not None, "only an answer that was waited for has a slot"
         if self._deadline_ms is not None and not connection.closed:
             connection.on_close.remove(self._connection_closed)
@@ -193,7 +213,7 @@ class _Fetch:
         """Wait for records of any partition that could be read."""
         if self._deadline_ms is None:
             self._deadline_ms = self._broker.clock.mono_ms() + self._asked.max_wait_ms
-            self._connection.on_close.append(self._connection_closed)
+            self.connection.on_close.append(self._connection_closed)
         self._wait_for_more()
         keys = [queue.key for queue in self._queues]
         self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms)
@@ -232,7 +252,7 @@ class _Fetch:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        connection = self._connection
+        connection = self.connection
         if self._connection_closed in connection.on_close:
             connection.on_close.remove(self._connection_closed)
         assert self._slot is not None, "only what was held, or read by a thread, fails here"

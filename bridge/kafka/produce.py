@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, MESSAGE_CHARACTERS_MAX, code_of, message_of
-from bridge.kafka.request import Request
+from bridge.kafka.request import Request, Work
+from bridge.kafka.work import whole
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
@@ -33,26 +34,38 @@ if TYPE_CHECKING:
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
+AT_ONCE = 20  # partitions of a request, without a look at the clock
 
 log = logging.getLogger("bridge")
 
 
-def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | None:
+def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | Work | None:
+    steps = _produce(broker, connection, request)
+    return whole(steps) if len(request.body.partitions) <= AT_ONCE else steps
+
+
+def _produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Judge and append each partition; after `AT_ONCE` of them the loop may turn."""
     asked: ProduceRequest = request.body
     acks, now_ms = asked.acks, broker.clock.now_ms()
     results: list[PartitionProduced] = []
     end, durable = 0, False
-    opened_until = broker.publisher.inspector.opened_bytes + broker.options.convert.inflate_bytes_max
-    for partition in asked.partitions:
+    opened_bytes, opened_bytes_max = 0, broker.options.convert.inflate_bytes_max
+    inspector = broker.publisher.inspector
+    for count, partition in enumerate(asked.partitions):
+        if count >= AT_ONCE:
+            yield
         if acks not in _ACKS:
             results.append(_refused(partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
             continue
-        if broker.publisher.inspector.opened_bytes >= opened_until:
+        if opened_bytes >= opened_bytes_max:
             results.append(
                 _refused(partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
             )
             continue
+        opened_before = inspector.opened_bytes
         result, promise = _append(broker, request, partition, now_ms)
+        opened_bytes += inspector.opened_bytes - opened_before
         results.append(result)
         if promise is not None:
             end, durable = max(end, promise.end), durable or promise.durable

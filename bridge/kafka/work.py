@@ -13,7 +13,7 @@ A client's effects stay in the order of its requests, since the next one waits, 
 
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.answers import Answer
 from bridge.kafka.request import Request, Work
@@ -55,6 +55,20 @@ def whole(steps: Work) -> Answer | None:
         except StopIteration as done:
             answer: Answer | None = done.value
             return answer
+
+
+class Job(Protocol):
+    """What `Works` runs."""
+
+    @property
+    def connection(self) -> "KafkaConnection": ...
+
+    @property
+    def kind(self) -> str:
+        """How its slices are named when one of them is long."""
+
+    def go_on(self) -> bool:
+        """Run one slice; false: it has another turn. Raises nothing."""
 
 
 class _Job:
@@ -111,7 +125,8 @@ class Works:
     """The requests that are worked on, each in its turn: one slice of one of them in a turn of the loop."""
 
     def __init__(self) -> None:
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[Job] = deque()
+        self._is_scheduled = False
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -124,29 +139,38 @@ class Works:
         job.slot = connection.outbox.reserve(request.held_bytes)
         job.is_holding = connection.is_busy = True
         connection.hold()
-        self._add(job)
+        self.add(job)
         return job.slot
 
     def finish(self, connection: "KafkaConnection", request: Request, slot: OutboxSlot, steps: Work) -> None:
         """Work on the answer of a request that has waited, while its connection takes others."""
-        self._add(_Job(connection, request, steps, slot))
+        self.add(_Job(connection, request, steps, slot))
 
-    def _add(self, job: _Job) -> None:
+    def add(self, job: Job) -> None:
+        """Give a job its turn; its own `go_on` may ask for another one."""
         self._jobs.append(job)
-        if len(self._jobs) == 1:
-            job.connection.server.soon(job.kind, self._go_on)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        first = self._jobs[0]
+        self._is_scheduled = True
+        first.connection.server.soon(first.kind, self._go_on)
 
     def _go_on(self) -> None:
         """Run a slice of the first job; it goes behind the others if it is not done. Small ones run together."""
         server = self._jobs[0].connection.server
         until_mono_ms = server.clock.mono_ms() + TURN_MS
-        for _ in range(JOBS_MAX):
-            is_done = self._jobs[0].go_on()
-            job = self._jobs.popleft()
-            if not is_done:
-                self._jobs.append(job)
-            if not is_done or not self._jobs or server.clock.mono_ms() > until_mono_ms:
-                break
-        if self._jobs:
-            server.soon(self._jobs[0].kind, self._go_on)
-        server.touch()
+        try:
+            for _ in range(min(JOBS_MAX, len(self._jobs))):
+                job = self._jobs.popleft()
+                if not job.go_on():
+                    self._jobs.append(job)
+                    break
+                if server.clock.mono_ms() > until_mono_ms:
+                    break
+        finally:
+            self._is_scheduled = False
+            if self._jobs:
+                self._schedule()
+            server.touch()

@@ -51,6 +51,12 @@ class Desk(ManualCore):
         self.publisher.kafka(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
         self.settle()
 
+    def fill_disk(self, used_ratio: float) -> None:
+        """Have the disk be so full, and the broker notice."""
+        self.disk.used_bytes = int(self.disk.total_bytes * used_ratio)
+        self.store.check_disk()
+        self.reader_threads.run()
+
     def connect(self) -> "Client":
         return Client(self)
 

@@ -448,13 +448,11 @@ def test_positions_are_fetched_while_the_disk_is_full(desk: Desk, client: Client
     key = desk.topic().key(0)
     assert commit(client, 8, 5) is OK
     desk.positions.commit_later("g", [CommittedPosition(key, 7)], desk.clock.mono_ms(), desk.clock.now_ms())
-    desk.disk.used_bytes = desk.disk.total_bytes
-    desk.store.check_disk()
+    desk.fill_disk(1)
     assert commit(client, 8, 9) is ErrorCode.kafka_storage_error
     found, _ = fetch_positions(client, version)
     assert (found.committed_offset, found.error_code) == (7, OK)
-    desk.disk.used_bytes = 0
-    desk.store.check_disk()
+    desk.fill_disk(0)
     desk.pass_ms(1000)
     assert desk.positions.all_of("g")[key].offset == 7
 

@@ -184,9 +184,7 @@ def test_answer_waits_for_the_log_and_the_next_request_does_not(desk: Desk, clie
 
 
 def test_full_disk_is_an_error_that_clients_retry(desk: Desk, client: Client) -> None:
-    desk.disk.used_bytes = desk.disk.total_bytes
-    desk.store.check_disk()
+    desk.fill_disk(1)
     assert produce(client, 9, BATCH).error_code is ErrorCode.kafka_storage_error
-    desk.disk.used_bytes = 0
-    desk.store.check_disk()
+    desk.fill_disk(0)
     assert produce(client, 9, BATCH).base_offset == 0
