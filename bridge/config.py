@@ -310,6 +310,16 @@ class RocketmqOptions(_Section, frozen=True):
     pulls_max: Annotated[
         int, _setting("pulls and pops waiting for the disk", rocketmq="pullThreadPoolQueueCapacity", ge=1)
     ] = 512
+    popped_bytes_max: Annotated[
+        int, _setting("memory for pops that are not acked; then nothing is popped (`POLLING_FULL`)", ge=1 * KIB)
+    ] = 128 * MIB
+    retry_topic_v2: Annotated[
+        bool,
+        _setting(
+            "name POP's new retry topics `%RETRY%group+topic`, which is unambiguous, not `%RETRY%group_topic`",
+            rocketmq="enableRetryTopicV2",
+        ),
+    ] = False
     queries_max: Annotated[
         int,
         _setting(

@@ -105,7 +105,7 @@ class Core:
         self.rocketmq_locks = Locks()
         self.rocketmq_resets = Resets()
         self.rocketmq_modes = RequestModes(self.ledger)
-        self.rocketmq_popped = Popped(self.ledger)
+        self.rocketmq_popped = Popped(self.ledger, options.rocketmq.popped_bytes_max)
         self.rocketmq_expired = Expired(self.ledger, self.positions)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()

@@ -378,7 +378,7 @@ class PopTaken(_Record, frozen=True, tag=60):
     due_ms: int
     next_offset: int
     is_ordered: bool = False
-    failures: int = 0
+    failures: Sequence[int] = ()  # In order: how often each message came due before; empty if none did.
     attempt_id: str = ""
 
 

@@ -6,7 +6,7 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, peek, pop, resets
+from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, peek, pop, pop_acks, resets
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.flow import LIMITED, Kind
 from bridge.rocketmq.lanes import LANES
@@ -46,9 +46,9 @@ _HANDLERS: dict[Code, Handler] = {
     Code.END_TRANSACTION: end_transaction,
     # -- Popping
     Code.POP_MESSAGE: pop.pop_message,
-    Code.ACK_MESSAGE: pop.ack_message,
-    Code.BATCH_ACK_MESSAGE: pop.batch_ack_message,
-    Code.CHANGE_MESSAGE_INVISIBLETIME: pop.change_invisible_time,
+    Code.ACK_MESSAGE: pop_acks.ack_message,
+    Code.BATCH_ACK_MESSAGE: pop_acks.batch_ack_message,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: pop_acks.change_invisible_time,
     Code.NOTIFICATION: peek.notification,
     Code.PEEK_MESSAGE: peek.peek_message,
     Code.POLLING_INFO: peek.polling_info,

@@ -17,11 +17,11 @@ from bridge.reading import Later, Records
 from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.pop import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop, check_attempt, check_popper, poppable
+from bridge.rocketmq.pop_sources import retry_sources
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import NotificationRequest, PeekRequest, PollingInfoRequest
-from protocol.rocketmq.receipt import retry_topic_of
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
 from store.errors import OffsetOutOfRange
@@ -48,13 +48,10 @@ def polling_info(broker: "Broker", connection: "RocketMQConnection", command: Re
 
 
 def _places(broker: "Broker", group: str, topic: Topic, queue_id: int) -> Sequence[tuple[Topic, Queue]]:
-    """Where the group's next messages may lie: the topic's queues, and those of the group's retry topic for it."""
+    """Where the group's next messages may lie: the topic's queues, and those of the group's retry topics for it."""
     own = topic.queues if queue_id < 0 else [topic.queues[queue_id]]
-    retry = broker.topics.by_rocketmq_name(retry_topic_of(group, topic.rocketmq_name))
-    found = [(topic, queue) for queue in own]
-    if retry is not None and retry is not topic:
-        found += [(retry, queue) for queue in retry.queues]
-    return found
+    retries = [(source.topic, source.queue) for source in retry_sources(broker, group, topic)]
+    return [*((topic, queue) for queue in own), *retries]
 
 
 def _position(broker: "Broker", group: str, queue: Queue) -> int:

@@ -1,21 +1,14 @@
-"""POP_MESSAGE (200050), ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
+"""POP_MESSAGE (200050): the next messages of some of the topic's queues and of the group's retry topics for it.
 
-    pop      the next messages of some of the topic's queues and of the group's retry topic for it
-             none ── held until some come, or POLLING_TIMEOUT; no room to hold it: POLLING_FULL
-    ack      by the receipt that the client made of the pop's answer
-    change   the message comes back at another time: a consumer failed, and wants it then
-
-What is popped is invisible to others until it is acked or its time is up (`popped.py`, `revive.py`). The group's
-position moves with the pop, or, in order, when all is acked. One pop takes from several queues and is one unit of the
-log; it asks the disk for one queue at most, and only if memory gave nothing. What has expired is left out, and becomes
-dead letters in the same unit (`expired.py`). A receipt that is no longer good is
-answered NO_MESSAGE: the message has been given back, or was acked before. Source: PopMessageProcessor.java,
-AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
+A pop that finds none is held until some come, or answered POLLING_TIMEOUT; without room to hold it, POLLING_FULL.
+What is popped is invisible to others until it is acked (`pop_acks.py`) or its time is up (`popped.py`, `revive.py`).
+The group's position moves with the pop, or, in order, with the acks. One pop takes from several queues
+(`pop_sources.py`) and is one unit of the log; it asks the disk for one queue at most, and only if memory gave nothing.
+What has expired is left out, and becomes dead letters in the same unit (`expired.py`).
+Source: PopMessageProcessor.java.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,23 +16,20 @@ from bridge.answers import Answer
 from bridge.families import Family
 from bridge.purgatory import Held
 from bridge.reading import Later, Records
-from bridge.records import CommittedPosition, PopDelayed, Record
-from bridge.rocketmq.answer import answer, read_body
+from bridge.records import CommittedPosition, Record
+from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
+from bridge.rocketmq.pop_sources import Source, ensure_retry_topic, retry_sources, sources
 from bridge.rocketmq.popped import INVISIBLE_MS_MAX, Checkpoint, Name, settled, taken
 from bridge.rocketmq.pull import cost_of
-from bridge.topics import Topic, TopicError
+from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags, message, properties
-from protocol.rocketmq.bodies import BatchAckRequest
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.filters import Filter, filter_of
 from protocol.rocketmq.headers import (
-    AckRequest,
-    ChangeInvisibleAnswer,
-    ChangeInvisibleRequest,
     PopAnswer,
     PopRequest,
 )
@@ -47,17 +37,13 @@ from protocol.rocketmq.message import queue_offset_of
 from protocol.rocketmq.receipt import (
     ORDER_REVIVE_QUEUE,
     REVIVE_QUEUE,
-    BitSet,
     Receipt,
     join_infos,
-    parse_receipt,
     queue_info,
-    retry_topic_of,
 )
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer, Frame, Promise
 from store.errors import OffsetOutOfRange, StoreError
-from store.queue import Queue
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -67,13 +53,9 @@ MESSAGES_MAX: Final = 32  # Of one pop, as at home.
 BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MIN: Final = 1_000
-RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
 ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
-ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.
 PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
 FROM_END: Final = 1  # `ConsumeInitMode.MAX`
-
-_rounds = itertools.count()
 
 
 def pop_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
@@ -135,18 +117,10 @@ def check_popper(broker: "Broker", group: str) -> None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
 
 
-class _Source(NamedTuple):
-    """One queue that a pop may take from."""
-
-    topic: Topic
-    queue: Queue
-    is_retry: bool
-
-
 class _Taken(NamedTuple):
     """What a pop took from one queue."""
 
-    source: _Source
+    source: Source
     buffers: Sequence[Buffer]
     offsets: list[int]
     next_offset: int
@@ -175,7 +149,7 @@ class Pop:
     """A pop on its way: it looks, waits for a reader thread, or is held."""
 
     __slots__ = (
-        "_broker", "_command", "_connection", "_group", "_held", "_is_counted", "_passed", "_request", "_retry",
+        "_broker", "_command", "_connection", "_group", "_held", "_is_counted", "_passed", "_request", "_retries",
         "_topic", "_until_mono_ms", "_wanted",
     )  # fmt: skip
 
@@ -191,7 +165,8 @@ class Pop:
         self._broker, self._connection, self._command, self._request = broker, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
-        self._retry = _retry_topic(broker, request, topic)
+        ensure_retry_topic(broker, request.consumer_group, topic)
+        self._retries = retry_sources(broker, request.consumer_group, topic)
         self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
         self._held: Held | None = None
         self._is_counted = False  # Among the connection's unanswered requests.
@@ -228,19 +203,11 @@ class Pop:
             return _Look.NOTHING
         return self._take(taken_of)
 
-    def _sources(self) -> Iterator[_Source]:
-        """The topic's queues, beginning at another one every time; in front of them or behind its retry topic's."""
-        request, turn = self._request, next(_rounds)
-        retry, own = self._retry, self._topic
-        retries = [_Source(retry, queue, True) for queue in retry.queues] if retry is not None else []
-        if request.queue_id >= 0:
-            sources = [_Source(own, own.queues[request.queue_id], False)]
-        else:
-            at = turn % own.queue_count
-            sources = [_Source(own, queue, False) for queue in (*own.queues[at:], *own.queues[:at])]
-        return iter([*retries, *sources] if turn % RETRY_FIRST_EVERY == 0 else [*sources, *retries])
+    def _sources(self) -> Iterator[Source]:
+        config = self._broker.rocketmq_groups.get(self._request.consumer_group)
+        return sources(self._topic, self._request.queue_id, self._retries, config)
 
-    def _read(self, source: _Source, room: int) -> _Taken | Later[Records] | None:
+    def _read(self, source: Source, room: int) -> _Taken | Later[Records] | None:
         broker, queue = self._broker, source.queue
         before = None
         if (self._group, queue.key) in broker.rocketmq_popping:
@@ -267,7 +234,7 @@ class Pop:
             self._passed.append(CommittedPosition(queue.key, offset))
         return None
 
-    def _position(self, source: _Source, end: int) -> int:
+    def _position(self, source: Source, end: int) -> int:
         """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
         queue = source.queue
         position = self._broker.positions.fetch(self._group, queue.key)
@@ -281,7 +248,7 @@ class Pop:
     def _room_bytes(self) -> int:
         return max(1, min(BYTES_MAX, self._broker.server.answer_room_bytes()))
 
-    def _of(self, source: _Source, found: Records, before: Checkpoint | None) -> _Taken:
+    def _of(self, source: Source, found: Records, before: Checkpoint | None) -> _Taken:
         offsets = [queue_offset_of(buffer) for buffer in found.buffers]
         return _Taken(source, found.buffers, offsets, found.next_offset, before)
 
@@ -306,13 +273,14 @@ class Pop:
         taken_of = [each for read in taken_of for each in self._alive(read, unit)]
         if unit.refusals and not (taken_of or records or positions):
             raise unit.refusals[0]
+        places = [(each.source.queue.key, each.offsets[0]) for each in taken_of]
+        pop_ms = broker.rocketmq_popped.unused_pop_ms(self._group, places, now_ms)
         for each in taken_of:
-            name = Name(self._group, each.source.queue.key, each.offsets[0], now_ms)
-            before = each.before
+            name = Name(self._group, each.source.queue.key, each.offsets[0], pop_ms)
             records.append(
                 taken(
                     name, each.offsets, due_ms, each.next_offset,
-                    is_ordered=request.order, failures=before.failures + 1 if before is not None else 0,
+                    is_ordered=request.order, failures=self._failures(each),
                     attempt_id=(request.attempt_id or "") if request.order else "",
                 )
             )  # fmt: skip
@@ -325,7 +293,11 @@ class Pop:
         broker.metrics.dead_letters += len(unit.frames)
         if not taken_of:
             return self._nothing(ResponseCode.POLLING_TIMEOUT, promise)  # The client pops again at once.
-        return self._found(taken_of, now_ms, promise if unit.is_awaited else None)
+        return self._found(taken_of, pop_ms, promise if unit.is_awaited else None)
+
+    def _failures(self, read: _Taken) -> dict[int, int]:
+        """Say how often each message failed that is popped again in order."""
+        return read.before.failures_after(read.offsets, self._request.attempt_id) if read.before is not None else {}
 
     def _alive(self, read: _Taken, unit: "_Unit") -> list[_Taken]:
         """Leave out what has expired, perhaps all, and add to the unit what becomes of it.
@@ -347,26 +319,25 @@ class Pop:
             return [self._of(read.source, sifted.found, read.before)]
         unit.positions.append(CommittedPosition(queue.key, sifted.found.next_offset))
         if read.before is not None:
-            unit.records.append(settled(read.before.name, sorted(read.before.pending)))
+            unit.records.append(settled(read.before.name, read.before.pending))
         return []
 
-    def _found(self, taken_of: list[_Taken], now_ms: int, promise: Promise | None) -> Answer:
+    def _found(self, taken_of: list[_Taken], pop_ms: int, promise: Promise | None) -> Answer:
         request, broker = self._request, self._broker
         revive_queue = ORDER_REVIVE_QUEUE if request.order else REVIVE_QUEUE
         starts, lists, counts = [], [], []
         body: list[Buffer] = []
         for each in taken_of:
-            is_retry, queue_id = each.source.is_retry, each.source.queue.queue_id
-            starts.append(queue_info(is_retry, queue_id, each.offsets[0]))
-            lists.append(queue_info(is_retry, queue_id, ",".join(map(str, each.offsets))))
-            failures = each.before.failures + 1 if each.before is not None else 0
-            counts.append(queue_info(is_retry, queue_id, failures))
+            retry, queue_id = each.source.retry, each.source.queue.queue_id
+            starts.append(queue_info(retry, queue_id, each.offsets[0]))
+            lists.append(queue_info(retry, queue_id, ",".join(map(str, each.offsets))))
+            counts += self._counts(each)
             broker.rocketmq_read_counts.add(
                 request.consumer_group, self._topic.number, len(each.offsets), broker.server.mono_ms
             )
-            body += self._renamed(each, now_ms, revive_queue) if is_retry else each.buffers
+            body += self._renamed(each, pop_ms, revive_queue) if each.source.is_retry else each.buffers
         ext = PopAnswer(
-            pop_time=now_ms,
+            pop_time=pop_ms,
             invisible_time=request.invisible_time,
             revive_qid=revive_queue,
             rest_num=sum(broker.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
@@ -376,15 +347,24 @@ class Pop:
         ).to_ext()
         return answer(self._command, ResponseCode.SUCCESS, "FOUND", ext, body, promise)
 
-    def _renamed(self, popped: _Taken, now_ms: int, revive_queue: int) -> list[Buffer]:
+    def _counts(self, popped: _Taken) -> list[str]:
+        """Say how often the messages of a queue failed: each that did, and the least of all for older clients."""
+        if not self._request.order:
+            return []
+        retry, queue_id, failures = popped.source.retry, popped.source.queue.queue_id, self._failures(popped)
+        counts = [queue_info(retry, f"qo{queue_id}%{offset}", count) for offset, count in failures.items()]
+        least = min(failures.get(offset, 0) for offset in popped.offsets)
+        return [*counts, queue_info(retry, queue_id, least)]
+
+    def _renamed(self, popped: _Taken, pop_ms: int, revive_queue: int) -> list[Buffer]:
         """Give retried messages the topic that their consumer knows, and their receipts: it cannot make these."""
         request, broker_name = self._request, self._broker.options.rocketmq.broker
         records: list[Buffer] = []
         for buffer, offset in zip(popped.buffers, popped.offsets, strict=True):
             found = message.decode(buffer)
             receipt = Receipt(
-                popped.offsets[0], now_ms, request.invisible_time, revive_queue, True, broker_name, found.queue_id,
-                offset,
+                popped.offsets[0], pop_ms, request.invisible_time, revive_queue, popped.source.retry, broker_name,
+                found.queue_id, offset,
             )  # fmt: skip
             found.properties = properties.set_many(found.properties, {properties.POP_CK: receipt.text()})
             found.topic = self._topic.rocketmq_name
@@ -397,7 +377,7 @@ class Pop:
         """Say whether it is that group's pop of that queue; -1: of all."""
         return (self._group, self._request.queue_id) == (group, queue_id)
 
-    def _defer(self, source: _Source, read: Later[Records]) -> None:
+    def _defer(self, source: Source, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
         popping, fetch = self._broker.rocketmq_popping, self._broker.positions.fetch
@@ -423,7 +403,7 @@ class Pop:
 
         read.start(done)
 
-    def _on_cold_read(self, source: _Source, cold: Records) -> Answer:
+    def _on_cold_read(self, source: Source, cold: Records) -> Answer:
         """Take it; what is not wanted, or wanted by nobody any more, is left for the next pop to go on from."""
         if cold.buffers and not self._connection.closed:
             popped = self._broker.rocketmq_popped
@@ -487,106 +467,3 @@ class Pop:
 
     def _nothing(self, code: ResponseCode, promise: Promise | None = None) -> Answer:
         return answer(self._command, code, code.name, promise=promise)
-
-
-def _retry_topic(broker: "Broker", request: PopRequest, topic: Topic) -> Topic | None:
-    """Give the group's retry topic for this one, made now, so that held pops watch it; None: there is no room."""
-    name = retry_topic_of(request.consumer_group, topic.rocketmq_name)
-    found = broker.topics.by_rocketmq_name(name)
-    if found is None:
-        with suppress(TopicError):
-            found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
-    return found if found is not topic else None
-
-
-# -- Acks
-
-
-def ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    request = AckRequest.parse(command.ext)
-    checkpoint = _checkpoint(broker, request)
-    records = _acked(broker, checkpoint, [request.offset])
-    return answer(command, promise=_commit(broker, checkpoint, records))
-
-
-def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """Ack what is good of it, as one unit; a receipt that is not good is passed over, as at home."""
-    good: dict[Name, set[int]] = {}
-    acks = read_body(command, BatchAckRequest).acks
-    if len(acks) > ACKS_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
-    for each in acks:
-        name = retry_topic_of(each.group, each.topic) if each.retry != "0" else each.topic
-        topic = broker.topics.by_rocketmq_name(name)
-        if topic is None or not 0 <= each.queue_id < topic.queue_count:
-            continue
-        group, key = group_of_rocketmq(each.group), topic.key(each.queue_id)
-        checkpoint = broker.rocketmq_popped.find(Name(group, key, each.start_offset, each.pop_ms))
-        if checkpoint is not None:
-            bits = BitSet(each.bits)
-            acked = {offset for offset in checkpoint.pending if bits.has(offset - each.start_offset)}
-            good.setdefault(checkpoint.name, set()).update(acked)
-    records: list[Record] = []
-    for popped, acked in good.items():
-        checkpoint = broker.rocketmq_popped.find(popped)
-        if checkpoint is not None and acked:
-            records += _acked(broker, checkpoint, sorted(acked))
-    if not records:
-        return answer(command, promise=broker.ledger.barrier())
-    promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
-    broker.purgatory.check(popped.key for popped in good)
-    return answer(command, promise=promise)
-
-
-def change_invisible_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    request = ChangeInvisibleRequest.parse(command.ext)
-    if not 0 <= request.invisible_time <= INVISIBLE_MS_MAX:
-        remark = f"invisibleTime {request.invisible_time}; 0 to {INVISIBLE_MS_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    checkpoint = _checkpoint(broker, request)
-    now_ms = broker.clock.now_ms()
-    name = checkpoint.name
-    # Another pop of the same message within a millisecond would have the same name.
-    new_pop_ms = name.pop_ms if checkpoint.is_ordered else max(now_ms, name.pop_ms + 1)
-    changed = PopDelayed(*name, request.offset, new_pop_ms, now_ms + request.invisible_time)
-    promise = broker.ledger.commit([changed], now_ms).promise
-    ext = ChangeInvisibleAnswer(
-        pop_time=new_pop_ms,
-        invisible_time=request.invisible_time,
-        revive_qid=ORDER_REVIVE_QUEUE if checkpoint.is_ordered else REVIVE_QUEUE,
-    ).to_ext()
-    return answer(command, ext=ext, promise=promise)
-
-
-def _checkpoint(broker: "Broker", request: AckRequest) -> Checkpoint:
-    """Find what a receipt names; raises Refused unless the message is popped and not acked."""
-    topic = broker.topics.by_rocketmq_name(request.topic)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
-    if not 0 <= request.queue_id < topic.queue_count:
-        remark = f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues"
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-    receipt = parse_receipt(request.extra_info)
-    key = topic.key(request.queue_id)
-    name = Name(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
-    checkpoint = broker.rocketmq_popped.find(name)
-    if checkpoint is None or request.offset not in checkpoint.pending:
-        remark = f"offset {request.offset} is not popped with this receipt any more: {request.extra_info[:200]}"
-        raise Refused(ResponseCode.NO_MESSAGE, remark)
-    return checkpoint
-
-
-def _acked(broker: "Broker", checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
-    """Settle these; when an ordered pop has none left, the group goes on behind it."""
-    records: list[Record] = [settled(checkpoint.name, offsets)]
-    if checkpoint.is_ordered and len(checkpoint.pending) == len(offsets):
-        position = CommittedPosition(checkpoint.name.key, checkpoint.next_offset)
-        records += broker.positions.records(checkpoint.name.group, [position], broker.clock.now_ms())
-    return records
-
-
-def _commit(broker: "Broker", checkpoint: Checkpoint, records: Sequence[Record]) -> Promise:
-    promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
-    if checkpoint.is_ordered:
-        broker.purgatory.check([checkpoint.name.key])  # Who pops in order may go on.
-    return promise

@@ -4,29 +4,38 @@
                                          ├── due ──> given back to the retry topic (`revive.py`) ──> settled
                                          └── a consumer asks for more time ──> that message alone, due later
 
-    in order: one checkpoint of a queue at a time. While it is not due, the queue gives nothing; when it is, the same
-    messages are popped again, and the group's position moves only when all are acked.
+    in order: one checkpoint of a queue at a time. The queue gives nothing until each message that is not acked is due;
+    then the group pops on from the first of them. A pop with the attempt id of the one before gets the same again.
 
 A checkpoint is named by group, queue, its first offset and the time of the pop: that is in each message's receipt. The
 object is pure: it says which records a decision is, and only replay changes it. Losing the last of them in a crash
-pops messages again; so a pop need not wait for the log, and an ack does.
+pops messages again; so a pop need not wait for the log, and an ack does. Source of what happens in order:
+ConsumerOrderInfoManager.java.
 """
 
-import heapq
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from bridge.ledger import Ledger
 from bridge.records import GroupDeleted, PopDelayed, PopSettled, PopTaken, Record, TopicDeleted
+from bridge.topics import QUEUE_ID_BITS
+from delay.wheel import Timer, Wheel
 from store.entry import Slot
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
-CHECKPOINTS_MAX: Final = 200_000  # Of all groups, some 500 bytes each; beyond, nothing is popped.
-_STALE_MAX: Final = 1000  # Dates of the heap that mean nothing any more, beside as many as mean something.
+CHECKPOINT_BYTES: Final = 1000  # Of one checkpoint with its name and date, measured with CPython 3.11.
+OFFSET_BYTES: Final = 8  # Of each offset where they are not a range.
+ENTRY_BYTES: Final = 100  # Of each entry of `Checkpoint.later` and `Checkpoint.failures`.
+MOVES_MAX: Final = 256  # Of timers in the wheel, between two turns of the loop.
+
+_Key = TypeVar("_Key", str, int)
 
 
 class TooManyPopped(Exception):
-    """CHECKPOINTS_MAX pops are not acked."""
+    """The pops that are not acked take `rocketmq.popped_bytes_max`."""
 
 
 class Name(NamedTuple):
@@ -41,30 +50,98 @@ class Name(NamedTuple):
 class Checkpoint:
     """One pop of one queue; times are wall milliseconds."""
 
-    __slots__ = ("attempt_id", "due_ms", "failures", "is_ordered", "name", "next_offset", "pending")
+    __slots__ = (
+        "_pending", "attempt_id", "due_ms", "failures", "is_ordered", "later", "name", "next_offset", "offsets",
+        "timer",
+    )  # fmt: skip
 
-    def __init__(self, name: Name, pending: Iterable[int], due_ms: int, next_offset: int) -> None:
+    def __init__(self, name: Name, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
         self.name = name
-        self.pending = set(pending)  # Offsets of the messages that are not acked.
+        self.offsets = _packed(offsets)  # Of all messages of the pop, ascending.
+        self._pending = (1 << len(offsets)) - 1  # Bit n is set while the n-th message is not acked.
         self.due_ms = due_ms
         self.next_offset = next_offset  # Of the group's position, once an ordered one is settled.
         self.is_ordered = False
-        self.failures = 0  # How often these messages came due, in order.
+        self.later: dict[int, int] = {}  # In order: the due times of messages for which a consumer asked for another.
+        self.failures: Mapping[int, int] = {}  # In order: how often messages came due before, by offset, if they did.
+        self.timer: Timer[Checkpoint] | None = None  # Pending until the checkpoint is due.
         self.attempt_id = ""  # By which a client that lost the answer pops the same again.
+
+    # -- What is not acked
+
+    @property
+    def pending(self) -> list[int]:
+        return [offset for bit, offset in enumerate(self.offsets) if self._pending >> bit & 1]
+
+    @property
+    def pending_count(self) -> int:
+        return self._pending.bit_count()
+
+    def is_pending(self, offset: int) -> bool:
+        return bool(self._bit(offset) & self._pending)
+
+    def settle(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self._pending &= ~self._bit(offset)
+            self.later.pop(offset, None)
+
+    def _bit(self, offset: int) -> int:
+        try:
+            return 1 << self.offsets.index(offset)
+        except ValueError:
+            return 0
+
+    # -- In order
+
+    @property
+    def next_due_ms(self) -> int:
+        """When all that is not acked may be popped again."""
+        if not self.later:
+            return self.due_ms
+        return max((self.later.get(offset, self.due_ms) for offset in self.pending), default=self.due_ms)
 
     def may_be_popped_again(self, now_ms: int, attempt_id: str | None) -> bool:
         """Say whether what was popped in order may be popped once more: it is due, or its answer was lost."""
-        return self.due_ms <= now_ms or bool(attempt_id and attempt_id == self.attempt_id)
+        return self.is_attempt(attempt_id) or self.next_due_ms <= now_ms
+
+    def is_attempt(self, attempt_id: str | None) -> bool:
+        return bool(attempt_id) and attempt_id == self.attempt_id
+
+    def failures_after(self, offsets: Iterable[int], attempt_id: str | None) -> dict[int, int]:
+        """Say how often each of the offsets has failed if they are popped now; the same attempt is no failure."""
+        if self.is_attempt(attempt_id):
+            return {offset: self.failures[offset] for offset in offsets if offset in self.failures}
+        return {offset: self.failures.get(offset, 0) + 1 for offset in offsets if offset in self.offsets}
+
+    # -- Size
+
+    @property
+    def cost_bytes(self) -> int:
+        """About what the checkpoint takes in memory."""
+        offset_bytes = 0 if isinstance(self.offsets, range) else OFFSET_BYTES * len(self.offsets)
+        entry_bytes = ENTRY_BYTES * (len(self.later) + len(self.failures))
+        return CHECKPOINT_BYTES + offset_bytes + entry_bytes + len(self.attempt_id)
+
+
+def _packed(offsets: Sequence[int]) -> Sequence[int]:
+    """Give the offsets as a range, which takes no memory for each of them, or else as an array."""
+    if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
+        return range(offsets[0], offsets[-1] + 1)
+    return array("q", offsets)
 
 
 class Popped:
     """The checkpoints of all groups."""
 
-    def __init__(self, ledger: Ledger, checkpoints_max: int = CHECKPOINTS_MAX) -> None:
-        self._checkpoints_max = checkpoints_max
+    def __init__(self, ledger: Ledger, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0  # Invariant: the sum of `cost_bytes` of all checkpoints.
         self._checkpoints: dict[Name, Checkpoint] = {}
         self._ordered: dict[tuple[str, int], Checkpoint] = {}  # by group and queue
-        self._dates: list[tuple[int, Name]] = []  # A heap; a date counts if it is still its checkpoint's.
+        self._of_group: dict[str, set[Name]] = {}
+        self._of_topic: dict[int, set[Name]] = {}  # by number
+        self._wheel: Wheel[Checkpoint] = Wheel()
+        self._due: deque[Checkpoint] = deque()  # Out of the wheel and not taken yet; settled ones among them.
         for record_type, replay in (
             (PopTaken, self._replay_taken),
             (PopSettled, self._replay_settled),
@@ -90,119 +167,150 @@ class Popped:
     def forgetting(self, group: str, keys: Iterable[int]) -> list[Record]:
         """Give what settles the group's ordered pops of these queues: it is moved, and their acks shall not move it."""
         found = filter(None, (self._ordered.get((group, key)) for key in keys))
-        return [settled(each.name, sorted(each.pending)) for each in found]
+        return [settled(each.name, each.pending) for each in found]
+
+    def unused_pop_ms(self, group: str, places: Iterable[tuple[int, int]], now_ms: int) -> int:
+        """Give the first time from now on that names no pop of the group yet at any of these queues and offsets."""
+        pop_ms = now_ms
+        while any(Name(group, key, offset, pop_ms) in self._checkpoints for key, offset in places):
+            pop_ms += 1
+        return pop_ms
 
     def check_room(self) -> None:
         """Raise TooManyPopped if nothing more may be popped."""
-        if len(self._checkpoints) >= self._checkpoints_max:
-            raise TooManyPopped(f"{len(self._checkpoints)} pops are not acked; {self._checkpoints_max} are allowed")
+        if self._bytes >= self._bytes_max:
+            raise TooManyPopped(
+                f"{len(self._checkpoints)} pops are not acked, {self._bytes} bytes;"
+                f" rocketmq.popped_bytes_max is {self._bytes_max}"
+            )
 
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """When the next unordered checkpoint is due."""
-        dates = self._dates
-        while dates and not self._counts(*dates[0]):
-            heapq.heappop(dates)
-        return dates[0][0] if dates else None
+        """Give a time before which no checkpoint is due; it may be a little early."""
+        return self._due[0].due_ms if self._due else self._wheel.next_deadline_ms()
 
     def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
         """Give the next due checkpoints; each once, unless it is put off again."""
-        due: list[Checkpoint] = []
-        while len(due) < count_max and (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
-            due.append(self._checkpoints[heapq.heappop(self._dates)[1]])
-        return due
+        if not self._due:
+            self._due.extend(self._wheel.advance(now_ms, MOVES_MAX))
+        taken_of = [self._due.popleft() for _ in range(min(count_max, len(self._due)))]
+        return [each for each in taken_of if self._checkpoints.get(each.name) is each and each.next_due_ms <= now_ms]
 
     def clock_was_set_back(self, now_ms: int) -> None:
         """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead."""
-        for checkpoint in self._checkpoints.values():
-            invisible_ms = max(0, min(checkpoint.due_ms - checkpoint.name.pop_ms, INVISIBLE_MS_MAX))
-            if checkpoint.due_ms > now_ms + invisible_ms:
-                checkpoint.due_ms = now_ms + invisible_ms
-                self._remember_date(checkpoint)
+        for each in self._checkpoints.values():
+            before_ms = each.next_due_ms
+            each.due_ms = _moved(each.due_ms, each.name.pop_ms, now_ms)
+            each.later = {offset: _moved(due_ms, each.name.pop_ms, now_ms) for offset, due_ms in each.later.items()}
+            if each.next_due_ms != before_ms:
+                self._schedule(each)
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
         """Have a checkpoint that could not be given back come due again; nothing that the log need know."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
             checkpoint.due_ms = until_ms
-            heapq.heappush(self._dates, (until_ms, checkpoint.name))
+            self._schedule(checkpoint)
 
-    def _counts(self, due_ms: int, name: Name) -> bool:
-        checkpoint = self._checkpoints.get(name)
-        return checkpoint is not None and checkpoint.due_ms == due_ms
+    def _schedule(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.timer is not None:
+            self._wheel.cancel(checkpoint.timer)
+        checkpoint.timer = self._wheel.add(checkpoint.next_due_ms, checkpoint)
 
     # -- Replay
 
     def _replay_taken(self, record: PopTaken, slot: Slot) -> None:
-        name = Name(record.group, record.key, record.start_offset, record.pop_ms)
+        name = Name(sys.intern(record.group), record.key, record.start_offset, record.pop_ms)
         if name in self._checkpoints:
             return  # A snapshot that was appended again.
         offsets = [record.start_offset + delta for delta in record.deltas]
         checkpoint = Checkpoint(name, offsets, record.due_ms, record.next_offset)
-        checkpoint.is_ordered, checkpoint.failures = record.is_ordered, record.failures
-        checkpoint.attempt_id = record.attempt_id
+        checkpoint.is_ordered, checkpoint.attempt_id = record.is_ordered, record.attempt_id
+        failures = zip(offsets, record.failures, strict=False)
+        checkpoint.failures = {offset: count for offset, count in failures if count}
         if record.is_ordered:
             before = self._ordered.get((record.group, record.key))
             if before is not None:
                 self._remove(before)
-            self._ordered[record.group, record.key] = checkpoint
-        self._checkpoints[name] = checkpoint
-        self._remember_date(checkpoint)
+            self._ordered[name.group, name.key] = checkpoint
+        self._add(checkpoint)
 
     def _replay_settled(self, record: PopSettled, slot: Slot) -> None:
         checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
-        if checkpoint is not None:
-            checkpoint.pending.difference_update(record.start_offset + delta for delta in record.deltas)
-            if not checkpoint.pending:
-                self._remove(checkpoint)
+        if checkpoint is None:
+            return
+        before = checkpoint.cost_bytes, checkpoint.next_due_ms
+        checkpoint.settle(record.start_offset + delta for delta in record.deltas)
+        self._bytes += checkpoint.cost_bytes - before[0]
+        if not checkpoint.pending_count:
+            self._remove(checkpoint)
+        elif checkpoint.next_due_ms != before[1]:
+            self._schedule(checkpoint)
 
     def _replay_delayed(self, record: PopDelayed, slot: Slot) -> None:
         checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
-        if checkpoint is None:
+        if checkpoint is None or not checkpoint.is_pending(record.offset):
             return
         if checkpoint.is_ordered:
-            checkpoint.due_ms = record.due_ms
+            self._bytes -= checkpoint.cost_bytes
+            checkpoint.later[record.offset] = record.due_ms
+            self._bytes += checkpoint.cost_bytes
+            self._schedule(checkpoint)
             return
-        checkpoint.pending.discard(record.offset)
-        if not checkpoint.pending:
+        checkpoint.settle([record.offset])
+        if not checkpoint.pending_count:
             self._remove(checkpoint)
-        name = Name(record.group, record.key, record.offset, record.new_pop_ms)
-        alone = self._checkpoints[name] = Checkpoint(name, (record.offset,), record.due_ms, record.offset + 1)
-        self._remember_date(alone)
+        name = Name(checkpoint.name.group, record.key, record.offset, record.new_pop_ms)
+        self._add(Checkpoint(name, (record.offset,), record.due_ms, record.offset + 1))
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
-        for checkpoint in [each for each in self._checkpoints.values() if each.name.group == record.group]:
-            self._remove(checkpoint)
+        for name in [*self._of_group.get(record.group, ())]:
+            self._remove(self._checkpoints[name])
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        for checkpoint in [each for each in self._checkpoints.values() if each.name.key >> 16 == record.number]:
-            self._remove(checkpoint)
+        for name in [*self._of_topic.get(record.number, ())]:
+            self._remove(self._checkpoints[name])
 
-    def _remember_date(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.is_ordered:
-            return  # Nothing happens by itself when it is due.
-        heapq.heappush(self._dates, (checkpoint.due_ms, checkpoint.name))
-        if len(self._dates) > 2 * len(self._checkpoints) + _STALE_MAX:
-            self._dates = [date for date in self._dates if self._counts(*date)]
-            heapq.heapify(self._dates)
+    def _add(self, checkpoint: Checkpoint) -> None:
+        name = checkpoint.name
+        self._checkpoints[name] = checkpoint
+        self._of_group.setdefault(name.group, set()).add(name)
+        self._of_topic.setdefault(name.key >> QUEUE_ID_BITS, set()).add(name)
+        self._bytes += checkpoint.cost_bytes
+        self._schedule(checkpoint)
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         name = checkpoint.name
         del self._checkpoints[name]
+        self._bytes -= checkpoint.cost_bytes
+        if checkpoint.timer is not None:
+            self._wheel.cancel(checkpoint.timer)
+        _discard(self._of_group, name.group, name)
+        _discard(self._of_topic, name.key >> QUEUE_ID_BITS, name)
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
     def _snapshot(self) -> Iterable[Record]:
-        for checkpoint in self._checkpoints.values():
+        for each in self._checkpoints.values():
+            offsets = each.offsets if each.is_ordered else each.pending
             yield taken(
-                checkpoint.name,
-                sorted(checkpoint.pending),
-                checkpoint.due_ms,
-                checkpoint.next_offset,
-                is_ordered=checkpoint.is_ordered,
-                failures=checkpoint.failures,
-                attempt_id=checkpoint.attempt_id,
-            )
+                each.name, offsets, each.due_ms, each.next_offset, is_ordered=each.is_ordered, failures=each.failures,
+                attempt_id=each.attempt_id,
+            )  # fmt: skip
+            if each.pending_count < len(offsets):
+                yield settled(each.name, [offset for offset in offsets if not each.is_pending(offset)])
+            for offset, due_ms in each.later.items():
+                yield PopDelayed(*each.name, offset, each.name.pop_ms, due_ms)
+
+
+def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
+    return min(due_ms, now_ms + max(0, min(due_ms - pop_ms, INVISIBLE_MS_MAX)))
+
+
+def _discard(index: dict[_Key, set[Name]], key: _Key, name: Name) -> None:
+    index[key].discard(name)
+    if not index[key]:
+        del index[key]
 
 
 # -- Records
@@ -215,11 +323,12 @@ def taken(
     next_offset: int,
     *,
     is_ordered: bool = False,
-    failures: int = 0,
+    failures: Mapping[int, int] | None = None,
     attempt_id: str = "",
 ) -> PopTaken:
     deltas = [offset - name.start_offset for offset in offsets]
-    return PopTaken(*name, deltas, due_ms, next_offset, is_ordered, failures, attempt_id)
+    counts = [failures.get(offset, 0) for offset in offsets] if failures else []
+    return PopTaken(*name, deltas, due_ms, next_offset, is_ordered, counts, attempt_id)
 
 
 def settled(name: Name, offsets: Iterable[int]) -> PopSettled:

@@ -17,6 +17,7 @@ from bridge.publish import MessageTooLarge
 from bridge.reading import Later, Records
 from bridge.records import Record
 from bridge.rocketmq.errors import ANSWERABLE
+from bridge.rocketmq.pop_sources import retry_name
 from bridge.rocketmq.popped import Checkpoint, settled
 from bridge.rocketmq.retry import (
     copy_of,
@@ -32,7 +33,6 @@ from protocol.names import rocketmq_group
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.message import Message
-from protocol.rocketmq.receipt import retry_topic_of
 from store.entry import Buffer, Frame
 from store.errors import StoreError
 
@@ -50,14 +50,18 @@ logger = logging.getLogger("bridge")
 def revive(broker: "Broker", now_ms: int) -> None:
     """Give back what is due; some of it, if it is much: the rest stays due."""
     for checkpoint in broker.rocketmq_popped.take_due(now_ms, CHECKPOINTS_AT_ONCE):
-        _revive(broker, checkpoint)
+        if checkpoint.is_ordered:
+            broker.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
+        else:
+            _revive(broker, checkpoint)
 
 
 def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
     topic = broker.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
     assert topic is not None, "a checkpoint goes with its topic"
     queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
-    first, last = min(checkpoint.pending), max(checkpoint.pending)
+    pending = checkpoint.pending
+    first, last = pending[0], pending[-1]
     offset = max(first, queue.start_offset)
     if offset > last:
         _give_back(broker, checkpoint, topic, Records([], last + 1))
@@ -86,15 +90,15 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
     now_ms = broker.clock.now_ms()
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
-        pending = [buffer for buffer in found.buffers if message.queue_offset_of(buffer) in checkpoint.pending]
-        records: list[Record] = [settled(checkpoint.name, sorted(done))]
+        pending = [buffer for buffer in found.buffers if checkpoint.is_pending(message.queue_offset_of(buffer))]
+        records: list[Record] = [settled(checkpoint.name, done)]
         frames = _frames(broker, checkpoint, topic, pending, now_ms, records)
         broker.ledger.commit(records, now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
         broker.rocketmq_popped.put_off(checkpoint, now_ms + AGAIN_MS)
         return
-    if checkpoint.pending:
+    if checkpoint.pending_count:
         broker.rocketmq_popped.put_off(checkpoint, now_ms)
 
 
@@ -151,7 +155,7 @@ def _copy(
 
 
 def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:
-    name = retry_topic_of(group, topic.rocketmq_name)
+    name = retry_name(broker, group, topic.rocketmq_name)
     found = broker.topics.by_rocketmq_name(name)
     if found is None:
         found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())

@@ -61,6 +61,7 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RETRY_V2 = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+")  # POP's retry topic, `KeyBuilder.java`
 
 
 class IllegalName(ProtocolError):
@@ -70,7 +71,7 @@ class IllegalName(ProtocolError):
 def check_topic(topic: str) -> None:
     """Raise IllegalName unless `topic` may be the name of a topic."""
     limit = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
-    _check("topic", topic, limit)
+    _check("topic", topic.replace("+", "_") if _RETRY_V2.fullmatch(topic) else topic, limit)
 
 
 def check_group(group: str) -> None:

@@ -4,11 +4,12 @@
                          Apache's gRPC proxy appends the message's position in the log
     startOffsetInfo      retry flag, queue id, start offset                            ; for each queue
     msgOffsetInfo        retry flag, queue id, offset,offset,...                       ;
-    orderCountInfo       retry flag, queue id, how often the queue's messages failed   ;
+    orderCountInfo       retry flag, place, how often the messages there failed        ;
 
 Parts are separated by spaces. A client makes a message's receipt of the three infos and of what the answer says, and
-sends it back with its ack. The retry flag says whether the queue is the topic's own (0) or its retry topic's (1).
-Source: ExtraInfoUtil.java, KeyBuilder.java.
+sends it back with its ack. The retry flag says whether the queue is the topic's own (0) or of a retry topic, and of
+which name: `%RETRY%group_topic` (1) or `%RETRY%group+topic` (2). In orderCountInfo a queue id stands for the least
+count of the queue, and `qo<queue id>%<offset>` for one message. Source: ExtraInfoUtil.java, KeyBuilder.java.
 """
 
 import base64
@@ -21,7 +22,14 @@ from protocol.rocketmq.names import RETRY_PREFIX
 REVIVE_QUEUE: Final = 0  # Of Java's broker; here nothing is kept in such a queue.
 ORDER_REVIVE_QUEUE: Final = 999  # By which a client knows that it popped in order.
 RECEIPT_PARTS: Final = 8  # Parts that follow these are ignored, as `ExtraInfoUtil` ignores them.
+NUMBER_CHARACTERS_MAX: Final = 20  # Of an int64 with its sign.
 BITS_BYTES_MAX: Final = 1 << 10  # Of one batch of acks.
+
+
+NOT_RETRIED: Final = "0"
+RETRIED: Final = "1"
+RETRIED_V2: Final = "2"
+_SEPARATORS: Final = {RETRIED: "_", RETRIED_V2: "+"}
 
 
 class Receipt(NamedTuple):
@@ -31,7 +39,7 @@ class Receipt(NamedTuple):
     pop_ms: int
     invisible_ms: int
     revive_queue: int
-    is_retry: bool
+    retry: str
     broker: str
     queue_id: int
     offset: int
@@ -41,8 +49,8 @@ class Receipt(NamedTuple):
             map(
                 str,
                 (
-                    self.start_offset, self.pop_ms, self.invisible_ms, self.revive_queue, int(self.is_retry),
-                    self.broker, self.queue_id, self.offset,
+                    self.start_offset, self.pop_ms, self.invisible_ms, self.revive_queue, self.retry, self.broker,
+                    self.queue_id, self.offset,
                 ),
             )
         )  # fmt: skip
@@ -53,21 +61,34 @@ def parse_receipt(text: str) -> Receipt:
     try:
         start, pop_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset, *_ = text.split(" ", RECEIPT_PARTS)
         return Receipt(
-            int(start), int(pop_ms), int(invisible_ms), int(revive_queue), retry != "0", broker, int(queue_id),
-            int(offset),
+            _number(start), _number(pop_ms), _number(invisible_ms), _number(revive_queue), retry, broker,
+            _number(queue_id), _number(offset),
         )  # fmt: skip
     except ValueError:
         raise ProtocolError(f"{text[:200]!r} is no receipt of a popped message") from None
 
 
-def retry_topic_of(group: str, topic: str) -> str:
-    """Name the topic that holds what `group` popped of `topic` and did not ack; of such a topic it is the same one."""
-    return topic if topic.startswith(RETRY_PREFIX) else f"{RETRY_PREFIX}{group}_{topic}"
+def _number(text: str) -> int:
+    """Read a number of a receipt. Raises ValueError."""
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        raise ValueError(f"number of {len(text)} characters")
+    return int(text)
 
 
-def queue_info(is_retry: bool, queue_id: int, value: object) -> str:
-    """Write what one of the infos has of one queue."""
-    return f"{int(is_retry)} {queue_id} {value}"
+def real_topic(group: str, topic: str, retry: str) -> str:
+    """Name the topic in which a popped message lies: `topic`, or by the retry flag the group's retry topic for it.
+
+    What is not acked of a retry topic goes to that same topic again.
+    """
+    separator = _SEPARATORS.get(retry)
+    if separator is None or topic.startswith(RETRY_PREFIX):
+        return topic
+    return f"{RETRY_PREFIX}{group}{separator}{topic}"
+
+
+def queue_info(retry: str, place: object, value: object) -> str:
+    """Write what one of the infos has of one queue, or of one message."""
+    return f"{retry} {place} {value}"
 
 
 def join_infos(infos: Iterable[str]) -> str:

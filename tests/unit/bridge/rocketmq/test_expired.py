@@ -26,7 +26,7 @@ from store.options import StoreOptions
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
-from tests.unit.bridge.rocketmq.test_pop import INVISIBLE_MS, ack, bodies_of, got, nothing, pop
+from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, ack, bodies_of, got, nothing, pop
 
 DEAD, RETRY = "%DLQ%billing", "%RETRY%billing"
 AGAIN, SUSPEND = ResponseCode.PULL_RETRY_IMMEDIATELY, 2

@@ -20,13 +20,10 @@ from protocol.rocketmq.bodies import (
 )
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
-from protocol.rocketmq.message import Message
 from protocol.rocketmq.receipt import parse_receipt
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.office import Client, Office, read
-
-INVISIBLE_MS = 10_000
-RETRY, DEAD = "%RETRY%billing_orders", "%DLQ%billing"
+from tests.unit.bridge.rocketmq.popping import DEAD, INVISIBLE_MS, RETRY, Got, ack, bodies_of, got, nothing, pop
 
 
 @pytest.fixture
@@ -34,64 +31,6 @@ def office() -> Office:
     office = Office()
     office.topic()
     return office
-
-
-class Got:
-    """One popped message, with the receipt that a client makes for it."""
-
-    def __init__(self, found: Message, receipt: str) -> None:
-        self.body, self.topic, self.failures = bytes(found.body), found.topic, found.reconsume_times
-        self.queue_id, self.offset, self.receipt = found.queue_id, found.queue_offset, receipt
-
-    @property
-    def real_topic(self) -> str:
-        return RETRY if parse_receipt(self.receipt).is_retry else self.topic
-
-
-def got(answer: Any) -> list[Got]:
-    """Make receipts as Java's client does: of the infos, unless the message has its receipt already."""
-    assert answer is not None
-    assert answer.code == 0, answer.remark
-    ext = answer.ext
-    starts = {tuple(part.split(" ")[:2]): part.split(" ")[2] for part in ext["startOffsetInfo"].split(";")}
-    lists = {tuple(part.split(" ")[:2]): part.split(" ")[2] for part in ext["msgOffsetInfo"].split(";")}
-    assert starts.keys() == lists.keys()
-    all_got = []
-    for found in message.decode_all(bytes(answer.body)):
-        receipt = properties.get(found.properties, "POP_CK")
-        if receipt is None:
-            place = ("0", str(found.queue_id))
-            assert str(found.queue_offset) in lists[place].split(",")
-            receipt = (
-                f"{starts[place]} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0 duolog"
-                f" {found.queue_id} {found.queue_offset}"
-            )
-        all_got.append(Got(found, receipt))
-    return all_got
-
-
-def pop(client: Client, **fields: object) -> Any:
-    request = {
-        "consumerGroup": "billing", "topic": "orders", "queueId": -1, "maxMsgNums": 32, "invisibleTime": INVISIBLE_MS,
-        "pollTime": 0, "bornTime": 0, "initMode": 0, "order": False,
-    }  # fmt: skip
-    return client.ask(RequestCode.POP_MESSAGE, **{**request, **fields})
-
-
-def ack(client: Client, one: Got, code: int = RequestCode.ACK_MESSAGE, **fields: object) -> Any:
-    request = {
-        "consumerGroup": "billing", "topic": one.real_topic, "queueId": one.queue_id, "extraInfo": one.receipt,
-        "offset": one.offset,
-    }  # fmt: skip
-    return client.ask(code, **{**request, **fields})
-
-
-def bodies_of(answer: Any) -> list[bytes]:
-    return [one.body for one in got(answer)]
-
-
-def nothing(client: Client, **fields: object) -> bool:
-    return bool(pop(client, **fields).code == ResponseCode.POLLING_TIMEOUT)
 
 
 # -- Popping and acking
@@ -259,85 +198,6 @@ def test_connection_that_goes_leaves_nothing(office: Office, client: Client) -> 
     assert bodies_of(pop(office.connect())) == [b"a"]
 
 
-# -- In order
-
-
-def test_in_order_a_queue_gives_nothing_until_all_is_acked(office: Office, client: Client) -> None:
-    topic = office.topic()
-    office.publish(topic, b"a", b"b", b"c")
-    a, b = got(pop(client, order=True, maxMsgNums=2))
-    assert parse_receipt(a.receipt).revive_queue == 999
-    assert nothing(client, order=True)
-    assert pop(client, order=True, pollTime=5000) is None
-    ack(client, b)
-    assert client.answer_to(client._opaque - 1) is None
-    ack(client, a)
-    office.settle()
-    assert bodies_of(client.answer_to(client._opaque - 2)) == [b"c"]
-
-
-def test_in_order_what_is_not_acked_comes_again_in_place(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
-    first = got(pop(client, order=True))
-    ack(client, first[0])
-    office.pass_ms(INVISIBLE_MS)
-    answer = pop(client, order=True)
-    assert bodies_of(answer) == [b"a", b"b"]
-    assert answer.ext["orderCountInfo"] == "0 0 1"
-    for one in got(answer):
-        assert ack(client, one).code == 0
-    assert nothing(client, order=True)
-    retry = office.topics.by_rocketmq_name(RETRY)
-    assert retry is not None
-    assert retry.queues[0].end_offset == 0
-
-
-def test_in_order_more_time_holds_the_queue(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
-    (one,) = got(pop(client, order=True))
-    assert ack(client, one, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=3 * INVISIBLE_MS).code == 0
-    office.pass_ms(2 * INVISIBLE_MS)
-    assert nothing(client, order=True)
-    office.pass_ms(INVISIBLE_MS)
-    assert bodies_of(pop(client, order=True)) == [b"a"]
-
-
-def test_in_order_acks_of_one_pop_may_come_in_parts_of_a_batch(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
-    receipt = parse_receipt(got(pop(client, order=True))[0].receipt)
-    acks = [
-        BatchAck(
-            group="billing", topic="orders", queue_id=0, pop_ms=receipt.pop_ms, start_offset=receipt.start_offset,
-            bits=base64.b64encode(bytes((1 << number,))).decode(),
-        )
-        for number in range(2)
-    ]  # fmt: skip
-    assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0
-    assert nothing(client, order=True)
-
-
-def test_in_order_the_same_attempt_is_answered_again(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
-    assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
-    assert nothing(client, order=True, attemptId="y")
-    assert bodies_of(pop(client, order=True, attemptId="x")) == [b"a"]
-
-
-@pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
-def test_in_order_acks_of_the_past_do_not_undo_a_reset(office: Office, client: Client, code: int) -> None:
-    office.publish(office.topic(), b"a", b"b", b"c", b"d")
-    for one in got(pop(client, order=True, maxMsgNums=2)):
-        ack(client, one)
-    old = got(pop(client, order=True))
-    assert pop(client, order=True, pollTime=5000) is None
-    names = {"group": "billing", "consumerGroup": "billing", "topic": "orders", "queueId": 0}
-    moved = office.connect().ask(code, timestamp=0, isForce=True, offset=1, commitOffset=1, **names)
-    assert moved is not None
-    assert moved.code == 0
-    assert [ack(client, one).code for one in old] == [ResponseCode.NO_MESSAGE] * 2
-    assert bodies_of(client.answer_to(client._opaque - 2)) == [b"b", b"c", b"d"]
-
-
 # -- Crashes
 
 
@@ -360,11 +220,16 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
     popped = got(pop(client, maxMsgNums=3))
     ack(client, popped[1])
     ack(client, popped[2], RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=99_000)
-    pop(client, order=True, attemptId="x")
+    first = got(pop(client, order=True, maxMsgNums=2, attemptId="x"))
+    office.pass_ms(INVISIBLE_MS)
+    second = got(pop(client, order=True, maxMsgNums=3, attemptId="y"))
+    assert [one.offset for one in second] == [*[one.offset for one in first], first[-1].offset + 1]
+    ack(client, second[0])
+    ack(client, second[1], RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=77_000)
 
     def picture(one: Office) -> object:
         return sorted(
-            (c.name, sorted(c.pending), c.due_ms, c.next_offset, c.is_ordered, c.failures, c.attempt_id)
+            (c.name, c.pending, c.due_ms, c.next_due_ms, c.next_offset, c.is_ordered, c.later, c.failures, c.attempt_id)
             for c in one.rocketmq_popped._checkpoints.values()
         )
 
@@ -373,11 +238,11 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
         fresh.ledger.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
     for payload in office.ledger.snapshot():
         fresh.ledger.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
-    assert len(office.rocketmq_popped) == 3
+    assert len(office.rocketmq_popped) == 2
+    assert fresh.rocketmq_popped._bytes == office.rocketmq_popped._bytes
     assert picture(fresh) == picture(office)
-    assert fresh.rocketmq_popped.next_deadline_ms() == office.rocketmq_popped.next_deadline_ms()
     office.topics.delete(office.topic(), office.clock.now_ms())
-    assert len(office.rocketmq_popped) == 0
+    assert (len(office.rocketmq_popped), office.rocketmq_popped._bytes) == (0, 0)
 
 
 # -- Messages that a thread has to read
@@ -395,7 +260,7 @@ def cold_office(office: Office) -> tuple[Office, Client, ManualThreads]:
 def test_pop_that_waits_for_the_disk_holds_no_position_of_other_queues(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.rocketmq.pop._rounds", itertools.count(2))  # Queue 0 comes first.
+    monkeypatch.setattr("bridge.rocketmq.pop_sources._rounds", itertools.count(2))  # Queue 0 comes first.
     office.publish(office.topic(), b"cold", tag="b", queue_id=1)
     cold, client, threads = cold_office(office)
     cold.publish(cold.topic(), b"unwanted", tag="a")
