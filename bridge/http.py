@@ -35,7 +35,7 @@ from bridge.http_readers import Readers
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
-from bridge.publish import MessageTooLarge, ProduceRefused
+from bridge.publish import IllegalMessage, ProduceRefused
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.redrive import RedriveRefused, redrive
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
-REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, MessageTooLarge)
+REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, IllegalMessage)
 
 FormT = TypeVar("FormT", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

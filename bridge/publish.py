@@ -64,7 +64,11 @@ class ProduceRefused(Exception):
     """The topic is one of the broker's own."""
 
 
-class MessageTooLarge(Exception):
+class IllegalMessage(Exception):
+    """A RocketMQ message that must not be stored: who reads it could not read its properties, for one."""
+
+
+class MessageTooLarge(IllegalMessage):
     """A RocketMQ message exceeds `rocketmq.body_bytes_max`, or its properties exceed the format."""
 
 
@@ -325,7 +329,7 @@ class Publisher:
         """Append one message, or a batch as one unit with one entry for each message.
 
         Topic, queue and store host of a record are the door's, whatever its message says. A delayed message is turned
-        into the form in which it waits (`parked.park_message`). Raises DelayRefused, MessageTooLarge, NotSupported,
+        into the form in which it waits (`parked.park_message`). Raises DelayRefused, IllegalMessage, NotSupported,
         ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
         records: list[StateRecord] = []
@@ -360,7 +364,7 @@ class Publisher:
         expire = False
         for message in messages:
             raw = message.properties
-            text = raw.decode("latin-1")  # Byte for byte: to search in text takes a sixth of what it takes in bytes.
+            text = _text_of(raw)  # To search in text takes a sixth of what it takes in bytes.
             found = self._check_message(message, text)
             wish = None
             if found is not None:
@@ -413,7 +417,7 @@ class Publisher:
         text = raw.decode("latin-1")
         if _mentions_wish_of_rocketmq(text):
             half = rocketmq_message.decode(record)
-            half.properties = raw
+            half.properties = properties.repaired(raw)  # An earlier version may have stored what is not UTF-8.
             half.sys_flag = half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
             half.prepared_transaction_offset = half.physical_offset
             return self.rocketmq_frames(topic, queue_id, [half], now_ms, records, sent_ms=sent_ms)
@@ -430,7 +434,7 @@ class Publisher:
         """Raise what `rocketmq` would for a half message, by now without its mark, if it were committed now."""
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
-        found = self._check_message(message, message.properties.decode("latin-1"))
+        found = self._check_message(message, _text_of(message.properties))
         if found is not None:
             self._delays.wishes.of_properties(found, now_ms)
             self._lifetimes.of_properties(found, now_ms)
@@ -557,8 +561,16 @@ class Publisher:
         return expires_ms <= now_ms - self._wall_time.ahead_ms
 
 
+def _text_of(raw: bytes) -> str:
+    """Give a message's properties as text. Raises IllegalMessage for what is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise IllegalMessage(f"properties of {len(raw)} bytes are not UTF-8: {error}") from None
+
+
 def _tag_code(raw: bytes, text: str) -> int:
-    """Give the hash of the tag that a message's properties have; `text` are the same, byte for byte.
+    """Give the hash of the tag that a message's properties have; `text` are the same.
 
     To search in text takes a quarter of what it takes in bytes.
     """

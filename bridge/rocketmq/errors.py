@@ -8,7 +8,7 @@ from typing import Final
 from bridge.far_timers import TooManyNamed
 from bridge.half_messages import TooManyHalves
 from bridge.positions import MetadataTooLarge, TooManyPositions
-from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
+from bridge.publish import IllegalMessage, NotSupported, ProduceRefused
 from bridge.rocketmq.flow import Busy
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.key_values import TooManyValues
@@ -44,7 +44,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
     (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
     (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.
-    (MessageTooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    (IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
     (ProduceRefused, ResponseCode.NO_PERMISSION),
     (TopicExists, ResponseCode.TOPIC_EXIST_ALREADY),
     (UnknownTopic, ResponseCode.TOPIC_NOT_EXIST),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bridge import lifetimes
 from bridge.ledger import Ledger
 from bridge.positions import Positions
-from bridge.publish import MessageTooLarge
+from bridge.publish import IllegalMessage
 from bridge.reading import Records
 from bridge.records import GroupDeleted, MessagesExpired, Record, TopicDeleted
 from bridge.rocketmq.errors import ANSWERABLE
@@ -242,7 +242,7 @@ def _frames(broker: "Broker", group: str, dead: list[Message], now_ms: int, reco
     for each in dead:
         try:
             frames += broker.publisher.rocketmq_frames(topic, 0, [each], now_ms, records)
-        except MessageTooLarge as error:
+        except IllegalMessage as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("expired message let go group=%s reason=%r", group, str(error))
     return frames

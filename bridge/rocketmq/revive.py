@@ -13,7 +13,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bridge.publish import MessageTooLarge
+from bridge.publish import IllegalMessage
 from bridge.reading import Later, Records
 from bridge.records import Record
 from bridge.rocketmq.errors import ANSWERABLE
@@ -120,7 +120,7 @@ def _frames(
         target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         try:
             frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
-        except MessageTooLarge as error:
+        except IllegalMessage as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
             continue

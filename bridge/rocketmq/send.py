@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.parked import due_of
-from bridge.publish import MessageTooLarge
+from bridge.publish import IllegalMessage, MessageTooLarge
 from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
 from bridge.schedules import SCHEDULE_NAME
 from bridge.topics import Topic
 from bridge.wishes import TIMER_NAMES
+from protocol.errors import ProtocolError
 from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
@@ -155,9 +156,12 @@ def _batched(
     assert isinstance(body, memoryview), "decoded from a frame"
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
-    messages, keys = [], []
+    messages, keys = list[Message](), list[str]()
     for flag, own_body, own in batch.decode(body, BATCH_MESSAGES_MAX):
-        kept, unique_key = _with_unique_key(own)
+        try:
+            kept, unique_key = _with_unique_key(own)
+        except ProtocolError as error:
+            raise IllegalMessage(f"message {len(messages)} of a batch: {error}") from None
         messages.append(_message(connection, request, flag, own_body, kept))
         keys.append(unique_key)
     return messages, keys[0]

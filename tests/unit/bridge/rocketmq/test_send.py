@@ -109,6 +109,11 @@ def test_queue_below_zero_is_any(office: Office, client: Client) -> None:
 LONG = "x" * 128
 
 
+def with_part(raw: bytes) -> bytes:
+    """A batch of a good message and one with these properties."""
+    return batch.encode([Part(0, b"good", "K\x01Kräfte\x02".encode()), Part(0, b"", raw)])
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "remark"),
     [
@@ -137,6 +142,9 @@ LONG = "x" * 128
         ({"topic": "%RETRY%g", "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried"),
         ({"body": b"garbage", "batch": True}, ResponseCode.SYSTEM_ERROR, "message 0 of a batch"),
         ({"body": batch.encode([Part(0, b"", b"DELAY\x01x")]), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "integer"),
+        ({"body": with_part(b"K\x01\xff"), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "not UTF-8"),
+        ({"body": with_part(b"UNIQ_KEY\x01\xff"), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "not UTF-8"),
+        ({"body": with_part(b"\xed\xa0\x80\x01v"), "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "not UTF-8"),
     ],
 )  # fmt: skip
 def test_refusals_append_nothing(fields: dict[str, object], code: int, remark: str) -> None:
