@@ -9,6 +9,7 @@
                                                              GET    /api/groups, /api/groups/{name}
     /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
     GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
+    /api/topics/{name}/messages: bridge/http_messages.py
     /api/timers, /api/schedules, /api/topics/{name}/pause: bridge/http_timers.py
 
 Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503, a fault of ours with 500. What the
@@ -20,7 +21,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from aiohttp import web
@@ -31,7 +32,9 @@ from bridge.far_timers import TooManyNamed
 from bridge.http_answers import Listing, answer, array, failure, send
 from bridge.http_connections import HttpConnection, HttpConnections, TooMuchHeld
 from bridge.http_guard import Guard
+from bridge.http_messages import Inflating, MessageApi
 from bridge.http_readers import Readers
+from bridge.http_requests import Text, parsed, text_of
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
@@ -56,7 +59,6 @@ STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own i
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
 REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, IllegalMessage)
 
-FormT = TypeVar("FormT", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -65,13 +67,13 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     queues: int | None = None
-    configs: dict[str, str] = {}
+    configs: dict[str, Text] = {}
 
 
 class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
     """The body of PATCH /api/topics/{name}; what is not named stays."""
 
-    configs: dict[str, str | None]
+    configs: dict[str, Text | None]
 
 
 class HttpPort:
@@ -80,6 +82,7 @@ class HttpPort:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._readers = Readers.load(broker.options.http.readers_file)
+        self._inflating = Inflating(broker.options.convert.inflate_bytes_max)
         self._guard = Guard(broker.options, broker.advertised_host)
         self.connections = HttpConnections(broker.options, broker.clock)
         self.application = self._application()  # Each of its routes passes `_serve`.
@@ -123,6 +126,7 @@ class HttpPort:
                 web.delete("/api/transactions/{id}", self._abort_transaction),
                 web.post("/api/transactions/{topic}/{id}", self._decide),
                 *TimerApi(self._broker, self._kept, self._read).routes(),
+                *MessageApi(self._broker, self._inflating, self._kept, self._read).routes(),
             ]
         )
         return application
@@ -167,15 +171,17 @@ class HttpPort:
 
     async def _create_topic(self, request: web.Request) -> web.StreamResponse:
         broker = self._broker
-        wanted = _parsed(await self._read(request), NewTopic)
+        wanted = parsed(await self._read(request), NewTopic)
         queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
-        topic, promise = broker.topics.create(wanted.name, queue_count, wanted.configs, broker.clock.now_ms())
+        configs = {name: text_of(value) for name, value in wanted.configs.items()}
+        topic, promise = broker.topics.create(wanted.name, queue_count, configs, broker.clock.now_ms())
         await self._kept(promise)
         return Listing(http_views.topic(self._broker, topic), status=201)
 
     async def _configure_topic(self, request: web.Request) -> web.StreamResponse:
         topic = self._topic_named(request)
-        changes = _parsed(await self._read(request), NewConfigs).configs
+        wanted = parsed(await self._read(request), NewConfigs).configs
+        changes = {name: None if value is None else text_of(value) for name, value in wanted.items()}
         configs = topic_configs.changed(topic.configs, changes)
         await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
         return Listing(http_views.topic(self._broker, topic))
@@ -186,12 +192,14 @@ class HttpPort:
         return answer({"deleted": topic.name})
 
     async def _sums(self, request: web.Request) -> web.Response:
-        return answer(await http_sums.sums(self._broker, self._topic_named(request), dict(request.query)))
+        return answer(
+            await http_sums.sums(self._broker, self._inflating, self._topic_named(request), dict(request.query))
+        )
 
     # -- Leases
 
     async def _lease(self, request: web.Request) -> web.StreamResponse:
-        wanted = _parsed(await self._read(request), http_leases.NewLease)
+        wanted = parsed(await self._read(request), http_leases.NewLease)
         await self._kept(self._broker.ledger.barrier())
         return http_leases.take(self._broker, wanted, self._readers, _caller(request), request.remote or "")
 
@@ -332,13 +340,6 @@ def _kind_of(request: web.Request) -> str:
     """Name a request by its route: nothing of what the client says but a method that the route has."""
     route = request.match_info.route.resource
     return f"http {request.method} {route.canonical}" if route is not None else "http"
-
-
-def _parsed(body: bytes, form: type[FormT]) -> FormT:
-    try:
-        return msgspec.json.decode(body, type=form)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=str(error)) from error
 
 
 def _caller(request: web.Request) -> str:

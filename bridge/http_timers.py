@@ -20,26 +20,35 @@ What is in memory is filed in slices, between which the loop turns; then a look 
 """
 
 import asyncio
-import base64
-import random
-import zlib
-from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
 from aiohttp import web
 
-from bridge import forms, half_records
+from bridge import forms
 from bridge.awaited import awaited
 from bridge.delays import Decision, TimerView
 from bridge.http_answers import Listing, answer, array
+from bridge.http_messages import bytes_view
+from bridge.http_requests import (
+    Content,
+    NewTime,
+    Text,
+    check_query,
+    due_ms_of,
+    number,
+    parsed,
+    record_of,
+    required,
+    text_of,
+    topic_named,
+)
 from bridge.publish import check_record
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
-from bridge.wishes import TIMER_NAMES, TIMER_REPLACE, DelayRefused, Wish
-from delay.recurring import AMQ_NAMES, BadSchedule, Cron, Every, Missed, Schedule
+from bridge.wishes import DelayRefused, Wish
+from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
 from delay.rows import Timer
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchBuilder, Record
@@ -58,22 +67,10 @@ LIST_MAX = 1_000
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
-NOT_BY_HEADER = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_records.ID)
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
 
 _PLACE_MAX: Final = (1 << 63) - 1  # Rows hold due times and addresses, and the place behind, in 64 bits.
 _PLACE_CHARACTERS_MAX: Final = 41
-
-
-class Content(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to be delivered, and where."""
-
-    topic: str
-    queue: int | None = None  # by the key if there is one, else any
-    key: str | None = None
-    value: str | None = None
-    value_base64: str | None = None
-    headers: dict[str, str] = {}
 
 
 class NewTimer(Content, forbid_unknown_fields=True, kw_only=True):
@@ -82,14 +79,9 @@ class NewTimer(Content, forbid_unknown_fields=True, kw_only=True):
     replace: bool = False  # those that wait with the same key
 
 
-class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    at_ms: int | None = None
-    delay_ms: int | None = None
-
-
 class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
     topic: str
-    key: str
+    key: Text
 
 
 class NewSchedule(Content, forbid_unknown_fields=True, kw_only=True):
@@ -140,10 +132,10 @@ class TimerApi:
 
     async def _add(self, request: web.Request) -> web.Response:
         broker = self._broker
-        wanted = _parsed(await self._read(request), NewTimer)
+        wanted = parsed(await self._read(request), NewTimer)
         topic, queue_id, record = self._message(wanted)
         now_ms = broker.clock.now_ms()
-        wish = broker.delays.wishes.at(_due_ms(wanted, now_ms), now_ms)
+        wish = broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and wish is not None
         wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.
         timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=replaces)
@@ -168,8 +160,8 @@ class TimerApi:
         return await self._decided(partial(delays.at_hand, text), lambda: delays.cancel(text, self._now_ms()))
 
     async def _reschedule(self, request: web.Request) -> web.Response:
-        wanted = _parsed(await self._read(request), NewTime)
-        return await self._moved(request, _due_ms(wanted, self._now_ms()))
+        wanted = parsed(await self._read(request), NewTime)
+        return await self._moved(request, due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms()))
 
     async def _now(self, request: web.Request) -> web.Response:
         return await self._moved(request, self._now_ms())
@@ -207,17 +199,17 @@ class TimerApi:
     # -- By the sender's key
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
-        _check_query(request, {"topic", "key"})
+        check_query(request, {"topic", "key"})
         delays = self._broker.delays
-        topic, key = self._topic(_required(request, "topic")), _required(request, "key").encode()
+        topic, key = self._topic(required(request, "topic")), required(request, "key").encode()
         return await self._decided(
             partial(delays.named_at_hand, topic, key), lambda: delays.cancel_named(topic, key, self._now_ms())
         )
 
     async def _reschedule_named(self, request: web.Request) -> web.Response:
-        wanted = _parsed(await self._read(request), NewTimeByKey)
-        delays, topic, key = self._broker.delays, self._topic(wanted.topic), wanted.key.encode()
-        due_ms = _due_ms(wanted, self._now_ms())
+        wanted = parsed(await self._read(request), NewTimeByKey)
+        delays, topic, key = self._broker.delays, self._topic(wanted.topic), text_of(wanted.key).encode()
+        due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms())
         return await self._decided(
             partial(delays.named_at_hand, topic, key),
             lambda: delays.reschedule_named(topic, key, due_ms, self._now_ms()),
@@ -227,8 +219,8 @@ class TimerApi:
 
     async def _list(self, request: web.Request) -> web.Response:
         """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held."""
-        _check_query(request, {*FILTERS, "limit", "after"})
-        limit = _number(request, "limit", 100, LIST_MAX, lowest=1)
+        check_query(request, {*FILTERS, "limit", "after"})
+        limit = number(request, "limit", 100, LIST_MAX, lowest=1)
         after = self._after(request)
         start_ms, until_ms = self._span(request)
         topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
@@ -249,7 +241,7 @@ class TimerApi:
         return answer({"timers": rows, "next": following, "paused": paused})
 
     async def _count(self, request: web.Request) -> web.Response:
-        _check_query(request, FILTERS)
+        check_query(request, FILTERS)
         start_ms, until_ms = self._span(request)
         topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
         if named is not None:
@@ -263,10 +255,10 @@ class TimerApi:
 
     async def _histogram(self, request: web.Request) -> web.Response:
         """Count what is due in each of equal spans of time; by default from now on for an hour."""
-        _check_query(request, {"topic", "from_ms", "until_ms", "bins"})
-        start_ms = _number(request, "from_ms", self._now_ms(), FOREVER_MS)
-        until_ms = _number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
-        bins = _number(request, "bins", 60, BINS_MAX, lowest=1)
+        check_query(request, {"topic", "from_ms", "until_ms", "bins"})
+        start_ms = number(request, "from_ms", self._now_ms(), FOREVER_MS)
+        until_ms = number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
+        bins = number(request, "bins", 60, BINS_MAX, lowest=1)
         if until_ms <= start_ms:
             raise web.HTTPBadRequest(
                 text=f"until_ms {until_ms} is not after from_ms {start_ms}, which is now if not given"
@@ -292,7 +284,7 @@ class TimerApi:
         """Give the pending timers with the key that is asked for, in due order; None if none is."""
         if (key := request.query.get("key")) is None:
             return None
-        delays, topic = self._broker.delays, self._topic(_required(request, "topic"))
+        delays, topic = self._broker.delays, self._topic(required(request, "topic"))
 
         def find(done: Callable[[list[Timer] | StoreError], None]) -> None:
             delays.named_at_hand(
@@ -304,7 +296,7 @@ class TimerApi:
         return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
 
     def _span(self, request: web.Request) -> tuple[int, int]:
-        return _number(request, "from_ms", 0, FOREVER_MS), _number(request, "until_ms", FOREVER_MS, FOREVER_MS)
+        return number(request, "from_ms", 0, FOREVER_MS), number(request, "until_ms", FOREVER_MS, FOREVER_MS)
 
     def _after(self, request: web.Request) -> tuple[int, int] | None:
         text = request.query.get("after")
@@ -345,7 +337,7 @@ class TimerApi:
 
     async def _register(self, request: web.Request) -> web.Response:
         broker = self._broker
-        wanted = _parsed(await self._read(request), NewSchedule)
+        wanted = parsed(await self._read(request), NewSchedule)
         topic, queue_id, record = self._message(wanted, wanted.name)
         check_record(topic, record)
         builder = BatchBuilder()  # The same bytes whoever asks: each run stamps its own time.
@@ -405,64 +397,21 @@ class TimerApi:
     # -- What requests name
 
     def _message(self, wanted: Content, spread_by: str = "") -> tuple[Topic, int, Record]:
-        """Give topic, queue and record; without a key and a queue the queue is `spread_by`'s, else any."""
         topic = self._topic(wanted.topic)
-        key = None if wanted.key is None else wanted.key.encode()
-        if wanted.queue is not None:
-            queue_id = wanted.queue
-            if not 0 <= queue_id < topic.queue_count:
-                raise web.HTTPBadRequest(text=f"queue: {topic.name} has {topic.queue_count}, none is {queue_id}")
-        elif key or spread_by:
-            queue_id = zlib.crc32(key or spread_by.encode()) % topic.queue_count  # as librdkafka's partitioner
-        else:
-            queue_id = random.randrange(topic.queue_count)
-        for name in NOT_BY_HEADER:
-            if name in wanted.headers:
-                raise web.HTTPBadRequest(text=f"header {name}: asks the broker for what the request itself has to say")
-        headers = [(name, value.encode()) for name, value in wanted.headers.items()]
-        return topic, queue_id, Record(0, self._now_ms(), key, _value(wanted), headers)
+        return topic, *record_of(topic, wanted, self._now_ms(), spread_by)
 
     def _wanted_topic(self, request: web.Request) -> Topic | None:
         name = request.query.get("topic")
         return None if name is None else self._topic(name)
 
     def _topic(self, name: str) -> Topic:
-        topic: Topic | None = self._broker.topics.get(name)
-        if topic is None:
-            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}; duolog topic create {name[:300]}")
-        return topic
+        return topic_named(self._broker, name)
 
     def _now_ms(self) -> int:
         return self._broker.clock.now_ms()
 
 
 # -- In
-
-
-def _parsed(body: bytes, form: type[Form]) -> Form:
-    try:
-        return msgspec.json.decode(body, type=form)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=str(error)) from error
-
-
-def _due_ms(wanted: NewTimer | NewTime, now_ms: int) -> int:
-    if (wanted.at_ms is None) == (wanted.delay_ms is None):
-        raise web.HTTPBadRequest(text="expected either at_ms or delay_ms")
-    if wanted.delay_ms is not None and wanted.delay_ms < 0:
-        raise web.HTTPBadRequest(text=f"delay_ms: expected 0 or more, got {wanted.delay_ms}")
-    return wanted.at_ms if wanted.at_ms is not None else now_ms + (wanted.delay_ms or 0)
-
-
-def _value(wanted: Content) -> bytes | None:
-    if wanted.value is not None and wanted.value_base64 is not None:
-        raise web.HTTPBadRequest(text="expected either value or value_base64")
-    if wanted.value_base64 is None:
-        return None if wanted.value is None else wanted.value.encode()
-    try:
-        return base64.b64decode(wanted.value_base64, validate=True)
-    except (Base64Error, ValueError) as error:
-        raise web.HTTPBadRequest(text=f"value_base64: {error}") from error
 
 
 def _schedule(wanted: NewSchedule) -> Schedule:
@@ -482,30 +431,6 @@ def _schedule(wanted: NewSchedule) -> Schedule:
     return Schedule(plan, wanted.until_ms, wanted.count, Missed(wanted.missed))
 
 
-def _check_query(request: web.Request, names: set[str]) -> None:
-    """Refuse what would be ignored: a name that is misspelled asks for more than was meant."""
-    for name in request.query:
-        if name not in names:
-            raise web.HTTPBadRequest(text=f"{name[:60]}: expected one of {', '.join(sorted(names))}")
-
-
-def _required(request: web.Request, name: str) -> str:
-    value = request.query.get(name)
-    if not value:
-        lack = "missing" if value is None else "empty"
-        raise web.HTTPBadRequest(text=f"{name}: {lack}")
-    return value
-
-
-def _number(request: web.Request, name: str, default: int, highest: int, *, lowest: int = 0) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and lowest <= int(text) <= highest):
-        raise web.HTTPBadRequest(text=f"{name}: expected a number from {lowest} to {highest}, got {text[:40]!r}")
-    return int(text)
-
-
 # -- Out
 
 
@@ -519,17 +444,7 @@ def _message_view(form: int, frame: Buffer) -> Json:
     if form == forms.KAFKA:
         (record,) = record_batch.records(frame, len(frame))
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-        return _bytes("key", record.key) | {"headers": headers} | _bytes("value", record.value)
+        return bytes_view("key", record.key) | {"headers": headers} | bytes_view("value", record.value)
     message = rocketmq_message.decode(frame)
     named = properties.parse(message.properties)
-    return {"key": named.get(properties.KEYS), "headers": named} | _bytes("value", message.body)
-
-
-def _bytes(name: str, value: bytes | bytearray | memoryview | None) -> Json:
-    """Show bytes as text where they are, else as base64."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: bytes(value).decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
+    return {"key": named.get(properties.KEYS), "headers": named} | bytes_view("value", message.body)

@@ -9,11 +9,9 @@ Computed as a Kafka reader sees the queue, batch by batch, a few records at a ti
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from bridge.config import Options
 from protocol.checksum import record_checksum
 from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import FIRST, Record, open_batch, read_records
-from store.entry import Buffer
+from protocol.kafka.record_batch import FIRST, OpenBatch, Record, read_records
 
 SUMS_MAX: Final = 1000  # of one answer
 ABSENT_MAX: Final = 1000  # ranges of one answer, after which it ends
@@ -80,13 +78,8 @@ class RangeSums:
             yield Sum(start, end, self._records.get(number, 0), self._checksums.get(number, 0))
 
 
-def add_batch(sums: RangeSums, batch: Buffer, options: Options) -> Iterator[None]:
-    """Add a batch, as a generator: each turn of it is one slice of work.
-
-    A batch that does not open has no records for a Kafka reader either: that is an error, not a gap.
-    Raises ProtocolError.
-    """
-    opened = open_batch(batch, options.convert.inflate_bytes_max)
+def add_batch(sums: RangeSums, opened: OpenBatch) -> Iterator[None]:
+    """Add an open batch, as a generator: each turn of it is one slice of work. Raises ProtocolError."""
     header = opened.header
     mark = FIRST
     while mark.skipped < header.record_count:

@@ -39,7 +39,7 @@ class Dialogue:
         self.transport.abort()
         await self.turn(10)
 
-    async def answers(self, turns_max: int = 100_000) -> bytes:
+    async def answers(self, turns_max: int = 1_000_000) -> bytes:
         """Give all that the port writes until it closes."""
         for _ in range(turns_max):
             if self.transport.closing:

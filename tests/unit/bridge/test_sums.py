@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.config import Options
 from bridge.sums import ABSENT_MAX, SUMS_MAX, RangeSums, add_batch
 from protocol.checksum import record_checksum
-from protocol.kafka.record_batch import Record, build
+from protocol.kafka.record_batch import Record, build, open_batch
 
 
 def records(offsets: list[int]) -> list[Record]:
@@ -17,7 +16,7 @@ def records(offsets: list[int]) -> list[Record]:
 
 def add_up(sums: RangeSums, batches: list[list[Record]]) -> None:
     for batch in batches:
-        for _ in add_batch(sums, build(batch, batch[0].offset, 0), Options()):
+        for _ in add_batch(sums, open_batch(build(batch, batch[0].offset, 0), 1 << 20)):
             pass
 
 
