@@ -167,6 +167,7 @@ class Delays:
         """Name the parts that stand on the recovered log. Raises Corruption."""
         self._store, self._door = store, door
         self.far.open(store)
+        self._metrics.timers["lost"] += self.far.lost
         self._id_salt = cluster_id.encode()
         for topic in self._topics_gone():
             self._sweep_out(topic)

@@ -230,7 +230,7 @@ class FarTimers:
         self._buckets = Buckets(files)
 
     def open(self, store: FarStore) -> None:
-        """Open what the log names. Blocks; raises Corruption."""
+        """Open what the log names. Blocks; raises OSError."""
         self._store = store
         self._timers.clear_away()
         self._spill_rows = min(SPILL_ROWS, max(1, store.options.segment_bytes // 64))
@@ -244,6 +244,16 @@ class FarTimers:
                 self._count_in(topic, count)
         view.close()
         self._is_open = True
+        if self._buckets.is_repaired:
+            try:
+                self._commit(self._buckets.manifest)
+            except StoreError as error:
+                log.warning("the next start will report the damaged buckets again reason=%r", str(error))
+
+    @property
+    def lost(self) -> int:
+        """How many timers the buckets held that were damaged or missing at the start."""
+        return self._buckets.lost
 
     def pause_with(self, pause: Callable[[], object]) -> None:
         """Let workers call this with each block that they write."""

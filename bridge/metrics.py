@@ -27,7 +27,9 @@ class Metrics:
         self.dropped_commits = dict.fromkeys(WIRES, 0)  # one-way commits of a group that is active in the other family
         self.retries = 0  # messages that a RocketMQ group failed to consume and will get again
         self.dead_letters = 0  # and those that it will not
-        self.timers = dict.fromkeys(("parked", "delivered", "cancelled", "dropped", "recurred"), 0)  # delayed messages
+        self.timers = dict.fromkeys(
+            ("parked", "delivered", "cancelled", "dropped", "recurred", "lost"), 0
+        )  # delayed messages
         self.gc_pauses = GcPauses()
 
     def totals(self) -> Totals:

@@ -19,12 +19,15 @@ opening reads the footer alone.
 
 Every byte is under a CRC-32C: blocks by the block table, tables by their pages, the footer by itself and by the
 bucket's entry in the manifest. So a damaged byte is reported when it is read, and another file under the name at once.
+Damage costs what it held: a scan reports a damaged block and goes on behind it; without its tables a bucket is set
+aside when it is opened (`delay/buckets.py`).
 
 A bucket counts once a manifest in the log names it (`delay/buckets.py`); until then it is rubbish. What may not be
 delivered from it any more stands beside it (`delay/tombstones.py`). Compare the tables of LevelDB
 (doc/table_format.md): their one index, by key, is three here, since timers are asked for by moment, topic and name.
 """
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
@@ -59,6 +62,8 @@ FOOTER_SIZE: Final = _FOOTER.size + 4
 _NAME_PARTS_BITS: Final = 10  # names are sorted in so many parts, each of them in well under a millisecond
 
 TimerId = tuple[int, int]  # due_ms, address
+
+log = logging.getLogger("delay")
 
 
 class FarTimer(NamedTuple):
@@ -277,6 +282,7 @@ class Bucket:
         self.path = bucket_path(entry.number)
         self.tombstones = Tombstones(entry.number, entry.count)
         self._files = files
+        self._damaged: set[int] = set()  # blocks, that were reported
         try:
             self._file = files.open(self.path)
         except FileNotFoundError as error:
@@ -307,6 +313,11 @@ class Bucket:
     def close(self) -> None:
         self._files.close(self._file)
 
+    def check_tables(self) -> None:
+        """Read the tables of blocks and topics, without which nothing is found; raises Corruption."""
+        self._blocks.check()
+        self._topics.check()
+
     @property
     def pending(self) -> int:
         """How many are neither finished nor dead."""
@@ -320,7 +331,10 @@ class Bucket:
     # -- Places
 
     def lower(self, due_ms: int, address: int = 0) -> int:
-        """Return the ordinal of the first timer that is not before this id; `count` if none is."""
+        """Return the ordinal of the first timer that is not before this id; `count` if none is.
+
+        In a damaged block nobody is found, so it is the first one there.
+        """
         if (due_ms, address) <= self.first:
             return 0
         if (due_ms, address) > self.last:
@@ -328,7 +342,8 @@ class Bucket:
         key = _ID.pack(due_ms, address)
         number = self._blocks.lower(key) - 1
         block = self._block(number)
-        return block.ordinal + _bisect_rows(self._rows(number, block), block.count, key)
+        rows = self._rows_or_none(number, block)
+        return block.ordinal if rows is None else block.ordinal + _bisect_rows(rows, block.count, key)
 
     def find(self, id: TimerId) -> Found | None:
         """Return the timer of this id, dead or alive."""
@@ -358,7 +373,8 @@ class Bucket:
                 if number == self._blocks.count or not self._blocks.row(number).startswith(key):
                     number -= 1
                 block = self._block(number)
-                rows, ordinal, count = self._rows(number, block), block.ordinal, block.count
+                rows = self._rows_or_none(number, block) or b""
+                ordinal, count = block.ordinal, len(rows) // _ROW_SIZE
                 is_last = number + 1 == self._blocks.count
                 behind = b"\xff" * (_ID.size + 1) if is_last else self._blocks.row(number + 1)[: _ID.size]
             within = _bisect_rows(rows, count, key)
@@ -379,7 +395,7 @@ class Bucket:
                 yield from self._scan_block(number, ordinal, until)
             elif any(
                 key >> 16 not in without
-                for _, _, key, _, _, _ in _ROW.iter_unpack(self._rows(number, self._block(number)))
+                for _, _, key, _, _, _ in _ROW.iter_unpack(self._rows_or_none(number, self._block(number)) or b"")
             ):
                 yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
 
@@ -445,7 +461,7 @@ class Bucket:
             return 0  # The row behind the last block would be the topic's, had it any timer here.
         if found == number < self._blocks.count:
             block = self._block(number)
-            rows = self._rows(number, block)[: (ordinal - block.ordinal) * _ROW_SIZE]
+            rows = (self._rows_or_none(number, block) or b"")[: (ordinal - block.ordinal) * _ROW_SIZE]
             before += sum(key >> 16 == topic for _, _, key, _, _, _ in _ROW.iter_unpack(rows))
         return int(before)
 
@@ -454,7 +470,11 @@ class Bucket:
     def _scan_block(self, number: int, ordinal: int, until: int) -> Iterator[FarTimer]:
         """Yield the pending timers of a block that lie between two ordinals."""
         block = self._block(number)
-        rows, payload = self._load(number, block)
+        try:
+            rows, payload = self._load(number, block)
+        except Corruption as error:
+            self._report(number, block, error)
+            return iter(())
         first, end = max(0, ordinal - block.ordinal), min(block.count, until - block.ordinal)
         timers = _timers(rows, payload, first, end)
         fates = self.tombstones.fates(block.ordinal + first, block.ordinal + end)
@@ -477,10 +497,20 @@ class Bucket:
     def _block(self, number: int) -> _Block:
         return _Block._make(_BLOCK.unpack(self._blocks.row(number)))
 
-    def _rows(self, number: int, block: _Block) -> bytes:
-        rows = self._read(block.count * _ROW_SIZE, block.at)
-        self._check(number, rows, block.rows_crc)
+    def _rows_or_none(self, number: int, block: _Block) -> bytes | None:
+        """Return the rows of a block; None if they are damaged, which is reported once."""
+        try:
+            rows = self._read(block.count * _ROW_SIZE, block.at)
+            self._check(number, rows, block.rows_crc)
+        except Corruption as error:
+            self._report(number, block, error)
+            return None
         return rows
+
+    def _report(self, number: int, block: _Block, error: Corruption) -> None:
+        if number not in self._damaged:
+            self._damaged.add(number)
+            log.error("delayed messages are lost: %s timers=%d first_due_ms=%d", error, block.count, block.due_ms)
 
     def _load(self, number: int, block: _Block) -> tuple[bytes, bytes]:
         size = block.count * _ROW_SIZE

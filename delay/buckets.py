@@ -19,6 +19,7 @@ keep buckets few and let go of the dead: eight of about one size become one, and
 What is large is cut by due time, so that a bucket stays handy.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge as in_order
@@ -33,7 +34,11 @@ MERGE_WIDTH = 8  # buckets of about one size that are merged
 BUCKET_BYTES = 256 << 20  # a merge begins another bucket here; larger ones are left alone
 DEAD_SHARE = 0.5  # of a bucket, above which it is written anew
 
+SET_ASIDE = ".damaged"  # behind the name of a file that could not be opened
+
 Manifest = tuple[BucketEntry, ...]
+
+log = logging.getLogger("delay")
 
 
 def _go_on() -> None:
@@ -53,6 +58,8 @@ class Buckets:
         self._retired: list[Bucket] = []  # their files are still there
         self._next_number = 1
         self._merge: Merge | None = None
+        self.lost = 0  # timers of buckets that were set aside at the start
+        self.is_repaired = False
 
     # -- The manifest
 
@@ -75,7 +82,12 @@ class Buckets:
             self._close_if_unused(bucket)
 
     def open(self) -> None:
-        """Open what the last manifest names and remove the rest. Blocks; raises Corruption."""
+        """Open what the last manifest names and remove the rest. Blocks; raises OSError.
+
+        Damage does not refuse a start, it costs what it held: a bucket that is missing or cannot be read is set aside
+        under another name, `lost` counts its timers, and the manifest is one without it. Of damaged tombstones those
+        before the damage are kept. `is_repaired` says that the manifest should be committed anew.
+        """
         assert self._open is None, "the buckets are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
@@ -83,34 +95,56 @@ class Buckets:
         named |= {tombstones_path(entry.number) for entry in self.manifest if entry.tombstone_bytes}
         _remove(self._files, [path for path in _paths(self._files) if path not in named])
         self._next_number = 1 + max((entry.number for entry in self.manifest), default=0)
-        self._open = {entry.number: self._open_bucket(entry) for entry in self.manifest}
+        self._open = {}
+        for entry in self.manifest:
+            try:
+                self._open[entry.number] = self._open_bucket(entry)
+            except Corruption as error:
+                self._set_aside(entry, error)
+        opened = tuple(bucket.entry for bucket in self._open.values())
+        self.is_repaired, self.manifest = opened != self.manifest, opened
 
     def _open_bucket(self, entry: BucketEntry) -> Bucket:
         bucket = Bucket(self._files, entry)
-        if entry.tombstone_bytes:
-            path = tombstones_path(entry.number)
-            try:
-                bucket.tombstones.load(self._counted_bytes(path, entry.tombstone_bytes), path)
-            except BaseException:
-                bucket.close()
-                raise
+        try:
+            bucket.check_tables()
+            if entry.tombstone_bytes:
+                self._load_tombstones(bucket)
+        except BaseException:
+            bucket.close()
+            raise
         return bucket
 
-    def _counted_bytes(self, path: str, size: int) -> bytes:
+    def _load_tombstones(self, bucket: Bucket) -> None:
         """Read the tombstones that count, and cut off what follows them."""
+        path, size = tombstones_path(bucket.entry.number), bucket.entry.tombstone_bytes
         try:
             file = self._files.open(path)
-        except FileNotFoundError as error:
-            raise Corruption(f"{path}: counted by the manifest, and not there") from error
-        try:
-            found = self._files.read(file, size, 0)
-            if len(found) < size:
-                raise Corruption(f"{path}: {len(found)} bytes where the manifest counts {size}")
-            if self._files.size(file) > size:
-                self._files.truncate(file, size)
-            return found
-        finally:
-            self._files.close(file)
+        except FileNotFoundError:
+            whole = 0
+        else:
+            try:
+                whole = bucket.tombstones.load(self._files.read(file, size, 0))
+                if self._files.size(file) > whole:
+                    self._files.truncate(file, whole)
+            finally:
+                self._files.close(file)
+        if whole < size:
+            log.error(
+                "cancelled delayed messages may be delivered: %s is damaged, or missing, from byte %d of %d on",
+                path, whole, size,
+            )  # fmt: skip
+            bucket.entry = bucket.entry._replace(tombstone_bytes=whole)
+
+    def _set_aside(self, entry: BucketEntry, error: Corruption) -> None:
+        """Keep the files of a bucket that cannot be opened, for whoever wants to look at them."""
+        timers = entry.count - entry.start
+        self.lost += timers
+        log.error("delayed messages are lost, their bucket is set aside: %s timers=%d", error, timers)
+        names = set(_paths(self._files))
+        for path in (bucket_path(entry.number), tombstones_path(entry.number)):
+            if path in names:
+                self._files.rename(path, path + SET_ASIDE)
 
     def close(self) -> None:
         """Close all files, at the end of the run."""

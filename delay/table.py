@@ -66,6 +66,11 @@ class Table:
                 return self._lower_in(page, key)
         return self.lower(key)  # Many have the same one.
 
+    def check(self) -> None:
+        """Read all pages; raises Corruption."""
+        for number in range(-(-self.count // self._per_page)):
+            self._page(number)
+
     def _start(self, page: int, size: int) -> bytes:
         return self._row(self._page(page), 0)[:size]
 

@@ -18,7 +18,6 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from store.errors import Corruption
 from store.files import Files
 
 TIMERS_DIRECTORY = "timers"
@@ -94,26 +93,27 @@ class Tombstones:
 
     # -- The file
 
-    def load(self, data: bytes, path: str) -> None:
-        """Take over what the file holds; raises Corruption."""
+    def load(self, data: bytes) -> int:
+        """Take over what the file holds, up to the first damaged batch; returns the bytes that were whole."""
         at = 0
         by_topic: dict[int, list[int]] = {}
         self._fates = bytearray(self._count)
-        while at < len(data):
-            rows, at = self._read_batch(data, at, path)
+        while at < len(data) and (found := self._read_batch(data, at)) is not None:
+            rows, at = found
             for ordinal, fate, topic in _ROW.iter_unpack(rows):
                 self._fates[ordinal] = fate
                 by_topic.setdefault(topic, []).append(ordinal)
         self._by_topic = {topic: array("I", sorted(ordinals)) for topic, ordinals in by_topic.items()}
         self.dead = sum(map(len, self._by_topic.values()))
+        return at
 
-    def _read_batch(self, data: bytes, at: int, path: str) -> tuple[bytes, int]:
+    def _read_batch(self, data: bytes, at: int) -> tuple[bytes, int] | None:
         if len(data) - at >= _HEADER.size:
             crc, count = _HEADER.unpack_from(data, at)
             end = at + _HEADER.size + count * _ROW.size
             if end <= len(data) and crc == self._crc(at, data[at + 4 : end]):
                 return data[at + _HEADER.size : end], end
-        raise Corruption(f"{path}: the batch at byte {at} of {len(data)} is damaged")
+        return None
 
     def counted(self, size: int) -> None:
         """A manifest counts one more batch, of so many bytes: its tombstones are pending no more."""

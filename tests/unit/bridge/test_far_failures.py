@@ -13,6 +13,7 @@ import pytest
 from store.entry import Buffer
 from store.errors import StoreError
 from tests.kit.disk import CrashDisk
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.test_far_timers import NEAR_MS, Bench
 
 T = TypeVar("T")
@@ -151,3 +152,34 @@ def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
     for _ in range(9):
         bench.turn(NEAR_MS)
     assert bench.far.bucket_count == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "a byte of the footer", "a byte of a message"])
+def test_a_damaged_bucket_costs_what_it_held_and_the_broker_starts(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    for body, delay_ms in ((b"lost", 20 * NEAR_MS), (b"kept", 22 * NEAR_MS)):
+        one = batch([body], headers=[("TIMER_DELIVER_MS", b"%d" % (bench.now_ms() + delay_ms))])
+        bench.core.publisher.kafka(bench.core.topic("orders", 1), 0, one, bench.now_ms())
+        bench.turn_until_idle()
+    disk = bench.core.disk.after_kill()
+    first, _ = (path for path in disk.paths() if path.endswith(".bucket"))
+    if damage == "gone":
+        disk.remove(first)
+    else:
+        content = disk.contents()[first]
+        disk.flip(first, content.index(b"lost") if damage == "a byte of a message" else len(content) - 1)
+    bench = Bench(disk, bench.now_ms())
+    bench.core.clock.pass_ms(30 * NEAR_MS)
+    bench.turn_until_idle()
+    assert bench.bodies("orders") == [b"kept"]
+    assert first in caplog.text
+    assert "timers=1" in caplog.text
+    if damage != "a byte of a message":
+        assert bench.core.metrics.timers["lost"] == 1
+        assert (first + ".damaged" in bench.core.disk.paths()) == (damage != "gone")
+    caplog.clear()
+    bench = bench.restarted()
+    assert not len(bench.core.delays)
+    assert "lost" not in caplog.text
