@@ -16,6 +16,7 @@ from bridge.parked import due_of
 from bridge.publish import IllegalMessage, MessageTooLarge
 from bridge.rocketmq import retry, transactions
 from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.priority import by_priority
 from bridge.schedules import SCHEDULE_NAME
 from bridge.topics import Topic
 from bridge.wishes import TIMER_NAMES
@@ -52,6 +53,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     else:
         topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
         queue_id = _queue_id(broker, topic, request)
+    if not is_batch and properties.PRIORITY in request.properties:
+        queue_id, raw = by_priority(topic, queue_id, raw)
     if is_batch:
         messages, unique_key = _batched(broker, connection, request, command, raw)
     else:
