@@ -28,6 +28,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/timers/reschedule"): {"topic": "orders", "key": "k", "delay_ms": 1_000},
     ("POST", "/api/timers/{id}/reschedule"): {"delay_ms": 1_000},
     ("POST", "/api/timers/{id}/now"): {},
+    ("POST", "/api/topics/{name}/messages"): {"messages": [{"value": "v", "key": "k", "tag": "paid", "delay_ms": 5}]},
     ("POST", "/api/topics/{name}/pause"): {},
     ("POST", "/api/topics/{name}/resume"): {},
     ("POST", "/api/schedules"): {**_CONTENT, "name": "daily", "cron": "0 9 * * *", "zone": "Europe/Berlin", "count": 3},
@@ -36,6 +37,7 @@ BODIES: dict[tuple[str, str], Any] = {
 QUERIES = {
     "topic": b"orders", "key": b"k", "from_ms": b"0", "until_ms": b"99999999999999", "after": b"0-0", "limit": b"10",
     "bins": b"10", "queue": b"0", "offset": b"0", "from": b"0", "until": b"10", "group": b"billing",
+    "time_ms": b"1700000000000", "step": b"1", "start": b"0", "end": b"10",
 }  # fmt: skip
 _PLACES = {"name": b"orders", "lease": b"1", "id": b"0-0", "topic": b"orders", "group": b"billing"}
 
