@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bridge import duties, hooks
+from bridge import duties, hooks, logs
 from bridge.callbacks import Callbacks
 from bridge.clock import Clock, SystemClock
 from bridge.config import ConfigError, Options, StoreSection, name_servers
@@ -31,6 +31,7 @@ from bridge.http import HttpPort
 from bridge.kafka.connection import KafkaConnection
 from bridge.keeper import Keeper
 from bridge.leases import Leases
+from bridge.reload import Reload
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.fleet import Fleet
 from bridge.rocketmq.hooked import HookedConnection
@@ -352,20 +353,26 @@ def _raise_file_limit(connections_max: int) -> int:
 # -- Running as a process
 
 
-def serve(options: Options) -> int:
-    """Run a broker until a signal; gives the exit status, raises ConfigError or StartError if it cannot start."""
+def serve(load: Callable[[], Options]) -> int:
+    """Run a broker until a signal; gives the exit status, raises ConfigError or StartError if it cannot start.
+
+    `load` reads the settings, at the start and again with each SIGHUP.
+    """
     import uvloop  # Here, because nothing else of this module needs it.
 
+    options = load()
+    logs.configure(options.server.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options))
+        return runner.run(_serve(options, load))
 
 
-async def _serve(options: Options) -> int:
+async def _serve(options: Options, load: Callable[[], Options]) -> int:
     loop = asyncio.get_running_loop()
     broker = Broker(options, SystemClock(), loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
     await broker.start()
+    loop.add_signal_handler(signal.SIGHUP, Reload(broker, load).request)
     print(broker.ready_line(), flush=True)  # noqa: T201
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:

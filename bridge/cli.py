@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -108,6 +109,7 @@ def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))  # Until the broker takes them: nothing is open yet.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until the broker reloads its settings by it.
     flags = {
         "store.directory": data,
         "server.host": host,
@@ -119,21 +121,18 @@ def serve(
     }
     try:
         overrides = dict(parse_override(text) for text in settings or ())
-        overrides |= {key: value for key, value in flags.items() if value is not None}
-        options = load(config, overrides)
     except ConfigError as error:
         raise BadOption(str(error)) from error
+    overrides |= {key: value for key, value in flags.items() if value is not None}
 
     # kio imports hypothesis wherever it is installed: 60 ms and 9 MB that no broker needs.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
-    from bridge import logs
     from bridge.broker import serve as serve_until_stopped
     from bridge.server import StartError
 
-    logs.configure(options.server.log_level)
     try:
-        return serve_until_stopped(options)
+        return serve_until_stopped(partial(load, config, overrides))
     except ConfigError as error:
         raise BadOption(str(error)) from error
     except StartError as error:

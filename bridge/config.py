@@ -767,5 +767,13 @@ def settings() -> Iterator[Setting]:
             )
 
 
+def values(options: Options) -> Iterator[tuple[str, Any]]:
+    """Give each setting's dotted name and its value."""
+    for section_name in _SECTIONS:
+        section = getattr(options, section_name)
+        for name in section.__struct_fields__:
+            yield f"{section_name}.{name}", getattr(section, name)
+
+
 def _shown(default: Any) -> str:
     return {True: "true", False: "false"}[default] if isinstance(default, bool) else str(default)

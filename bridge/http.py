@@ -81,7 +81,7 @@ class HttpPort:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._readers = Readers.load(broker.options.http.readers_file)
+        self.readers = Readers.load(broker.options.http.readers_file)  # `bridge/reload.py` replaces them.
         self._inflating = Inflating(broker.options.convert.inflate_bytes_max)
         self._guard = Guard(broker.options, broker.advertised_host)
         self.connections = HttpConnections(broker.options, broker.clock)
@@ -201,15 +201,15 @@ class HttpPort:
     async def _lease(self, request: web.Request) -> web.StreamResponse:
         wanted = parsed(await self._read(request), http_leases.NewLease)
         await self._kept(self._broker.ledger.barrier())
-        return http_leases.take(self._broker, wanted, self._readers, _caller(request), request.remote or "")
+        return http_leases.take(self._broker, wanted, self.readers, _caller(request), request.remote or "")
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(http_leases.renew(self._broker, lease, self._readers, _caller(request)))
+        return answer(http_leases.renew(self._broker, lease, self.readers, _caller(request)))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(http_leases.release(self._broker, lease, self._readers, _caller(request)))
+        return answer(http_leases.release(self._broker, lease, self.readers, _caller(request)))
 
     def _topic_named(self, request: web.Request) -> Topic:
         name = request.match_info["name"]

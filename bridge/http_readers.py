@@ -51,6 +51,10 @@ class Readers:
                 raise ConfigError(f'http.readers_file: {path}: expected "token" = ["pattern", ...], got {patterns!r}')
         return cls(found)
 
+    @property
+    def token_count(self) -> int:
+        return len(self._patterns or ())
+
     def check(self, authorization: str, topics: Sequence[Topic]) -> None:
         """Let a caller read these topics, or raise UnknownReader, MayNotRead."""
         if self._patterns is None:

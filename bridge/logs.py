@@ -72,6 +72,11 @@ def configure(level: str) -> None:
     handler.addFilter(FloodFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    set_level(level)
     # asyncio's own debug lines say nothing that an operator acts on.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def set_level(level: str) -> None:
+    """Write everything from `level` on, from now on."""
+    logging.getLogger().setLevel(level.upper())

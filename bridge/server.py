@@ -33,6 +33,7 @@ from bridge.clock import Clock
 from bridge.config import ConfigError, LimitsOptions
 from bridge.faults import Faults
 from bridge.watchdog import Watchdog
+from protocol import foreign
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
 from store.entry import Buffer, Promise
@@ -50,6 +51,7 @@ BACKLOG = 1024  # Connections that the kernel keeps for us; Apache RocketMQ: 102
 FRAMES_AT_ONCE = 256  # Of one connection, before the others have their turn: 256 KiB may hold thousands of requests,
 TURN_MS = 5  # and some of them take long.
 READY_BYTES_MAX = 1 << 20  # Answers are written at once beyond it, so that what a socket does not take is counted.
+WIRE_CLIENTS = {"kafka": foreign.KAFKA, "rocketmq": foreign.ROCKETMQ}
 BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
 SWEEP_INTERVAL_MS = 250
 SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
@@ -304,7 +306,7 @@ class Connection(asyncio.Protocol):
                 self._heard = True
                 self._take(frames)
         except ProtocolError as error:
-            self.close(str(error))
+            self._refuse(str(error), self._frames.refused)
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "connection")
         server.watchdog.turned(self.doing, begun_s)
@@ -316,7 +318,9 @@ class Connection(asyncio.Protocol):
         try:
             taken = self._receive(frames)
         except ProtocolError as error:
-            self.close(str(error))
+            # No request was recognised yet: so this is what the client sent first.
+            is_first = self.doing == self.wire
+            self._refuse(str(error), foreign.first_bytes(frames[0]) if is_first else b"")
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "connection")
         self.is_receiving = False
@@ -326,6 +330,16 @@ class Connection(asyncio.Protocol):
             if not self._holding:
                 self.hold()
                 self.server.loop.call_soon(self._go_on)
+
+    def _refuse(self, reason: str, first: bytes) -> None:
+        """Close because of a frame; where it begins like another protocol, say which."""
+        name = foreign.looks_like(first)
+        if name and name != WIRE_CLIENTS.get(self.wire) and not self.closed:
+            port = self._transport.get_extra_info("sockname", ("", 0))[1]
+            text = "connection closed, another protocol is spoken looks_like=%r wire=%s port=%d peer=%s reason=%r"
+            log.warning(text, name, self.wire, port, endpoint(*self.peer), reason)
+            reason = ""
+        self.close(reason)
 
     def _receive(self, frames: list[memoryview]) -> int:
         """Give how many were received."""

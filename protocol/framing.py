@@ -7,6 +7,7 @@ The length does not count itself. Sans-IO: whoever owns the socket feeds what ar
 
 import struct
 
+from protocol import foreign
 from protocol.errors import ProtocolError
 
 _read_length = struct.Struct(">i").unpack_from
@@ -21,10 +22,11 @@ class FrameReader:
     At most one unfinished frame is held, and of it only what arrived: a length costs nothing until its bytes come.
     """
 
-    __slots__ = ("_missing", "_partial", "limit_bytes")
+    __slots__ = ("_missing", "_partial", "limit_bytes", "refused")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.refused = b""  # The first bytes of the frame that was refused, its length among them.
         self._partial = bytearray()  # The start of an unfinished frame: one to three bytes of length, or payload only.
         self._missing = 0  # Payload bytes still to come. Invariant: 0 while `_partial` is part of a length.
 
@@ -50,7 +52,7 @@ class FrameReader:
         while end - at >= 4:
             (length,) = _read_length(view, at)
             if not 0 <= length <= limit_bytes:
-                raise self._refusal(length)
+                raise self._refusal(length, view[at:])
             start = at + 4
             at = start + length
             if at > end:
@@ -72,7 +74,7 @@ class FrameReader:
                 return []
             (length,) = _read_length(self._partial, 0)
             if not 0 <= length <= self.limit_bytes:
-                raise self._refusal(length)
+                raise self._refusal(length, memoryview(bytes(self._partial + view[at:][: foreign.BYTES])))
             self._partial, self._missing = bytearray(), length
         rest = view[at : at + self._missing]
         # One growing buffer, not a list of chunks: single bytes from a peer would make us keep an object for each.
@@ -84,5 +86,6 @@ class FrameReader:
         self._partial = bytearray()
         return [payload, *self._cut(view, at + len(rest))]
 
-    def _refusal(self, length: int) -> ProtocolError:
+    def _refusal(self, length: int, refused: memoryview) -> ProtocolError:
+        self.refused = bytes(refused[: foreign.BYTES])
         return ProtocolError(f"frame of {length} bytes; allowed are 0 to {self.limit_bytes}")

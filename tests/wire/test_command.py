@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,46 @@ def test_signal_ends_it_in_time_with_status_0_whoever_is_connected(tmp_path: Pat
         process.send_signal(ending)
         assert process.wait(5) == 0
     broker.kill()
+
+
+def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) -> None:
+    readers, config = tmp_path / "readers.toml", tmp_path / "duolog.toml"
+    readers.write_text('"old" = ["*"]\n')
+    config.write_text(f'[http]\nreaders_file = "{readers}"\n')
+    data = str(tmp_path / "data")
+    command = [sys.executable, "-I", "-m", "bridge", "serve", "--config", str(config), "--data", data, *PORTS]
+    log = tmp_path / "log"
+    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline().decode()
+        http = ready.split("http=")[1].split()[0]
+
+        def reload_and_await(line: str) -> None:
+            process.send_signal(signal.SIGHUP)
+            eventually("a line in the log", log.read_text, lambda text: line in text, 10)
+
+        def lease(token: str) -> int:
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+            body = json.dumps({"topics": [], "lease_ms": 1000}).encode()
+            asked = urllib.request.Request(f"http://{http}/api/leases", body, headers)
+            try:
+                return int(urllib.request.urlopen(asked, timeout=5).status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert lease("new") == 401
+        readers.write_text('"new" = ["*"]\n')
+        config.write_text(
+            f'[server]\nlog_level = "error"\n[http]\nreaders_file = "{readers}"\n[store]\nflush = "async"\n'
+        )
+        named = "reloaded=server.log_level:error,http.readers_file:1_tokens need_restart=store.flush\n"
+        reload_and_await(f"settings reloaded {named}")
+        assert (lease("old"), lease("new") != 401) == (401, True)
+        config.write_text("[server]\nlog_levle = 1\n")
+        reload_and_await("error bridge reload refused, nothing has changed reason='server.log_levle: no such setting")
+        assert lease("new") != 401
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
 
 def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:

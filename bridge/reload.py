@@ -1,0 +1,74 @@
+"""SIGHUP: settings are read again, and those that can change while the broker runs are put in force.
+
+    server.log_level      at once
+    http.readers_file     the file is read again: the tokens in it count from the next lease on
+    any other setting     named in the log: it needs a restart
+
+Files are read in a thread. A config file or readers file that cannot be used changes nothing, and the log says why; the
+process never ends by it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from bridge import logs
+from bridge.config import ConfigError, Options, values
+from bridge.http_readers import Readers
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+
+log = logging.getLogger("bridge")
+
+LOG_LEVEL: Final = "server.log_level"
+READERS_FILE: Final = "http.readers_file"
+RELOADABLE: Final = (LOG_LEVEL, READERS_FILE)
+
+
+class Reload:
+    """The reload of one broker, which runs with `broker.options`; `load` reads file and flags again."""
+
+    def __init__(self, broker: "Broker", load: Callable[[], Options]) -> None:
+        self._broker, self._load = broker, load
+        self._in_force = dict(values(broker.options))
+        self._task: asyncio.Task[None] | None = None
+        self._is_wanted = False
+
+    def request(self) -> None:
+        """Reload now, or once more after the reload that is under way."""
+        self._is_wanted = True
+        if self._task is None or self._task.done():
+            self._task = self._broker.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._is_wanted:
+            self._is_wanted = False
+            try:
+                await self._reload()
+            except ConfigError as error:
+                log.error("reload refused, nothing has changed reason=%r", str(error))
+            except Exception as error:  # noqa: BLE001 - contained
+                self._broker.faults.contain(error, "reload")
+
+    async def _reload(self) -> None:
+        options, readers = await asyncio.to_thread(self._read)
+        changed = [name for name, value in values(options) if value != self._in_force[name]]
+        self._broker.http.readers = readers
+        reloaded = list(self._reloaded(changed, options, readers))
+        self._in_force |= {name: value for name, value in values(options) if name in RELOADABLE}
+        restart = [name for name in changed if name not in RELOADABLE]
+        logs.set_level("info")  # The line is written whatever the level was and will be.
+        log.info("settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-")
+        logs.set_level(options.server.log_level)
+
+    def _read(self) -> tuple[Options, Readers]:
+        options = self._load()
+        return options, Readers.load(options.http.readers_file)
+
+    def _reloaded(self, changed: list[str], options: Options, readers: Readers) -> Iterator[str]:
+        if LOG_LEVEL in changed:
+            yield f"{LOG_LEVEL}:{options.server.log_level}"
+        if options.http.readers_file or READERS_FILE in changed:
+            yield f"{READERS_FILE}:{readers.token_count}_tokens"
