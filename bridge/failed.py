@@ -4,7 +4,6 @@ when a group moves to Kafka, whose consumers do not read it. Retries that are st
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.names import rocketmq_group
 from protocol.rocketmq.names import dead_letter_topic, retry_topic
 from store.queue import Queue
 
@@ -19,7 +18,7 @@ class Failed(NamedTuple):
 
 def failed_of(broker: "Broker", group: str) -> Failed:
     """Count it; the group by its Kafka spelling."""
-    spelled = rocketmq_group(group)
+    spelled = broker.rocketmq_groups.name_of(group)
     return Failed(_unread(broker, group, retry_topic(spelled)), _unread(broker, group, dead_letter_topic(spelled)))
 
 

@@ -16,7 +16,7 @@ from bridge.failed import failed_of
 from bridge.http_answers import object_with
 from bridge.server import endpoint
 from bridge.topics import Topic
-from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.names import group_of_rocketmq
 from protocol.rocketmq.names import dead_letter_topic
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def known_groups(broker: "Broker") -> set[str]:
 def has_group(broker: "Broker", name: str) -> bool:
     """Whether a group, in either spelling, has positions, members or dead letters."""
     group = group_of_rocketmq(name)
-    dead_letters = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    dead_letters = broker.topics.by_rocketmq_name(dead_letter_topic(broker.rocketmq_groups.name_of(group)))
     return dead_letters is not None or group in known_groups(broker)
 
 
@@ -165,7 +165,9 @@ def _group_summary(broker: "Broker", name: str) -> Generator[None, None, Json]:
 
 def _member_count(broker: "Broker", name: str) -> int:
     kafka = broker.kafka_groups.group(name)
-    return len(kafka.members) if kafka else len(broker.rocketmq_members.client_ids(rocketmq_group(name)))
+    return (
+        len(kafka.members) if kafka else len(broker.rocketmq_members.client_ids(broker.rocketmq_groups.name_of(name)))
+    )
 
 
 def _failed(broker: "Broker", name: str) -> Json:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from bridge.kafka.offsets import topics_of
 from bridge.positions import Position
 from bridge.topics import QUEUE_ID_BITS, Topic
-from protocol.names import rocketmq_group
 from store.queue import Queue
 
 if TYPE_CHECKING:
@@ -87,4 +86,4 @@ def _subscribed(broker: "Broker", group: str) -> Iterator[str | None]:
         for metadata in {member.metadata_of(kafka.protocol_name) for member in kafka.members.values()}:
             yield from topics_of(metadata)
             yield None
-    yield from list(broker.rocketmq_members.subscriptions(rocketmq_group(group)) or ())
+    yield from list(broker.rocketmq_members.subscriptions(broker.rocketmq_groups.name_of(group)) or ())

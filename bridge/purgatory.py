@@ -2,6 +2,7 @@
 
     hold ──> held, watched by queue ──┬── records are visible, and enough: completed
                                       ├── its time is up: expired
+                                      ├── a queue is deleted: told so
                                       └── its connection has gone: released
 
 It ends exactly once, by one of these, and nothing of it stays behind. What it costs grows with the queues that it
@@ -31,6 +32,9 @@ class Waiting(Protocol):
 
     def expire(self) -> None:
         """The time is up; it waits no more."""
+
+    def deleted(self) -> None:
+        """A queue that it watches was deleted; it waits no more."""
 
     def fail(self, error: Exception) -> None:
         """One of the two raised this: report it, and answer if that can still be; it waits no more."""
@@ -100,6 +104,17 @@ class Purgatory:
         for held in asked:
             if held.timer is not None and self._is_complete(held):
                 self.release(held)
+
+    def on_deleted(self, keys: Iterable[int]) -> None:
+        """These queues were deleted: end each request that watches any of them."""
+        watchers = self._watchers
+        for held in dict.fromkeys(held for key in keys if key in watchers for held in watchers[key]):
+            if held.timer is not None:
+                self.release(held)
+                try:
+                    held.waiting.deleted()
+                except Exception as error:  # noqa: BLE001 - the others hear of it as well
+                    self._fail(held, error)
 
     def _is_complete(self, held: Held) -> bool:
         try:

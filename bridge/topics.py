@@ -9,7 +9,7 @@ visible at once, so every answer that reports topics waits for `Ledger.barrier()
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -187,6 +187,7 @@ class Topics:
         self._by_kafka_name: dict[str, Topic] = {}
         self._by_rocketmq_name: dict[str, Topic] = {}
         self._store: TopicStore | None = None
+        self.on_deleted: Callable[[Sequence[int]], None] = lambda keys: None  # Told the keys of queues, live.
         self.by_kafka_name = self._by_kafka_name.get
         self.by_rocketmq_name = self._by_rocketmq_name.get
         self.by_number = self._by_number.get
@@ -288,6 +289,7 @@ class Topics:
         promise = self._ledger.commit([TopicDeleted(topic.number)], now_ms).promise
         # After the record: a crash between the two leaves queues of no topic, which the next start drops.
         self._store.drop_topic(topic.number, now_ms)
+        self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])
         return promise
 
     def add_queues(self, topic: Topic, queue_count: int, now_ms: int) -> Promise:

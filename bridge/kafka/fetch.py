@@ -251,6 +251,10 @@ class _Fetch:
         if self._read():
             self._end()
 
+    def deleted(self) -> None:
+        """What there is now is the answer, and an error for the partition that is gone."""
+        self.expire()
+
     def fail(self, error: Exception) -> None:
         connection = self.connection
         if self._connection_closed in connection.on_close:

@@ -44,6 +44,9 @@ class Call:
     def expire(self) -> None:
         self.finish(None)
 
+    def deleted(self) -> None:
+        raise AssertionError("it watches no queue")
+
     def fail(self, error: Exception) -> None:
         self._contain(error)
 

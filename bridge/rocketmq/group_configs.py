@@ -11,7 +11,7 @@ import msgspec
 
 from bridge.ledger import Ledger
 from bridge.records import GroupConfigured, GroupDeleted, Record
-from protocol.names import group_of_rocketmq, is_rocketmq_group
+from protocol.names import group_of_rocketmq, is_rocketmq_group, rocketmq_group
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.names import SYSTEM_GROUPS
 from store.entry import Promise, Slot
@@ -53,6 +53,10 @@ class GroupConfigs:
         """Give the config of a group, or the one that `ensure` would make; None for a name that no group may have."""
         config = self._configs.get(group)
         return SubscriptionGroupConfig(group_name=group) if config is None and is_rocketmq_group(group) else config
+
+    def name_of(self, group: str) -> str:
+        """Give the RocketMQ name of a group in its Kafka spelling: the one that it was made with, for a hashed form."""
+        return self._names.get(group) or rocketmq_group(group)
 
     def ensure_all(self, groups: Iterable[str], now_ms: int) -> None:
         """Make the configs of those groups that have none, all or none of them; raises TooManyGroups and StoreError."""

@@ -25,7 +25,7 @@ from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.lanes import Steps
 from bridge.rocketmq.pieces import Pieces, member
 from bridge.topics import QUEUE_ID_BITS, Topic
-from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.names import group_of_rocketmq
 from protocol.rocketmq import fastjson
 from protocol.rocketmq.bodies import (
     ConsumeQueueData,
@@ -90,7 +90,7 @@ def _groups_of_topic(broker: "Broker", command: RemotingCommand, topic: Topic | 
         keys = {queue.key for queue in topic.queues}
         for number, group in enumerate(list(broker.positions.groups())):
             if not broker.positions.all_of(group).keys().isdisjoint(keys):
-                found.add(rocketmq_group(group))
+                found.add(broker.rocketmq_groups.name_of(group))
             if not number % GROUPS_AT_ONCE:
                 yield
         for number, (name, members) in enumerate(list(broker.rocketmq_members.consumers.items())):

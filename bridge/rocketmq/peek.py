@@ -18,6 +18,7 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.pop import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop, check_attempt, check_popper, poppable
 from bridge.rocketmq.pop_sources import retry_sources
+from bridge.rocketmq.pull import no_topic
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq.codes import ResponseCode
@@ -119,7 +120,7 @@ def notification(broker: "Broker", connection: "RocketMQConnection", command: Re
 class _Notification:
     """One question whether there is anything to pop; it is answered, or held."""
 
-    __slots__ = ("_broker", "_command", "_connection", "_held", "_places", "_request")
+    __slots__ = ("_broker", "_command", "_connection", "_held", "_places", "_request", "_topic")
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class _Notification:
         topic: Topic,
     ) -> None:
         self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._topic = topic
         self._places = _places(broker, request.consumer_group, topic, request.queue_id)
         self._held: Held | None = None
 
@@ -155,6 +157,12 @@ class _Notification:
 
     def expire(self) -> None:
         self._finish(self._answer(has_message=False))
+
+    def deleted(self) -> None:
+        if self._topic.number in self._broker.topics:
+            self.expire()  # The group's retry topic is gone; it asks again.
+        else:
+            self.fail(no_topic(self._request.topic))
 
     def fail(self, error: Exception) -> None:
         self._finish(self._connection.refusal(self._command, error))

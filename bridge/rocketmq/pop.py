@@ -23,7 +23,7 @@ from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.pop_sources import Source, ensure_retry_topic, retry_sources, sources
 from bridge.rocketmq.popped import INVISIBLE_MS_MAX, Checkpoint, Name, settled, taken
-from bridge.rocketmq.pull import cost_of
+from bridge.rocketmq.pull import cost_of, no_topic
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags, message, properties
@@ -96,7 +96,7 @@ def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
     """Give the topic, if it may be read and has that queue; -1 is all of them."""
     topic = broker.topics.by_rocketmq_name(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
+        raise no_topic(name)
     if not topic.perm & flags.PERM_READ:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
     if not -1 <= queue_id < topic.queue_count:
@@ -446,6 +446,13 @@ class Pop:
     def expire(self) -> None:
         self._forget_held()
         self._finish(self._nothing(ResponseCode.POLLING_TIMEOUT))
+
+    def deleted(self) -> None:
+        """Look anew without the group's retry topic, or say that the topic itself is gone."""
+        if self._topic.number in self._broker.topics:
+            self.try_complete()
+        else:
+            self.fail(no_topic(self._request.topic))
 
     def fail(self, error: Exception) -> None:
         self._forget_held()

@@ -78,7 +78,7 @@ def _topic(broker: "Broker", request: PullRequest) -> Topic:
         raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
     topic = broker.topics.by_rocketmq_name(request.topic)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
+        raise no_topic(request.topic)
     if not topic.perm & flags.PERM_READ:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] pulling message is forbidden")
     if not 0 <= request.queue_id < topic.queue_count:
@@ -87,6 +87,11 @@ def _topic(broker: "Broker", request: PullRequest) -> Topic:
             f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues",
         )
     return topic
+
+
+def no_topic(name: str) -> Refused:
+    """Give the refusal of who reads a topic that is not there, or not any more."""
+    return Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
 
 
 def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullRequest) -> Filter | None:
@@ -261,6 +266,9 @@ class _Pull:
 
     def expire(self) -> None:
         self._finish(self._not_found())
+
+    def deleted(self) -> None:
+        self._finish(self._failed(no_topic(self._request.topic)))
 
     def fail(self, error: Exception) -> None:
         self._finish(self._failed(error))

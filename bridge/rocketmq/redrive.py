@@ -17,7 +17,7 @@ from bridge.reading import Later, Records
 from bridge.records import CommittedPosition, Record
 from bridge.rocketmq.retry import EXPIRED_AT, REASON, copy_of, group_config, retries_of
 from bridge.topics import Topic
-from protocol.names import group_of_rocketmq, rocketmq_group
+from protocol.names import group_of_rocketmq
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.message import Message
 from protocol.rocketmq.names import dead_letter_topic
@@ -43,10 +43,10 @@ async def redrive(broker: "Broker", name: str) -> tuple[int, Promise]:
     group = group_of_rocketmq(name)
     if not broker.families.admits(group, Family.ROCKETMQ):
         raise RedriveRefused(f"the group {name} is active in Kafka, whose consumers do not read its retry topic")
-    dead = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    dead = broker.topics.by_rocketmq_name(dead_letter_topic(broker.rocketmq_groups.name_of(group)))
     count = 0
     if dead is not None:
-        retries = retries_of(broker, group_config(broker, rocketmq_group(group)))
+        retries = retries_of(broker, group_config(broker, broker.rocketmq_groups.name_of(group)))
         for queue in list(dead.queues):
             count += await _redrive_queue(broker, group, dead, queue, retries)
     return count, broker.ledger.barrier()

@@ -29,7 +29,6 @@ from bridge.rocketmq.retry import (
     group_config,
 )
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
-from protocol.names import rocketmq_group
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.message import Message
@@ -105,7 +104,7 @@ def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Re
 def _frames(
     broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Buffer], now_ms: int, records: list[Record]
 ) -> list[Frame]:
-    config = group_config(broker, rocketmq_group(checkpoint.name.group))
+    config = group_config(broker, broker.rocketmq_groups.name_of(checkpoint.name.group))
     frames: list[Frame] = []
     for buffer in failed:
         try:

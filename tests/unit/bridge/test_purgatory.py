@@ -36,6 +36,10 @@ class Poll:
         assert not self.told, "told of its end twice"
         self.told.append("expired")
 
+    def deleted(self) -> None:
+        assert not self.told, "told of its end twice"
+        self.told.append("deleted")
+
     def fail(self, error: Exception) -> None:
         raise error
 
@@ -145,6 +149,9 @@ class Acting:
     def expire(self) -> None:
         self.ended += 1
         self.act()
+
+    def deleted(self) -> None:
+        self.ended += 1
 
     def fail(self, error: Exception) -> None:
         self.faults.append(error)

@@ -143,6 +143,29 @@ def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: 
     assert held == 0
 
 
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
+def test_held_requests_hear_at_once_that_their_topic_is_deleted(office: Office, code: RequestCode) -> None:
+    client, told = office.connect(), {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0}
+    office.topic()
+    office.topic("other")
+    waits = {
+        "suspendTimeoutMillis": WAIT_MS,
+        "pollTime": WAIT_MS,
+        "bornTime": 0,
+        "invisibleTime": 60_000,
+        "initMode": 0,
+    }
+    assert ask(client, code, **told, **waits, subVersion=0, subscription="*") is None
+    office.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="other")
+    assert client.last_answer() is None
+    office.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
+    office.settle()
+    answer = client.last_answer()
+    assert answer is not None
+    assert (answer.code, "topic[orders] not exist" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
+    assert (client.connection.unanswered, len(office.purgatory), len(client.connection.held)) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.PEEK_MESSAGE, RequestCode.POLLING_INFO])
 @pytest.mark.parametrize(
     ("fields", "refusal"),

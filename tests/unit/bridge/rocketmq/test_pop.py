@@ -20,7 +20,7 @@ from protocol.rocketmq.bodies import (
 )
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue
-from protocol.rocketmq.receipt import parse_receipt
+from protocol.rocketmq.receipt import RETRIED, parse_receipt, real_topic
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.office import Client, Office, read
 from tests.unit.bridge.rocketmq.popping import DEAD, INVISIBLE_MS, RETRY, Got, ack, bodies_of, got, nothing, pop
@@ -467,3 +467,14 @@ def test_members_are_assigned_queues_to_pull_or_all_of_them_to_pop(office: Offic
 )
 def test_modes_that_cannot_be(office: Office, mode: str, topic: str, code: int) -> None:
     assert set_mode(office, mode, topic=topic) == code
+
+
+@pytest.mark.parametrize("group", ["%", "a" + "|" * 17, "a%" * 60])
+def test_group_whose_name_is_hashed_has_the_retry_topic_that_its_clients_read(office: Office, group: str) -> None:
+    """Its Kafka spelling is a hashed form, which cannot be read back: the name that it was made with counts."""
+    office.publish(office.topic(queues=1), b"a")
+    client = office.connect()
+    assert len(got(pop(client, consumerGroup=group))) == 1
+    office.pass_ms(INVISIBLE_MS + 1)
+    assert office.topics.by_rocketmq_name(real_topic(group, "orders", RETRIED)) is not None
+    assert len(got(pop(client, consumerGroup=group))) == 1
