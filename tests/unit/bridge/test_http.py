@@ -48,6 +48,7 @@ class Bench:
             families=SimpleNamespace(active=lambda group: None),
             kafka_groups=SimpleNamespace(groups=list, group=lambda name: None),
             rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
+            rocketmq_groups=SimpleNamespace(name_of=lambda group: group),
             delays=SimpleNamespace(is_paused=lambda topic: False),
             not_ready_reason=lambda: self.ready_reason,
             watchdog=Watchdog(),
