@@ -16,6 +16,7 @@ each request to a budget of it.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from bridge import half_records, lifetimes
@@ -24,7 +25,7 @@ from bridge.delays import Delays
 from bridge.half_records import HalfWish
 from bridge.lifetimes import Lifetimes
 from bridge.topics import Topic
-from bridge.wishes import DelayRefused, Wish
+from bridge.wishes import TIMER_NAMES, DelayRefused, Wish
 from delay.recurring import AMQ_NAMES
 from protocol.errors import ProtocolError
 from protocol.kafka import record_batch
@@ -44,9 +45,11 @@ from protocol.kafka.record_check import Walked, check_records
 from store.entry import Buffer
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
+REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
 RECORD_ERRORS_MAX: Final = 100  # of one batch; a producer meets the others when it sends the rest again
 _RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
-_DELAYED_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
+_ASKING_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
+_SCHEDULE_COST_BYTES: Final = 256 << 10  # and reading a cron expression
 _RECORDS_AT_ONCE: Final = 64
 NO_TIMESTAMP: Final = -1
 
@@ -60,6 +63,9 @@ _AMQ_PREFIX: Final = b"AMQ_SCHEDULED_"
 _AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
 _WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX, _EXPIRY_PREFIX)
 _BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
+
+
+ASKING_NAMES: Final = frozenset({*TIMER_NAMES, *AMQ_NAMES, *lifetimes.NAMES, half_records.ID})
 
 
 class Parted(NamedTuple):
@@ -85,7 +91,7 @@ class Inspector:
     def __init__(self, delays: Delays, lifetimes: Lifetimes, options: Options) -> None:
         self._delays, self._lifetimes = delays, lifetimes
         self._inflate_bytes_max = options.convert.inflate_bytes_max
-        self._delayed_max = options.delay.batch_delayed_max
+        self._asking_max = options.delay.batch_delayed_max
         self._schedules_max = options.delay.batch_schedules_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
@@ -106,8 +112,10 @@ class Inspector:
                 batch = record_batch.with_max_timestamp(batch, walked.latest_ms)
                 header = record_batch.read_header(batch)
         parted = None
-        if settings.compact or (settings.delay_headers and _has_wish_name(body)):
-            parted = self._part(topic, opened, now_ms)
+        if settings.compact and walked.has_null_key:
+            raise refused(Reason.INVALID, _without_key(topic, opened))
+        if settings.delay_headers and _has_wish_name(body):
+            parted = self._part(opened, now_ms)
         return Produced(batch, header, parted)
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
@@ -122,42 +130,53 @@ class Inspector:
         self.opened_bytes += len(body)
         return body
 
-    def _part(self, topic: Topic, opened: OpenBatch, now_ms: int) -> Parted | None:
+    def _part(self, opened: OpenBatch, now_ms: int) -> Parted | None:
         """Sort the records; None if nothing of the batch is delayed or expires. Raises for those that are refused."""
-        compact, looks = topic.settings.compact, topic.settings.delay_headers
-        if not compact:
-            self._delays.check_room(0)  # Before records are decoded, for who is refused tries again soon.
+        self._delays.check_room(0)  # Before records are decoded, for who is refused tries again soon.
         self.opened_bytes += opened.header.record_count * _RECORD_COST_BYTES
         parted, errors = Parted([], [], [], set()), list[RecordError]()
-        schedules = 0
+        asking = schedules = 0
         for index, record in enumerate(_records(opened)):
+            if not record.headers or (names := {name for name, _ in record.headers}).isdisjoint(ASKING_NAMES):
+                parted.now.append(record)
+                continue
+            asking += 1
+            schedules += not names.isdisjoint(AMQ_NAMES)
+            self._check_counts(asking, schedules)
             try:
-                if compact and record.key is None:
-                    raise InvalidBatch(Reason.INVALID, f"no key, and topic {topic.name} is compacted")
-                if not (record.headers and looks):
-                    parted.now.append(record)
-                    continue
-                schedules += any(name in AMQ_NAMES for name, _ in record.headers)
-                if schedules <= self._schedules_max:
-                    self._put(record, index, parted, now_ms)
+                self._put(record, index, parted, now_ms)
             except (DelayRefused, InvalidBatch) as error:
                 errors.append(RecordError(index, str(error)))
                 if len(errors) == RECORD_ERRORS_MAX:
                     break
-            parked_count = len(parted.later) + len(parted.half)
-            if parked_count > self._delayed_max or schedules > self._schedules_max:
+            if opened.header.record_count > REBUILT_RECORDS_MAX and (parted.later or parted.half):
                 raise InvalidBatch(
                     Reason.TOO_LARGE,
-                    f"batch of more than {self._delayed_max} delayed records and half messages, or of more than "
-                    f"{self._schedules_max} records with AMQ_SCHEDULED_ headers; see delay.batch_delayed_max and "
-                    "delay.batch_schedules_max",
+                    f"batch of {opened.header.record_count} records, some of them delayed; then {REBUILT_RECORDS_MAX} "
+                    "are allowed",
                 )
+        self.opened_bytes += asking * _ASKING_COST_BYTES + schedules * _SCHEDULE_COST_BYTES
         if errors:
             raise refused(Reason.INVALID, errors)
         if parted.half and opened.header.is_transactional:
             raise InvalidBatch(Reason.INVALID, "a record of a transaction is no half message")
-        self.opened_bytes += (len(parted.later) + len(parted.half)) * _DELAYED_COST_BYTES
-        return parted if parted.later or parted.half or parted.expiring else None
+        if not (parted.later or parted.half):
+            return parted if parted.expiring else None
+        return parted
+
+    def _check_counts(self, asking: int, schedules: int) -> None:
+        if asking > self._asking_max:
+            raise InvalidBatch(
+                Reason.TOO_LARGE,
+                f"batch of more than {self._asking_max} records that are delayed, expire or are half messages; "
+                "delay.batch_delayed_max is the limit",
+            )
+        if schedules > self._schedules_max:
+            raise InvalidBatch(
+                Reason.TOO_LARGE,
+                f"batch of more than {self._schedules_max} records with AMQ_SCHEDULED_ headers; "
+                "delay.batch_schedules_max is the limit",
+            )
 
     def _put(self, record: Record, index: int, parted: Parted, now_ms: int) -> None:
         """Put a record with headers to those that ask for the same. Raises DelayRefused, InvalidBatch."""
@@ -171,6 +190,12 @@ class Inspector:
             parted.later.append((wish, record))
         else:
             parted.now.append(record)
+
+
+def _without_key(topic: Topic, opened: OpenBatch) -> list[RecordError]:
+    message = f"no key, and topic {topic.name} is compacted"
+    found = (RecordError(index, message) for index, record in enumerate(_records(opened)) if record.key is None)
+    return list(islice(found, RECORD_ERRORS_MAX))
 
 
 def refused(reason: Reason, errors: Sequence[RecordError]) -> InvalidBatch:

@@ -34,6 +34,7 @@ class Codec(IntEnum):
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
+_XERIAL_BLOCKS_MAX = 1 << 15  # Each takes 2 us; clients write blocks of 32 KiB.
 _BLOCK_LENGTH = struct.Struct(">i")
 
 # Version 1, independent blocks, no checksums; blocks of up to 64 KiB; checksum of these two bytes.
@@ -115,9 +116,11 @@ def _inflate_snappy(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         return _inflate_snappy_block(view, limit_bytes)
-    blocks = []
+    blocks: list[bytes] = []
     at = _XERIAL_HEADER_BYTES
     while at < len(view):
+        if len(blocks) == _XERIAL_BLOCKS_MAX:
+            raise ProtocolError(f"xerial snappy: more than {_XERIAL_BLOCKS_MAX} blocks")
         if at + 4 > len(view):
             raise ProtocolError(f"xerial snappy: {len(view) - at} bytes where a block length should be")
         (length,) = _BLOCK_LENGTH.unpack_from(view, at)

@@ -7,6 +7,7 @@ import pytest
 
 from bridge.config import DelayOptions
 from bridge.delays import DELIVERED_IN_SLICE, GATHER_MS, TooManyTimers
+from bridge.produced import REBUILT_RECORDS_MAX
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge
 from bridge.topics import Topic
@@ -263,6 +264,17 @@ def test_too_many_delayed_records_are_refused_as_too_large_so_that_clients_split
     bench = Bench()
     with pytest.raises(InvalidBatch) as refused:
         bench.kafka(bench.topic(), batch([b""] * 10_001, headers=[("TIMER_DELAY_SEC", b"9")], codec=Codec.LZ4))
+    assert refused.value.reason is Reason.TOO_LARGE
+
+
+def test_large_batch_with_a_delayed_record_is_refused_as_too_large() -> None:
+    """The records that are not delayed are written anew, in the loop."""
+    bench = Bench()
+    builder = BatchBuilder()
+    for number in range(REBUILT_RECORDS_MAX + 1):
+        builder.append(number, NOW, None, b"", [] if number else [("TIMER_DELAY_SEC", b"9")])
+    with pytest.raises(InvalidBatch) as refused:
+        bench.kafka(bench.topic(), bytes(builder.finish(0, -1)))
     assert refused.value.reason is Reason.TOO_LARGE
 
 

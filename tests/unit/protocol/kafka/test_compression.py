@@ -114,6 +114,13 @@ def test_bomb_costs_no_more_than_twice_its_limit(bomb: str) -> None:
     assert grown_bytes < 2 * limit + (2 << 20)
 
 
+def test_xerial_blocks_are_limited() -> None:
+    block = bytes(cramjam.snappy.compress_raw(b"x"))
+    assert inflate(Codec.SNAPPY, xerial(*[block] * 1000), LIMIT) == b"x" * 1000
+    with pytest.raises(ProtocolError, match="more than 32768 blocks"):
+        inflate(Codec.SNAPPY, xerial(*[block] * ((1 << 15) + 1)), LIMIT)
+
+
 def test_unknown_codecs_are_refused() -> None:
     for codec in (-1, 0, 5, 7):
         with pytest.raises(ProtocolError, match=f"codec {codec}"):

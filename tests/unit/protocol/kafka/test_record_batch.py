@@ -18,7 +18,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka import record_batch as rb
 from protocol.kafka.compression import Codec, inflate
 from protocol.kafka.record_batch import BatchBuilder, InvalidBatch, Reason, Record
-from protocol.kafka.record_check import check_records
+from protocol.kafka.record_check import HEADERS_MAX, check_records
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 
 LIMIT = 1 << 20
@@ -383,6 +383,13 @@ def test_runs_of_a_large_batch_cost_little() -> None:
         builder.append(number, NOW + number // 1000, None, bytes(100))
     batch = builder.finish(0, -1)
     assert check_records(bytes(batch[61:]), rb.read_header(batch)).stepped < 100
+
+
+def test_headers_of_a_batch_are_limited() -> None:
+    record = bytearray(b"\0\0\0\x01\x01") + rb.varint(HEADERS_MAX + 1) + b"\0\x01" * (HEADERS_MAX + 1)
+    with pytest.raises(InvalidBatch) as refused:
+        checked(batch_of(bytes(rb.varint(len(record)) + record), 1, 0))
+    assert refused.value.reason is Reason.TOO_LARGE
 
 
 def use_all(batch: rb.Buffer) -> None:
