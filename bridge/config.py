@@ -553,7 +553,7 @@ class TxnOptions(_Section, frozen=True):
     ] = 1_000
     partitions_max: Annotated[
         int, _setting("partitions of one Kafka transaction, which one unit of the log ends; more are refused", ge=1)
-    ] = 5_000
+    ] = 3_000
     pending_partitions_max: Annotated[
         int, _setting("partitions of all open Kafka transactions; more are refused", ge=1)
     ] = 200_000

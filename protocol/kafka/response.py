@@ -19,7 +19,7 @@ from kio.serial import entity_writer
 from protocol.errors import ProtocolError
 from protocol.kafka.wire import CLASSIC, COMPACT
 
-PIECES_JOINED: Final = 1000  # in one step
+PIECES_JOINED: Final = 500  # in one step
 
 
 class AnswerTooLarge(ProtocolError):
@@ -67,10 +67,14 @@ class _Encoder:
     def _elements(self, entity_type: Any, elements: Iterable[Any]) -> Iterator[None]:
         count, count_at = 0, len(self.pieces)
         self.pieces.append(b"")
+        whole_at = count_at + 1  # From here on pieces are joined when they are many.
         for element in elements:
             if element is not None:
                 yield from self.entity(element)
                 count += 1
+                if len(self.pieces) - whole_at > PIECES_JOINED:
+                    self.pieces[whole_at:] = (b"".join(self.pieces[whole_at:]),)
+                    whole_at += 1
             yield
         wire = COMPACT if entity_type.__flexible__ else CLASSIC
         self.pieces[count_at] = wire.array_count(count)
@@ -87,12 +91,8 @@ def encode_steps(entity: Any, bytes_max: int) -> Generator[None, None, list[byte
     """Encode a response's body; gives its pieces. Raises AnswerTooLarge as soon as they are more than `bytes_max`."""
     encoder = _Encoder(bytes_max)
     yield from encoder.entity(entity)
-    joined = []
-    for at in range(0, len(encoder.pieces), PIECES_JOINED):
-        if at:
-            yield
-        joined.append(b"".join(encoder.pieces[at : at + PIECES_JOINED]))
-    return joined
+    pieces = encoder.pieces
+    return [b"".join(pieces)] if len(pieces) <= PIECES_JOINED else pieces
 
 
 @cache
