@@ -401,6 +401,10 @@ class HttpOptions(_Section, frozen=True):
     readers_file: Annotated[
         str, _setting("TOML file of tokens and the topics that each may read from the log's files; empty: anyone all")
     ] = ""
+    request_keys_max: Annotated[
+        int, _setting("values of `Idempotency-Key` remembered; beyond, requests with new ones get status 503", ge=1)
+    ] = 100_000
+    request_key_ms: Annotated[int, _setting("an `Idempotency-Key` is remembered for so long", ge=1)] = HOUR_MS
 
 
 class LeasesOptions(_Section, frozen=True):

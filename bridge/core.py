@@ -32,6 +32,7 @@ from bridge.purgatory import Purgatory
 from bridge.rates import Rates
 from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
+from bridge.request_keys import RequestKeys
 from bridge.rocketmq.assignment import RequestModes
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
@@ -84,6 +85,7 @@ class Core:
         self.producers = Producers(self.ledger, options.kafka)
         self.lifetimes = Lifetimes(self.ledger, options.delay)
         self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics, self.poison)
+        self.request_keys = RequestKeys(self.ledger, options.http)
         self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.ledger, options.txn, options.store.segment_bytes // 2)

@@ -39,6 +39,7 @@ from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
 from bridge.publish import IllegalMessage, ProduceRefused
+from bridge.request_keys import RequestKeyReused
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.group_configs import TooManyGroups
 from bridge.rocketmq.redrive import RedriveRefused, redrive
@@ -320,6 +321,8 @@ class HttpPort:
             return failure(str(error), 409)
         except (TopicError, InvalidConfig, *BAD_TIMERS) as error:
             return failure(str(error), 400)
+        except RequestKeyReused as error:
+            return failure(str(error), 422)
         except UnknownTransaction as error:
             return failure(str(error), 404)
         except (TooManyNamed, *REDRIVE_REFUSALS) as error:

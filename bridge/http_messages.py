@@ -159,6 +159,8 @@ class MessageApi:
     # -- Writing
 
     async def _write(self, request: web.Request) -> web.Response:
+        if "Idempotency-Key" in request.headers:  # Who sends one must not believe that it counts.
+            raise web.HTTPBadRequest(text="Idempotency-Key: only POST /api/timers takes it")
         body = await self._read(request)
         topic = topic_named(self._broker, request.match_info["name"])
         wanted = _messages_in(body)

@@ -1,6 +1,7 @@
 """The JSON API of delayed and recurring messages. Times are wall milliseconds; a verdict is durable before it is told.
 
-    POST   /api/timers                    a message for later: NewTimer; gives its id
+    POST   /api/timers                    a message for later: NewTimer; gives its id. With an `Idempotency-Key` it may
+                                          be sent again, and is answered the same (`bridge/request_keys.py`)
     GET    /api/timers                    pending ones in due order; ?topic= key= from_ms= until_ms= after= limit=
     DELETE /api/timers?topic=&key=        cancel all with this key
     GET    /api/timers/count              how many; ?topic= key= from_ms= until_ms=
@@ -45,6 +46,7 @@ from bridge.http_requests import (
     topic_named,
 )
 from bridge.publish import check_record
+from bridge.request_keys import KEY_CHARACTERS_MAX, Answered, RequestKey
 from bridge.schedules import Outcome, RecurringMessage, Standing
 from bridge.topics import QUEUE_ID_BITS, Topic
 from bridge.wishes import DelayRefused, Wish
@@ -56,6 +58,7 @@ from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq import properties
 from store.entry import Buffer, Promise
 from store.errors import StoreError
+from store.queue import Queue
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -66,6 +69,7 @@ Form = TypeVar("Form")
 LIST_MAX = 1_000
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
+IDEMPOTENCY_KEY = "Idempotency-Key"
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
 FORM_NAMES = {forms.KAFKA: "kafka", forms.ROCKETMQ: "rocketmq"}
 
@@ -131,17 +135,31 @@ class TimerApi:
     # -- One timer
 
     async def _add(self, request: web.Request) -> web.Response:
-        broker = self._broker
-        wanted = parsed(await self._read(request), NewTimer)
-        topic, queue_id, record = self._message(wanted)
+        body = await self._read(request)
+        broker, wanted = self._broker, parsed(body, NewTimer)
         now_ms = broker.clock.now_ms()
+        key = _request_key(request, body)
+        known = None if key is None else broker.request_keys.find(key, now_ms)
+        if known is not None:
+            await self._kept(broker.ledger.barrier())
+            return self._answer_again(known, wanted)
+        topic, queue_id, record = self._message(wanted)
         wish = broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and wish is not None
         wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.
-        timer_id, promise = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=replaces)
+        timer_id, promise = broker.publisher.timer(
+            topic, queue_id, record, wish, now_ms, replaces=replaces, request=key
+        )
         await self._kept(promise)
-        text = broker.delays.text_of(timer_id)
-        return answer({"id": text, "topic": topic.name, "queue": queue_id, "due_ms": wish.due_ms}, status=201)
+        return _added(broker.delays.text_of(timer_id), topic.name, queue_id, wish.due_ms)
+
+    def _answer_again(self, known: Answered, wanted: NewTimer) -> web.Response:
+        number, queue_id = Queue.split(known.key)
+        topic = self._broker.topics.by_number(number)
+        text_id = self._broker.delays.text_of((known.due_ms, known.address))
+        response = _added(text_id, wanted.topic if topic is None else topic.name, queue_id, known.due_ms)
+        response.headers["Idempotent-Replayed"] = "true"
+        return response
 
     async def _view(self, request: web.Request) -> web.Response:
         delays, text = self._broker.delays, request.match_info["id"]
@@ -431,7 +449,20 @@ def _schedule(wanted: NewSchedule) -> Schedule:
     return Schedule(plan, wanted.until_ms, wanted.count, Missed(wanted.missed))
 
 
+def _request_key(request: web.Request, body: bytes) -> RequestKey | None:
+    given = request.headers.getall(IDEMPOTENCY_KEY, [])
+    if not given:
+        return None
+    if len(given) != 1 or not 0 < len(given[0]) <= KEY_CHARACTERS_MAX:
+        raise web.HTTPBadRequest(text=f"{IDEMPOTENCY_KEY}: expected one of 1 to {KEY_CHARACTERS_MAX} characters")
+    return RequestKey.of(given[0], body)
+
+
 # -- Out
+
+
+def _added(timer_id: str, topic: str, queue_id: int, due_ms: int) -> web.Response:
+    return answer({"id": timer_id, "topic": topic, "queue": queue_id, "due_ms": due_ms}, status=201)
 
 
 def _timer_view(found: TimerView) -> Json:

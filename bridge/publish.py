@@ -23,8 +23,9 @@ from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
 from bridge.produced import Inspector, Parted
 from bridge.producers import Producers
-from bridge.records import DelayedBatch, ScheduleRegistered
+from bridge.records import DelayedBatch, ScheduleRegistered, TimerRequested
 from bridge.records import Record as StateRecord
+from bridge.request_keys import RequestKey
 from bridge.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from bridge.topics import Topic
 from bridge.transactions import Transactions
@@ -48,7 +49,7 @@ from protocol.rocketmq.message import NO_HOST, Message
 from protocol.rocketmq.names import RETRY_PREFIX
 from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp
 from store.errors import following
-from store.format import NO_OFFSET
+from store.format import NO_OFFSET, entry_size
 
 REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
 
@@ -497,9 +498,20 @@ class Publisher:
     # -- From the HTTP port
 
     def timer(
-        self, topic: Topic, queue_id: int, record: Record, wish: Wish, now_ms: int, *, replaces: bool
+        self,
+        topic: Topic,
+        queue_id: int,
+        record: Record,
+        wish: Wish,
+        now_ms: int,
+        *,
+        replaces: bool,
+        request: RequestKey | None = None,
     ) -> tuple[TimerId, Promise]:
-        """Park one record; gives the timer's id. Raises InvalidBatch, ProduceRefused, StoreError."""
+        """Park one record; gives the timer's id, which is remembered as the answer to `request`.
+
+        Raises InvalidBatch, ProduceRefused, StoreError.
+        """
         check_record(topic, record)
         queue = topic.queues[queue_id]
         replaced = self._delays.replaced(topic, record.key) if replaces and record.key else []
@@ -512,6 +524,9 @@ class Publisher:
         extra = parked.extra(queue.key, wish.due_ms, record.key or b"")
         stamp = self._kafka_stamp(0, log_append_time=False)
         frame = Frame(self._delays.queue_of(wish), forms.KAFKA, body, 1, wish.due_ms, 0, stamp, extra)
+        if request is not None:
+            behind = entry_size(len(body), len(extra), 1)  # The record comes next to the frame.
+            records.insert(0, TimerRequested(*request, wish.due_ms, queue.key, behind, now_ms))
         slots, promise = self._delays.park([frame], now_ms, records)
         self._metrics.records_in["kafka"] += 1
         self._metrics.bytes_in["kafka"] += len(body)

@@ -293,6 +293,23 @@ class TimerNames(_Record, frozen=True, tag=47):
     rows: bytes
 
 
+class TimerRequested(_Record, frozen=True, tag=82):
+    """The delayed message whose entry is the one before this answered a request with an `Idempotency-Key`."""
+
+    request: bytes  # Hash of the key.
+    body: bytes  # Hash of the request's body.
+    due_ms: int
+    key: int  # Of the queue to which it goes.
+    behind: int  # Positions from its entry to this one.
+    at_ms: int
+
+
+class TimerRequestsKnown(_Record, frozen=True, tag=83):
+    """Snapshot: (request, body, due_ms, address, queue key, at_ms) of each."""
+
+    rows: list[tuple[bytes, bytes, int, int, int, int]]
+
+
 class FarTimersChanged(_Record, frozen=True, tag=80):
     """From now on exactly these buckets count; also in snapshots, without the rest."""
 
@@ -458,6 +475,8 @@ Record = (
     | TimersDelivered
     | TimersCancelled
     | TimerMoved
+    | TimerRequested
+    | TimerRequestsKnown
     | DelayPaused
     | TimersPending
     | TimersCancelledBefore

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from bridge.http_timers import TimerApi
 from bridge.http_views import topic as topic_view
@@ -18,7 +19,7 @@ from tests.kit.core import ManualCore
 
 
 def asked(body: object = None, **query: str) -> Any:
-    return SimpleNamespace(body=json.dumps(body).encode(), query=query)
+    return SimpleNamespace(body=json.dumps(body).encode(), query=query, headers=CIMultiDict[str]())
 
 
 async def read(request: Any) -> bytes:
