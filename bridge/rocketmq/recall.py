@@ -11,7 +11,7 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from delay.verdicts import Verdict
 from protocol.errors import ProtocolError
-from protocol.rocketmq import recall_handle
+from protocol.rocketmq import properties, recall_handle
 from protocol.rocketmq.codes import ResponseCode
 from protocol.rocketmq.headers import RecallRequest
 from protocol.rocketmq.recall_handle import RecallHandle
@@ -28,8 +28,15 @@ _REMARKS: Final = {
 }
 
 
-def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
-    handle = _handle(broker, RecallRequest.parse(command.ext))
+# Java's client traces a recall if its answer names the region (DefaultRecallMessageTraceHook.java).
+_REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
+
+
+def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    try:
+        handle = _handle(broker, RecallRequest.parse(command.ext))
+    except Refused as refused:
+        return answer(command, refused.code, str(refused), ext=_REGION)
 
     def decide(error: StoreError | None) -> None:
         connection.answered()
@@ -41,13 +48,14 @@ def recall_message(broker: "Broker", connection: "RocketMQConnection", command: 
 
     connection.unanswered += 1
     broker.delays.at_hand(handle.timer_id, decide)
+    return None
 
 
 def _recall(broker: "Broker", command: RemotingCommand, handle: RecallHandle) -> Answer:
     verdict, promise, _ = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
     if verdict is Verdict.CANCELLED:
-        return answer(command, ext={"msgId": handle.unique_key}, promise=promise)
-    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], promise=promise)
+        return answer(command, ext={**_REGION, "msgId": handle.unique_key}, promise=promise)
+    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], ext=_REGION, promise=promise)
 
 
 def _handle(broker: "Broker", request: RecallRequest) -> RecallHandle:

@@ -56,6 +56,11 @@ def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactor
         "write", namesrv=broker.namesrv, topic=topic, how="sync", trace=True,
         messages=[each.as_rocketmq_json() for each in messages],
     )  # fmt: skip
+    recalled, handle = java.call(
+        "write_delayed", namesrv=broker.namesrv, trace=True, topic=topic,
+        messages=[Message(b"recalled", 0).as_rocketmq_json() | {"setDelayTimeSec": 3600}],
+    )[0]  # fmt: skip
+    assert java.call("recall", namesrv=broker.namesrv, trace=True, topic=topic, handle=handle) == recalled
     Confluent(broker.kafka).write(topic, [Message(b"kafka", 0, key=b"kafka-key")], way="single", codec="none")
     java.call("open", name=group, namesrv=broker.namesrv, topics={topic: 0}, group=group, persist_ms=100)
     seen: list[Any] = []
@@ -70,7 +75,7 @@ def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactor
     (files / "groups.json").write_text(json.dumps([{"groupName": f"{group}-{n}"} for n in (3, 4)]))
     names = {
         "topic": topic, "group": group, "broker": broker.rocketmq, "unique": sent[0][2], "id": sent[0][3],
-        "files": str(files),
+        "files": str(files), "recalled": recalled,
     }  # fmt: skip
     shop = Shop(agents.admin(), broker.namesrv, names)
     connection = eventually(
@@ -141,6 +146,12 @@ CASES = [
     ("queryMsgByUniqueKey -i {unique} -t {topic}", r"Queue Offset: +0"),
     ("queryMsgByOffset -t {topic} -b duolog -i 1 -o 2", r"Keys: +\[key-5 order\]"),
     ("queryMsgTraceById -i {unique}", r"#Type[\s\S]*Pub"),
+    ("queryMsgTraceById -i {recalled}", r"#Type[\s\S]*Pub"),  # It prints what was sent and consumed, not recalls.
+    ("queryMsgByKey -t RMQ_SYS_TRACE_TOPIC -k {recalled}", r"\n[0-9A-F]{{32}} "),
+    (
+        "printMsg -t RMQ_SYS_TRACE_TOPIC -d true",
+        "Recall\x01\\d+\x01DefaultRegion\x01[^\x01]+\x01{topic}\x01{recalled}\x01true",
+    ),
     ("printMsg -t {topic} -d true", "BODY: body 7"),
     ("printMsgByQueue -t {topic} -a duolog -i 0 -p true -d true", "BODY: kafka"),
     ("consumeMessage -t {topic} -b duolog -i 1 -o 3 -c 1", "BODY: body 7"),
@@ -173,7 +184,7 @@ CASES = [
 )
 def test_subcommand_says_what_it_should(shop: Shop, line: str, expected: str) -> None:
     wanted = expected.format(**{name: re.escape(text) for name, text in shop.names.items()})
-    within_s = 20 if "Trace" in line else 0  # Traces are sent in the background, by the client.
+    within_s = 20 if "TRACE" in line.upper() else 0  # Traces are sent in the background, by the client.
     eventually(
         line,
         lambda: shop.run(line),

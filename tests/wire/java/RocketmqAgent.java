@@ -426,6 +426,7 @@ final class RocketmqAgent {
         String key = namesrv + " " + codec + (trace ? " trace" : "");
         if (!PRODUCERS.containsKey(key)) {
             System.setProperty("rocketmq.message.compressType", codec.equals("none") ? "ZLIB" : codec.toUpperCase());
+            System.setProperty("com.rocketmq.recall.default.trace.enable", "true"); // Where messages are traced at all.
             DefaultMQProducer producer = new DefaultMQProducer(unique("producer"), null, trace, null);
             producer.setInstanceName(unique("producer"));
             producer.setNamesrvAddr(namesrv);
