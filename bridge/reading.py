@@ -43,6 +43,7 @@ from txn.isolation import Isolation, QueueIsolation
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
 FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
 FILTERED_BYTES_MAX: Final = 4 << 20
+INFLATED_BYTES_MAX: Final = 8 << 20  # of the batches opened in one read, after which it ends; one may be larger
 FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
 MOST_ENTRIES: Final = 512
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
@@ -139,7 +140,7 @@ class QueueReader:
         """Make batches of a run of RocketMQ's records: (batches, records taken, whether there is room for more)."""
         made: list[Buffer] = []
         at = 0
-        while at < len(run):
+        while at < len(run) and (room > 0 or not made):
             batch, taken, met_fault = self._batch_of(queue, topic, run[at:], min(room, CONVERTED_BATCH_BYTES_MAX))
             if len(batch) > room and (made or not is_first):
                 return made, at, False  # Inflated it is larger than it was in the log.
@@ -148,7 +149,7 @@ class QueueReader:
             at += taken
             if met_fault:
                 return made, at, False  # It was dear to find: the next read goes on behind it.
-        return made, at, True
+        return made, at, at == len(run)
 
     def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> Batched:
         """Make a batch of the first records of a run."""
@@ -222,6 +223,7 @@ class QueueReader:
         """Look into entries, a few at a time, until enough are wanted or the disk would have to be waited for."""
         start, buffers, room = offset, list[Buffer](), max_bytes
         entries = max(max_count, FEWEST_ENTRIES)
+        inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
         while True:
             found = self._store.read(queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=entries)
             if isinstance(found, ColdRead):
@@ -237,7 +239,7 @@ class QueueReader:
             is_stuck, offset = more.next_offset == offset, more.next_offset
             buffers += more.buffers
             room -= sum(map(len, more.buffers))
-            is_enough = len(buffers) >= max_count or room <= 0
+            is_enough = len(buffers) >= max_count or room <= 0 or self._opened.inflated_bytes >= inflated_until
             if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
                 return Records(buffers, offset)
             # As many more as will do, if they are like those before; each one that is fetched costs.
@@ -258,7 +260,7 @@ class QueueReader:
         buffers: list[Buffer] = [entry.frame for entry in stored if entry.form == forms.ROCKETMQ]
         if len(buffers) == len(stored) and 0 < len(stored) <= max_count:
             return self._counted(buffers, stored[-1].next_offset)
-        buffers, room = [], max_bytes
+        buffers, room, inflated_until = [], max_bytes, self._opened.inflated_bytes + INFLATED_BYTES_MAX
         for entry in stored:
             if entry.form == forms.ROCKETMQ:
                 room -= len(entry.frame)
@@ -275,7 +277,7 @@ class QueueReader:
                 converted = self._converted(queue, topic, entry, records)
                 buffers += converted
                 room -= sum(map(len, converted))
-                if offset < entry.next_offset:
+                if offset < entry.next_offset or self._opened.inflated_bytes >= inflated_until:
                     break
             if room <= 0 or len(buffers) >= max_count:
                 break
@@ -296,6 +298,7 @@ class QueueReader:
         """Give those of the records that a filter wants; what it passed over is passed for good."""
         buffers: list[Buffer] = []
         room, opened_until, is_wanted = max_bytes, offset + FILTERED_RECORDS_MAX, wanted.wants
+        inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
         for entry in stored:
             if entry.form == forms.ROCKETMQ:
                 if is_wanted(stored_properties_of(entry.frame)):
@@ -321,7 +324,8 @@ class QueueReader:
                         offset = record.offset
                         break
                     buffers.append(converted)
-                if offset < entry.next_offset or offset >= opened_until:
+                is_spent = offset >= opened_until or self._opened.inflated_bytes >= inflated_until
+                if offset < entry.next_offset or is_spent:
                     break
             if room <= 0 or len(buffers) >= max_count:
                 break
@@ -454,6 +458,7 @@ class OpenBatches:
         self._bytes_max, self._inflate_bytes_max = bytes_max, inflate_bytes_max
         self._opened: OrderedDict[int, _Open] = OrderedDict()  # by position of the entry
         self._bytes = 0
+        self.inflated_bytes = 0  # ever; what is opened twice counts twice
 
     def read(self, entry: Stored, offset: int, max_count: int, max_bytes: int) -> tuple[list[Record], int]:
         """Read records of a batch from `offset` on: (records, the offset to go on from).
@@ -483,6 +488,7 @@ class OpenBatches:
             return opened
         opened = self._opened[entry.position] = _Open(record_batch.open_batch(entry.frame, self._inflate_bytes_max))
         self._bytes += len(opened.batch.body)
+        self.inflated_bytes += len(opened.batch.body)
         while self._bytes > self._bytes_max and len(self._opened) > 1:
             _, oldest = self._opened.popitem(last=False)
             self._bytes -= len(oldest.batch.body)

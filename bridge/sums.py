@@ -15,6 +15,7 @@ from protocol.kafka.record_batch import FIRST, OpenBatch, Record, read_records
 
 SUMS_MAX: Final = 1000  # of one answer
 ABSENT_MAX: Final = 1000  # ranges of one answer, after which it ends
+BYTES_IN_SLICE: Final = 1 << 20
 RECORDS_IN_SLICE: Final = 64  # about half a millisecond
 
 
@@ -82,9 +83,10 @@ def add_batch(sums: RangeSums, opened: OpenBatch) -> Iterator[None]:
     """Add an open batch, as a generator: each turn of it is one slice of work. Raises ProtocolError."""
     header = opened.header
     mark = FIRST
+    count = max(1, min(RECORDS_IN_SLICE, BYTES_IN_SLICE * header.record_count // max(len(opened.body), 1)))
     while mark.skipped < header.record_count:
         try:
-            records, mark = read_records(opened, mark, RECORDS_IN_SLICE)
+            records, mark = read_records(opened, mark, count)
         except ProtocolError as error:
             raise ProtocolError(f"batch at offset {header.base_offset}: {error}") from error
         sums.add(records)

@@ -130,6 +130,8 @@ def kafka_batch(
     store_ms = None
     met_fault = False
     for index, record in enumerate(records):
+        if builder.size >= bytes_max and index:
+            break  # Before a body is inflated for which there is no room.
         sys_flag, born_ms, stored_ms, body, raw = _open_record(record)
         if store_ms is None:
             store_ms = stored_ms

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from bridge.config import ConvertOptions
-from bridge.reading import Later
+from bridge.reading import INFLATED_BYTES_MAX, Later
 from protocol.kafka import record_batch
 from protocol.kafka.compression import Codec, deflate
 from protocol.kafka.record_batch import BatchBuilder
@@ -273,6 +273,23 @@ def test_batch_that_does_not_inflate_is_passed_over() -> None:
     assert read_rocketmq(door, topic, 0) == ([], 1)  # It cost enough for one read.
     found, next_offset = read_rocketmq(door, topic, 1)
     assert ([at.body for at in found], next_offset) == ([b"after"], 2)
+
+
+@pytest.mark.parametrize("expression", [(None, None), ("TAG", "wanted"), ("SQL92", "a > 1")])
+def test_a_read_opens_no_more_than_so_many_bytes(expression: tuple[str | None, str | None]) -> None:
+    """Batches of some hundred bytes that hold four megabytes each, of which nothing may be wanted."""
+    door = Door()
+    topic = door.topic()
+    sent = batch([bytes(INFLATED_BYTES_MAX // 2)], codec=Codec.ZSTD)
+    for _ in range(8):
+        door.kafka(topic, sent)
+    wanted = filter_of(*expression)
+    offset, reads = 0, 0
+    while offset < 8:
+        found = now(door.reader.rocketmq(topic.queues[0], topic, offset, 32, 64 << 20, 8, wanted))
+        assert 1 <= found.next_offset - offset <= 2
+        offset, reads = found.next_offset, reads + 1
+    assert reads >= 4
 
 
 @pytest.mark.parametrize("count", [1, 3])
