@@ -6,7 +6,19 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import admin, assignment, inspect, membership, namesrv, offsets, peek, pop, pop_acks, resets
+from bridge.rocketmq import (
+    admin,
+    assignment,
+    inspect,
+    membership,
+    namesrv,
+    offsets,
+    peek,
+    pop,
+    pop_acks,
+    resets,
+    single_broker,
+)
 from bridge.rocketmq.answer import Handler
 from bridge.rocketmq.flow import LIMITED, Kind
 from bridge.rocketmq.lanes import LANES
@@ -117,6 +129,11 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_BROKER_CONFIG: admin.broker_config,
     Code.UPDATE_BROKER_CONFIG: admin.update_broker_config,
     Code.GET_BROKER_RUNTIME_INFO: admin.broker_runtime,
+    # -- What there is one of, or none
+    Code.GET_BROKER_HA_STATUS: single_broker.ha_status,
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: single_broker.cold_data,
+    Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: single_broker.rocksdb_progress,
+    Code.UPDATE_NAMESRV_CONFIG: single_broker.update_namesrv_config,
 }
 
 # All others are ADMIN.

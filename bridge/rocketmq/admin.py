@@ -27,9 +27,9 @@ from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.lanes import Steps
 from bridge.rocketmq.pieces import Pieces, member
 from bridge.rocketmq.retry_policy import check_policy
+from bridge.rocketmq.single_broker import read_properties, report_ignored
 from bridge.topic_configs import changed as changed_configs
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
-from protocol.errors import ProtocolError
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import fastjson
 from protocol.rocketmq.bodies import (
@@ -71,7 +71,6 @@ STORED_AT_ONCE: Final = 4000
 ATTRIBUTES_CHARACTERS_MAX: Final = 8 << 10  # Of a topic, in one request.
 ATTRIBUTES_MAX: Final = 128  # Of a group or topic in a list, in one request.
 GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
-PROPERTIES_BYTES_MAX: Final = 64 << 10
 WHOLE_DIGITS_MAX: Final = 18
 CAPACITY_MAX: Final = 1_000_000  # Of one kind of requests.
 
@@ -416,28 +415,18 @@ def broker_config(broker: "Broker", connection: "RocketMQConnection", command: R
 
 
 def update_broker_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    """Change what may change while the broker runs, until it ends: its file says what it begins with."""
-    asked = _read_properties(command)
-    if not asked or asked.keys() - _CHANGES.keys():
-        names = ", ".join(sorted(asked.keys() - _CHANGES.keys()))[:500]
-        remark = f"cannot be changed while the broker runs: {names}; what can: {', '.join(_CHANGES)}"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    changes = [_CHANGES[name](broker, value) for name, value in asked.items()]
+    """Change what may change while the broker runs, until it ends: its file says what it begins with.
+
+    Other properties are accepted and reported: tools send whole sets of them to brokers of several versions.
+    """
+    asked = read_properties(command)
+    known = {name: value for name, value in asked.items() if name in _CHANGES}
+    changes = [_CHANGES[name](broker, value) for name, value in known.items()]
     for change in changes:
         change()
-    for name, value in asked.items():
+    for name, value in known.items():
         log.info("setting changed until the broker ends name=%s value=%s", name, value)
-    return answer(command)
-
-
-def _read_properties(command: RemotingCommand) -> dict[str, str]:
-    """Read the body as java.util.Properties writes it, as far as settings need: a line each, # for comments."""
-    assert isinstance(command.body, memoryview), "a request that was decoded"
-    if len(command.body) > PROPERTIES_BYTES_MAX:
-        raise ProtocolError(f"properties of {len(command.body)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
-    lines = str(command.body, "utf-8", "replace").splitlines()
-    pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    return answer(command, remark=report_ignored("broker", asked.keys() - known.keys()))
 
 
 def _change_auto_create(broker: "Broker", value: str) -> Callable[[], None]:

@@ -422,6 +422,22 @@ class GroupSubscription(Body):
     subscription_data: SubscriptionData | None = None
 
 
+class HaStatus(Body):
+    """GET_BROKER_HA_STATUS, of a master without slaves."""
+
+    master_commit_log_max_offset: Int64
+    master: bool = True
+    in_sync_slave_nums: Int64 = 0
+    ha_connection_info: list[str] = []
+
+
+class RocksdbCheck(Body):
+    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS: 0 is ok."""
+
+    check_result: str
+    check_status: Int64 = 0
+
+
 # -- Brokers and name servers
 
 

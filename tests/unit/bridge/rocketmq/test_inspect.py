@@ -308,10 +308,8 @@ def test_settings_change_while_the_broker_runs(office: Office, client: Client) -
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"flushDiskType=ASYNC_FLUSH",
-        b"maxMessageSize=10\nx=y",
         b"maxMessageSize=0",
+        b"maxMessageSize=10\nautoCreateTopicEnable=yes\nx=y",
         b"autoCreateTopicEnable=yes",
         b"maxMessageSize=10\nackThreadPoolQueueCapacity=0",
         b"adminBrokerThreadPoolQueueCapacity=\xd9\xa3",
