@@ -96,7 +96,8 @@ class CheckpointTask:
         try:
             self._index_sync.run()
         except OSError as error:
-            self.index_error = error
+            if self._index_sync.has_failed:
+                self.index_error = error  # Else the next checkpoint syncs all of it once more.
             raise
         if self._snapshot is not None:
             self._snapshot.put_in_place()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # Of an OSError: there may be room again later.
+# No file can be opened at present: by no means a sign that the disk fails, for nothing was asked of it.
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 
 
 class StoreError(Exception):
@@ -27,7 +29,7 @@ class EntryTooLarge(StoreError):
 
 
 class DiskFull(StoreError):
-    """The disk is above its mark, or a write met ENOSPC; writing resumes by itself when there is room again."""
+    """The disk is above its mark, or a write met ENOSPC or EMFILE; it resumes by itself when there is room again."""
 
 
 class WritingEnded(StoreError):

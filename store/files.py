@@ -7,7 +7,6 @@ Directories and files are made for their owner alone, whatever the umask: messag
 of the machine, and nobody else may take the lock.
 """
 
-import errno
 import fcntl
 import logging
 import os
@@ -41,7 +40,10 @@ class Files(Protocol):
         """Read up to `size` bytes; short only at the end of the file. May block."""
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
-        """The same, but None instead of blocking when not all of it is in the page cache (preadv2 RWF_NOWAIT)."""
+        """The same, but None instead of blocking when not all of it is in the page cache (preadv2 RWF_NOWAIT).
+
+        None too instead of an OSError: the read that may block raises it.
+        """
 
     def sync(self, file: int) -> None:
         """Make the file's bytes and length durable (fdatasync). May block."""
@@ -133,10 +135,8 @@ class RealFiles:
         buffer = bytearray(size)
         try:
             return buffer if os.preadv(file, [buffer], at, _NOWAIT) == size else None
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-                return None
-            raise
+        except OSError:
+            return None  # EAGAIN mostly. Where the disk fails, the read that may wait for it says so.
 
     # -- Durability
 

@@ -100,10 +100,7 @@ class Frames:
         file = self._log.segments.open_file_of(segment)
         if file is None:
             return None
-        try:
-            return self._files.read_cached(file, size, at)
-        except OSError:
-            return None  # A reader thread will meet the same error, and report it.
+        return self._files.read_cached(file, size, at)
 
     def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
         # A handle of its own, so that none is closed under it by the loop's thread.

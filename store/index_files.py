@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from store.entry import Buffer
-from store.errors import Corruption
+from store.errors import NO_HANDLES, Corruption
 from store.files import Files
 from store.store_times import StepBack
 from store.workers import Executor, Failure, Inline
@@ -233,6 +233,7 @@ class IndexSync:
     paths: list[str]
     directories: list[str]
     is_done: bool = False
+    has_failed: bool = False  # An fsync did, so that another one proves nothing. A file that cannot be opened is none.
 
     def run(self) -> None:
         """Make all durable. A file that is gone needs nothing; any other OSError is the disk's."""
@@ -243,6 +244,9 @@ class IndexSync:
                 continue
             try:
                 self.files.sync(handle)
+            except OSError:
+                self.has_failed = True
+                raise
             finally:
                 self.files.close(handle)
         for directory in self.directories:
@@ -250,6 +254,9 @@ class IndexSync:
                 self.files.sync_directory(directory)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                self.has_failed = error.errno not in NO_HANDLES
+                raise
         self.is_done = True
 
 

@@ -14,8 +14,11 @@ When the disk fails:
     write meets ENOSPC      those who wait for it hear DiskFull, appends are refused. `check_disk` writes the same bytes
                             to the same place until it works; then appends are taken again. What was appended stays,
                             for state has followed it already: a refused sender may find its message stored later.
+    no file can be opened   EMFILE, ENFILE: the same.
     write fails otherwise   WritingEnded: all who wait hear it, and every append from then on.
     fsync fails             WritingEnded: the kernel may have dropped the pages, and another fsync would prove nothing.
+
+ARCHITECTURE.md ("When the disk fails") has every operation.
 """
 
 import logging
@@ -30,6 +33,7 @@ from store.control import Control, Kind, queue_control
 from store.encode import Entry, put_frame, put_other, put_run, sizes_of
 from store.entry import Appended, Frame, FrameRun, Part, Place, Promise, Slot, Stored, new_tuple
 from store.errors import (
+    NO_HANDLES,
     NO_SPACE,
     DataDirectoryInUse,
     DiskFull,
@@ -154,7 +158,7 @@ class Store:
         try:
             self._log.write()
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in (*NO_SPACE, *NO_HANDLES):
                 raise
             self.write_failed(error)  # Reading and retention go on; they may make room.
             return
@@ -465,16 +469,27 @@ class Store:
         """
         if self._sync is not None or self._has_ended:
             return None
-        if self._log.durable == self.written or not (background or self._to_sync or self._unsynced):
+        # While no file can be opened, or written, only the background asks: who waits would ask again at once.
+        is_wanted = background or (not self._is_full and (self._to_sync or self._unsynced))
+        if self._log.durable == self.written or not is_wanted:
+            return None
+        try:
+            self._sync = self._log.sync_task(self.written)
+        except OSError as error:
+            self.write_failed(error)  # A file could not be opened.
             return None
         self._syncing, self._unsynced = self._unsynced, {}
-        self._sync = self._log.sync_task(self.written)
         return self._sync
 
     def synced(self, task: SyncTask, error: OSError | None) -> None:
         """Take the outcome: durable moves, queues under sync become visible, promises are kept."""
         assert task is self._sync, "the outcome of another task"
         self._sync = None
+        if error is not None and error.errno in NO_HANDLES:
+            # The directory could not be opened: no fsync has failed, and the next one covers all of this once more.
+            self._unsynced = self._syncing | self._unsynced
+            self.write_failed(error)
+            return
         if error is not None:
             self.end_writing(f"fsync failed: {error}")
             return
@@ -500,12 +515,13 @@ class Store:
     # -- When the disk fails
 
     def write_failed(self, error: OSError) -> None:
-        if error.errno not in NO_SPACE:
+        if error.errno not in (*NO_SPACE, *NO_HANDLES):
             self.end_writing(f"write failed: {error}")
             return
+        why = "no file can be opened" if error.errno in NO_HANDLES else "the disk is full"
         if self._refusal is None:
-            log.warning("the disk is full, appends are refused: %s unwritten=%d", error, self._log.unwritten_bytes)
-        self._refusal = DiskFull(f"no space is left on the disk: {error}")
+            log.warning("%s, appends are refused: %s unwritten=%d", why, error, self._log.unwritten_bytes)
+        self._refusal = DiskFull(f"{why}: {error}")
         self._is_full = True
         self._to_write.fail(self.written, self._refusal)
         self._to_sync.fail(self.written, self._refusal)

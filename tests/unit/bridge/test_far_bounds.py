@@ -115,6 +115,7 @@ class LongMerges(Inline):
     """Runs all at once, but a merge is not heard of before the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ended: list[Callable[[], None]] = []
         self.buried_late: list[int] = []
         self.is_full = False
