@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from bridge import half_records
+from bridge import half_records, unknown_names
 from bridge.http_answers import to_json
 from bridge.topics import Topic
 from bridge.wishes import TIMER_NAMES, TIMER_REPLACE
@@ -108,6 +108,9 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
     for name in NOT_BY_HEADER:
         if name in wanted.headers:
             raise web.HTTPBadRequest(text=f"header {name}: asks the broker for what the request itself has to say")
+    if topic.settings.unknown_headers != unknown_names.IGNORE:
+        for name in unknown_names.unknown(wanted.headers):
+            raise web.HTTPBadRequest(text=unknown_names.said_of(name))
     if wanted.tag is not None and TAG in wanted.headers:
         raise web.HTTPBadRequest(text=f"expected either tag or the header {TAG}")
     key = _bytes_of("key", wanted.key, wanted.key_base64)

@@ -31,7 +31,7 @@ from store.entry import Slot
 
 EXPIRE_AT: Final = "EXPIRE_AT_MS"
 EXPIRE_AFTER: Final = "EXPIRE_AFTER_MS"
-PREFIX: Final = "EXPIRE_A"  # of both, and of nothing else that a message says
+PREFIX: Final = "EXPIRE_"  # of both
 NAMES: Final = (EXPIRE_AT, EXPIRE_AFTER)
 
 _PREFIX_BYTES: Final = PREFIX.encode()

@@ -19,12 +19,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from bridge import half_records, lifetimes
+from bridge import half_records, lifetimes, unknown_names
 from bridge.config import Options
 from bridge.delays import Delays
 from bridge.half_records import HalfWish
 from bridge.lifetimes import Lifetimes
 from bridge.topics import Topic
+from bridge.unknown_names import Sender, UnknownNames
 from bridge.wishes import TIMER_NAMES, DelayRefused, Wish
 from delay.recurring import AMQ_NAMES
 from protocol.errors import ProtocolError
@@ -53,15 +54,15 @@ _SCHEDULE_COST_BYTES: Final = 256 << 10  # and reading a cron expression
 _RECORDS_AT_ONCE: Final = 64
 NO_TIMESTAMP: Final = -1
 
-_TIMER_PREFIX: Final = b"TIMER_DEL"
+_TIMER_PREFIX: Final = unknown_names.TIMER_PREFIX.encode()
 _TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
-_HALF_ID: Final = half_records.ID.encode()
-_HALF_UNDERSCORE_AT: Final = _HALF_ID.index(b"_")
+_HALF_PREFIX: Final = unknown_names.HALF_PREFIX.encode()
+_HALF_UNDERSCORE_AT: Final = _HALF_PREFIX.index(b"_")
 _EXPIRY_PREFIX: Final = lifetimes.PREFIX.encode()
 _EXPIRY_UNDERSCORE_AT: Final = _EXPIRY_PREFIX.index(b"_")  # Invariant: not before the others'.
-_AMQ_PREFIX: Final = b"AMQ_SCHEDULED_"
+_AMQ_PREFIX: Final = unknown_names.AMQ_PREFIX.encode()
 _AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
-_WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_ID, _AMQ_PREFIX, _EXPIRY_PREFIX)
+_WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_PREFIX, _AMQ_PREFIX, _EXPIRY_PREFIX)
 _BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
 
 
@@ -90,14 +91,18 @@ class Inspector:
 
     def __init__(self, delays: Delays, lifetimes: Lifetimes, options: Options) -> None:
         self._delays, self._lifetimes = delays, lifetimes
+        self.unknown_names = UnknownNames()
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._asking_max = options.delay.batch_delayed_max
         self._schedules_max = options.delay.batch_schedules_max
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
 
-    def check(self, topic: Topic, batch: Buffer, now_ms: int, *, allows_zstd: bool) -> Produced:
-        """Check what a Produce request has for one partition of a topic. Raises InvalidBatch, StoreError."""
+    def check(self, topic: Topic, batch: Buffer, now_ms: int, sender: Sender | None, *, allows_zstd: bool) -> Produced:
+        """Check what a Produce request has for one partition of a topic; `sender` is its connection, if it has one.
+
+        Raises InvalidBatch, StoreError.
+        """
         settings = topic.settings
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         if header.codec == Codec.ZSTD and not allows_zstd:
@@ -115,7 +120,7 @@ class Inspector:
         if settings.compact and walked.has_null_key:
             raise refused(Reason.INVALID, _without_key(topic, opened))
         if settings.delay_headers and _has_wish_name(body):
-            parted = self._part(opened, now_ms)
+            parted = self._part(topic, opened, now_ms, sender)
         return Produced(batch, header, parted)
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
@@ -130,21 +135,28 @@ class Inspector:
         self.opened_bytes += len(body)
         return body
 
-    def _part(self, opened: OpenBatch, now_ms: int) -> Parted | None:
+    def _part(self, topic: Topic, opened: OpenBatch, now_ms: int, sender: Sender | None) -> Parted | None:
         """Sort the records; None if nothing of the batch is delayed or expires. Raises for those that are refused."""
         self._delays.check_room(0)  # Before records are decoded, for who is refused tries again soon.
         self.opened_bytes += opened.header.record_count * _RECORD_COST_BYTES
         parted, errors = Parted([], [], [], set()), list[RecordError]()
         asking = schedules = 0
         for index, record in enumerate(_records(opened)):
-            if not record.headers or (names := {name for name, _ in record.headers}).isdisjoint(ASKING_NAMES):
+            if not record.headers:
                 parted.now.append(record)
                 continue
-            asking += 1
-            schedules += not names.isdisjoint(AMQ_NAMES)
-            self._check_counts(asking, schedules)
+            names = {name for name, _ in record.headers}
+            if is_asking := not names.isdisjoint(ASKING_NAMES):
+                asking += 1
+                schedules += not names.isdisjoint(AMQ_NAMES)
+                self._check_counts(asking, schedules)
             try:
-                self._put(record, index, parted, now_ms)
+                if sender is not None:
+                    self.unknown_names.check(topic, names, sender)
+                if is_asking:
+                    self._put(record, index, parted, now_ms)
+                else:
+                    parted.now.append(record)
             except (DelayRefused, InvalidBatch) as error:
                 errors.append(RecordError(index, str(error)))
                 if len(errors) == RECORD_ERRORS_MAX:
@@ -238,7 +250,7 @@ def _check_timestamps(topic: Topic, opened: OpenBatch, walked: Walked, now_ms: i
 
 
 def _has_wish_name(data: bytes) -> bool:
-    """Tell whether a prefix of the names that ask for a delay or an expiry occurs, or the name of a half message's id.
+    """Tell whether a prefix of the names that ask for a delay or an expiry occurs, or of those of a half message.
 
     A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
     while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
@@ -250,7 +262,7 @@ def _has_wish_name(data: bytes) -> bool:
             return False
         if (
             data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT))
-            or data.startswith(_HALF_ID, max(0, at - _HALF_UNDERSCORE_AT))
+            or data.startswith(_HALF_PREFIX, max(0, at - _HALF_UNDERSCORE_AT))
             or data.startswith(_AMQ_PREFIX, at - _AMQ_UNDERSCORE_AT)
             or data.startswith(_EXPIRY_PREFIX, max(0, at - _EXPIRY_UNDERSCORE_AT))
         ):

@@ -29,6 +29,7 @@ from bridge.request_keys import RequestKey
 from bridge.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from bridge.topics import Topic
 from bridge.transactions import Transactions
+from bridge.unknown_names import AMQ_PREFIX, TIMER_PREFIX, Sender
 from bridge.wall_time import WallTime
 from bridge.wishes import Wish
 from delay.recurring import AMQ_NAMES, Run, Schedule
@@ -54,7 +55,7 @@ from store.format import NO_OFFSET, entry_size
 REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
 
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
-_ROCKETMQ_MARKS: Final = ("DELAY", "TIMER_DEL", "TRAN_MSG", "AMQ_SCHEDULED_", lifetimes.PREFIX)
+_ROCKETMQ_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, lifetimes.PREFIX)
 
 
 class NotSupported(Exception):
@@ -122,8 +123,9 @@ class Publisher:
         allows_zstd: bool = True,
         transactional_id: str | None = None,
         adds_itself: bool = False,
+        sender: Sender | None = None,
     ) -> Published:
-        """Append what a Produce request has for one partition; for the last two see `Transactions.admit`.
+        """Append what a Produce request has for one partition; for the two before the last see `Transactions.admit`.
 
         Raises InvalidBatch, DelayRefused, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError,
         and then has appended nothing.
@@ -131,7 +133,7 @@ class Publisher:
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         settings = topic.settings
-        batch, header, parted = self.inspector.check(topic, batch, now_ms, allows_zstd=allows_zstd)
+        batch, header, parted = self.inspector.check(topic, batch, now_ms, sender, allows_zstd=allows_zstd)
         queue = topic.queues[queue_id]
         log_append_time = settings.log_append_time
         if header.producer_id >= 0:
@@ -326,7 +328,9 @@ class Publisher:
 
     # -- RocketMQ
 
-    def rocketmq(self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int) -> Appended:
+    def rocketmq(
+        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, sender: Sender | None = None
+    ) -> Appended:
         """Append one message, or a batch as one unit with one entry for each message.
 
         Topic, queue and store host of a record are the door's, whatever its message says. A delayed message is turned
@@ -334,7 +338,7 @@ class Publisher:
         ProduceRefused, ProtocolError, StoreError, and then has appended nothing.
         """
         records: list[StateRecord] = []
-        frames = self.rocketmq_frames(topic, queue_id, messages, now_ms, records)
+        frames = self.rocketmq_frames(topic, queue_id, messages, now_ms, records, sender=sender)
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
             slots, promise = self._delays.park(frames, now_ms, records)
             return Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].durable))
@@ -349,6 +353,7 @@ class Publisher:
         records: list[StateRecord],
         *,
         sent_ms: int | None = None,
+        sender: Sender | None = None,
     ) -> list[Frame]:
         """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does.
 
@@ -369,6 +374,8 @@ class Publisher:
             found = self._check_message(message, text)
             wish = None
             if found is not None:
+                if sender is not None:
+                    self.inspector.unknown_names.check(topic, found, sender)
                 from_ms = now_ms if sent_ms is None else sent_ms
                 wish = self._delays.wishes.of_properties(found, from_ms)
                 expires_ms = self._lifetimes.of_properties(found, from_ms)
@@ -431,12 +438,13 @@ class Publisher:
         index_ms = topic.settings.index_ms(born_ms, now_ms)
         return [Frame(topic.queues[queue_id], forms.ROCKETMQ, final, 1, index_ms, code, _stamp_rocketmq)]
 
-    def check_half(self, topic: Topic, message: Message, now_ms: int) -> None:
+    def check_half(self, topic: Topic, message: Message, now_ms: int, sender: Sender) -> None:
         """Raise what `rocketmq` would for a half message, by now without its mark, if it were committed now."""
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         found = self._check_message(message, _text_of(message.properties))
         if found is not None:
+            self.inspector.unknown_names.check(topic, found, sender)
             self._delays.wishes.of_properties(found, now_ms)
             self._lifetimes.of_properties(found, now_ms)
 

@@ -1,9 +1,10 @@
 """The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
 
-The names are Kafka's, RocketMQ's `message.type`, and five of our own: `flush.mode` (when a write counts as kept),
-`retention.records`, `delay.headers` (whether Kafka batches are searched for delay headers), `message.ttl.ms` and
-`message.expired` (how long messages live, and what becomes of them then). Values are text, as on Kafka's wire. A value
-comes from the topic (an override), else from the broker's own settings, else from this table.
+The names are Kafka's, RocketMQ's `message.type`, and six of our own: `flush.mode` (when a write counts as kept),
+`retention.records`, `delay.headers` (whether Kafka batches are searched for delay headers), `delay.unknown.headers`
+(what is done about misspelled ones), `message.ttl.ms` and `message.expired` (how long messages live, and what becomes
+of them then). Values are text, as on Kafka's wire. A value comes from the topic (an override), else from the broker's
+own settings, else from this table.
 `cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
 """
 
@@ -105,6 +106,9 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
     _row("delay.headers", _B, "true", _BOOL,
          "Whether Kafka records are searched for headers that ask for a delay, an expiry, or for a half message."),
+    _row("delay.unknown.headers", _S, "warn", _one_of("warn", "refuse", "ignore"),
+         "What is done about a header or property that is probably misspelled: it begins with TIMER_, AMQ_SCHEDULED_, "
+         "EXPIRE_ or TRAN_MSG_, and asks for nothing. warn: the log names it once for each producer."),
     TopicConfig("message.ttl.ms", _L, "-1", _life,
                 "How long RocketMQ groups are given a message after its append; -1: for good.",
                 f"allowed are 1 to {TTL_MS_MAX}, and -1"),
@@ -154,6 +158,7 @@ class TopicSettings:
     delete: bool
     durable: bool
     delay_headers: bool
+    unknown_headers: str  # `bridge/unknown_names.py`
     ttl_ms: int  # -1: no limit
     drops_expired: bool
     has_priorities: bool  # Queue n has the messages of priority n; POP takes the last queues first.
@@ -225,6 +230,7 @@ def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSe
         delete="compact" not in policies or "delete" in policies,
         durable=value("flush.mode") == "sync",
         delay_headers=value("delay.headers") == "true",
+        unknown_headers=value("delay.unknown.headers"),
         ttl_ms=int(value("message.ttl.ms")),
         drops_expired=value("message.expired") == "drop",
         has_priorities=value("message.type") == PRIORITY,

@@ -292,9 +292,15 @@ class Topics:
         self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])
         return promise
 
-    def add_queues(self, topic: Topic, queue_count: int, now_ms: int) -> Promise:
-        """Let the topic have `queue_count` queues in all. Queues are never taken away: their records would be lost."""
+    def add_queues(self, topic: Topic, queue_count: int, now_ms: int, asker: str) -> Promise:
+        """Let the topic have `queue_count` queues in all; `asker` is the request and its client, for the log.
+
+        Queues are never taken away: their records would be lost.
+        """
         self.check_more_queues(topic, queue_count)
+        # Keys change their queues, and tools ask for it unsaid: mqadmin updateTopic sends 8 without -r and -w.
+        text = "topic gets more queues topic=%s from=%d to=%d asked_by=%s"
+        logger.warning(text, topic.name, topic.queue_count, queue_count, asker)
         return self._ledger.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def check_more_queues(self, topic: Topic, queue_count: int) -> None:

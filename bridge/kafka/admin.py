@@ -158,6 +158,7 @@ def _wake(broker: "Broker", topic: Topic) -> None:
 def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = broker.ledger.barrier()
+    asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
 
     def widened(wish: Any) -> Any:
         nonlocal promise
@@ -172,7 +173,8 @@ def create_partitions(broker: "Broker", connection: "KafkaConnection", request: 
             elif request.body.validate_only:
                 broker.topics.check_more_queues(topic, wish.count)
             else:
-                promise = later(promise, broker.topics.add_queues(topic, wish.count, broker.clock.now_ms()))
+                added = broker.topics.add_queues(topic, wish.count, broker.clock.now_ms(), asker)
+                promise = later(promise, added)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
         return request.types.CreatePartitionsTopicResult(name=wish.name, error_code=error, error_message=message)

@@ -64,7 +64,7 @@ def _produce(broker: "Broker", connection: "KafkaConnection", request: Request) 
             )
             continue
         opened_before = inspector.opened_bytes
-        result, promise = _append(broker, request, partition, now_ms)
+        result, promise = _append(broker, connection, request, partition, now_ms)
         opened_bytes += inspector.opened_bytes - opened_before
         results.append(result)
         if promise is not None:
@@ -77,7 +77,7 @@ def _produce(broker: "Broker", connection: "KafkaConnection", request: Request) 
 
 
 def _append(
-    broker: "Broker", request: Request, partition: PartitionRecords, now_ms: int
+    broker: "Broker", connection: "KafkaConnection", request: Request, partition: PartitionRecords, now_ms: int
 ) -> tuple[PartitionProduced, Promise | None]:
     name, index, records = partition
     topic = broker.topics.by_kafka_name(name)
@@ -92,6 +92,7 @@ def _append(
             allows_zstd=request.version >= _ZSTD_FROM,
             transactional_id=request.body.transactional_id,
             adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
+            sender=connection,
         )
     except ANSWERABLE as error:
         code = code_of(error)

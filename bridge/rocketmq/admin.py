@@ -74,7 +74,8 @@ GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that 
 WHOLE_DIGITS_MAX: Final = 18
 CAPACITY_MAX: Final = 1_000_000  # Of one kind of requests.
 
-ATTRIBUTES: Final = ("message.type", "message.ttl.ms", "message.expired")  # Topic configs that tools set as attributes.
+# Topic configs that tools set as attributes.
+ATTRIBUTES: Final = ("message.type", "message.ttl.ms", "message.expired", "delay.unknown.headers")
 
 _NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
 _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
@@ -96,16 +97,18 @@ def update_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     queue_count = max(request.read_queue_nums, request.write_queue_nums)
     attributes = _attributes(part.partition("=") for part in (request.attributes or "").split(","))
-    return answer(command, promise=_update(broker, request.topic, queue_count, request.perm, attributes))
+    return answer(command, promise=_update(broker, connection, request.topic, queue_count, request.perm, attributes))
 
 
 def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     """Create or change several topics, one after the other; what came before one that is refused stays."""
     configs = read_body(command, TopicConfigList).topic_config_list
-    return connection.in_slices(command, _update_topics(broker, command, configs))
+    return connection.in_slices(command, _update_topics(broker, connection, command, configs))
 
 
-def _update_topics(broker: "Broker", command: RemotingCommand, configs: list[TopicConfig]) -> Steps:
+def _update_topics(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, configs: list[TopicConfig]
+) -> Steps:
     promise, left = broker.ledger.barrier(), QUEUES_AT_ONCE
     for config in configs:
         queue_count = max(config.read_queue_nums, config.write_queue_nums)
@@ -113,7 +116,7 @@ def _update_topics(broker: "Broker", command: RemotingCommand, configs: list[Top
             remark = f"topic config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         attributes = _attributes((name, "=", value) for name, value in config.attributes.items())
-        promise = _update(broker, config.topic_name, queue_count, config.perm, attributes)
+        promise = _update(broker, connection, config.topic_name, queue_count, config.perm, attributes)
         left -= queue_count + TOPIC_AT_COST_OF_QUEUES
         if left <= 0:
             left = QUEUES_AT_ONCE
@@ -127,7 +130,14 @@ def _attributes(signed: Iterable[tuple[str, str, str]]) -> dict[str, str | None]
     return {name: None if sign == "-" else value for sign, name, value in named if name in ATTRIBUTES}
 
 
-def _update(broker: "Broker", name: str, queue_count: int, perm: int, attributes: Mapping[str, str | None]) -> Promise:
+def _update(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    name: str,
+    queue_count: int,
+    perm: int,
+    attributes: Mapping[str, str | None],
+) -> Promise:
     topics, now_ms = broker.topics, broker.clock.now_ms()
     check_topic(name)
     topic = topics.by_rocketmq_name(name)
@@ -140,7 +150,9 @@ def _update(broker: "Broker", name: str, queue_count: int, perm: int, attributes
     changed = changed_configs(topic.configs, attributes)
     promise = broker.ledger.barrier()
     if queue_count != topic.queue_count:
-        promise = topics.add_queues(topic, queue_count, now_ms)
+        promise = topics.add_queues(
+            topic, queue_count, now_ms, f"UPDATE_AND_CREATE_TOPIC of {connection.peer[0]}:{connection.peer[1]}"
+        )
     if perm != topic.perm:
         promise = topics.permit(topic, perm, now_ms)
     if changed != topic.configs:

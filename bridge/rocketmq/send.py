@@ -70,7 +70,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     else:
         if broker.halves.has_gathered:
             transactions.settle(broker)
-        slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms())
+        sender = None if request.topic.startswith(RETRY_PREFIX) else connection
+        slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms(), sender)
     store_host = broker.publisher.store_host
     ids = message_ids(store_host, [slot[0] for slot in slots]) if is_batch else message_id(store_host, slots[0][0])
     waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"

@@ -100,7 +100,7 @@ def prepare(
     if len(group) > NAME_CHARACTERS_MAX:
         raise MessageTooLarge(f"producer group of {len(group)} characters; {NAME_CHARACTERS_MAX} are allowed")
     sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
-    broker.publisher.check_half(topic, sent, now_ms)
+    broker.publisher.check_half(topic, sent, now_ms, connection)
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECKED_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")

@@ -46,7 +46,7 @@ class History:
             case 0:
                 topics.configure(topic, self.random.choice(CONFIGS), self.now_ms)
             case 1 if topic.queue_count < 30:
-                topics.add_queues(topic, topic.queue_count + 1, self.now_ms)
+                topics.add_queues(topic, topic.queue_count + 1, self.now_ms, "a test")
             case 2:
                 topics.permit(topic, self.random.randrange(8), self.now_ms)
             case _:
@@ -123,7 +123,7 @@ def test_records_about_what_is_gone_change_nothing() -> None:
     topic, _ = live.topics.create("orders", 2, {}, NOW)
     live.positions.commit("g", [CommittedPosition(topic.key(0), 5)], NOW)
     live.producers.remember(topic.key(0), 1, 0, ProducerBatch(0, 0, 0, 0, NOW))
-    live.topics.add_queues(topic, 3, NOW)
+    live.topics.add_queues(topic, 3, NOW, "a test")
     live.topics.delete(topic, NOW)
     before, kept = live.picture(), [*log.kept]
     for entry in kept:

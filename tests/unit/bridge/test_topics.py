@@ -50,7 +50,7 @@ def test_every_change_moves_the_version() -> None:
     topic, _ = topics.create("orders", 2, {}, NOW)
     for change in (
         lambda: None,
-        lambda: topics.add_queues(topic, 3, NOW),
+        lambda: topics.add_queues(topic, 3, NOW, "a test"),
         lambda: topics.configure(topic, {"retention.ms": "1"}, NOW),
         lambda: topics.permit(topic, 4, NOW),
         lambda: topics.delete(topic, NOW),
@@ -88,15 +88,16 @@ def test_number_of_topics_is_limited() -> None:
         topics.create("one-more", 1, {}, NOW)
 
 
-def test_queues_are_added_never_taken_away() -> None:
+def test_queues_are_added_never_taken_away(caplog: pytest.LogCaptureFixture) -> None:
     topics = opened().topics
     topic, _ = topics.create("orders", 2, {}, NOW)
     kept = topic.queues[:2]
-    topics.add_queues(topic, 5, NOW)
+    topics.add_queues(topic, 5, NOW, "a test")
+    assert "topic gets more queues topic=orders from=2 to=5 asked_by=a test" in caplog.text
     assert (topic.queues[:2], len(topic.queues)) == (kept, 5)
     for count in (5, 1, 2000):
         with pytest.raises(InvalidQueueCount):
-            topics.add_queues(topic, count, NOW)
+            topics.add_queues(topic, count, NOW, "a test")
 
 
 # -- Creating on first use
@@ -224,7 +225,7 @@ def test_queues_of_all_topics_together_are_bounded() -> None:
     with pytest.raises(TooManyTopics, match="queues_in_all_max"):
         topics.create("second", 3, {}, NOW)
     with pytest.raises(TooManyTopics, match="queues_in_all_max"):
-        topics.add_queues(first, 7, NOW)
-    topics.add_queues(first, 6, NOW)
+        topics.add_queues(first, 7, NOW, "a test")
+    topics.add_queues(first, 6, NOW, "a test")
     topics.delete(first, NOW)
     topics.create("second", 6, {}, NOW)

@@ -127,7 +127,7 @@ def test_metadata_by_id_and_after_each_change(desk: Desk, client: Client) -> Non
     topic = desk.topic("orders", 2)
     by_id: list[dict[str, Any]] = [{"topic_id": topic.id, "name": None}]
     assert len(client.ask(ApiKey.METADATA, 12, topics=by_id).topics[0].partitions) == 2
-    desk.topics.add_queues(topic, 5, desk.clock.now_ms())
+    desk.topics.add_queues(topic, 5, desk.clock.now_ms(), "a test")
     assert len(client.ask(ApiKey.METADATA, 12, topics=by_id).topics[0].partitions) == 5
     desk.topics.delete(topic, desk.clock.now_ms())
     (gone,) = client.ask(ApiKey.METADATA, 12, topics=by_id).topics
