@@ -16,6 +16,7 @@ from bridge.config import Options, level_delays_ms
 from bridge.delays import Delays
 from bridge.families import Families
 from bridge.faults import Faults
+from bridge.gone import Gone
 from bridge.half_messages import Halves
 from bridge.kafka.group_coordinator import GroupCoordinator
 from bridge.kafka.groups import Waiter
@@ -109,6 +110,16 @@ class Core:
         self.rocketmq_modes = RequestModes(self.ledger)
         self.rocketmq_popped = Popped(self.ledger, options.rocketmq.popped_bytes_max)
         self.rocketmq_expired = Expired(self.ledger, self.positions)
+        self.gone = Gone(self.ledger, self.topics.__contains__)
+        for owner in (
+            self.positions,
+            self.producers,
+            self.delays,
+            self.transactions,
+            self.rocketmq_popped,
+            self.rocketmq_expired,
+        ):
+            self.gone.add(owner.sweep)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
         self.rocketmq_expected = Expected()
         self.rocketmq_read_counts = ReadCounts()

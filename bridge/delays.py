@@ -31,6 +31,7 @@ from crc32c import crc32c
 from bridge import parked
 from bridge.config import HOUR_MS, DelayOptions
 from bridge.far_timers import FarStore, FarTimers
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.metrics import Metrics
 from bridge.poison import NOT_THE_RECORD, Poison
@@ -221,7 +222,8 @@ class Delays:
         self._held_count -= len(held)
         if is_commit:
             for timer in held:
-                self._timers.add(timer)
+                if timer.topic in self._topics:
+                    self._timers.add(timer)
 
     # -- Ids
 
@@ -739,13 +741,19 @@ class Delays:
         self.far.resume(record.number)
         self.far.forget_topic(record.number)
         self._sweep_out(record.number)
-        for producer_id, held in [*self._held.items()]:
-            kept = [timer for timer in held if timer.topic != record.number]
-            self._held_count -= len(held) - len(kept)
-            if kept:
-                self._held[producer_id] = kept
-            else:
-                del self._held[producer_id]
+
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Drop what open transactions hold for deleted topics; what is decided before is dropped then."""
+        for producer_ids in in_slices(self._held):
+            for producer_id in producer_ids:
+                held = self._held.get(producer_id, [])
+                kept = [timer for timer in held if not is_gone(timer.key)]
+                self._held_count -= len(held) - len(kept)
+                if kept:
+                    self._held[producer_id] = kept
+                else:
+                    self._held.pop(producer_id, None)
+                yield len(held) + 1
 
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
         self._timers.restore(record.rows)

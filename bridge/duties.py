@@ -74,6 +74,7 @@ def register(broker: "Broker", add: Add) -> None:
     add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
+    add("deleted topics", broker.gone.next_deadline_mono_ms, lambda now_ms, mono_ms: broker.gone.run())
     careful_ms = broker.wall_time.careful_ms
     add(
         "background duties",

@@ -17,6 +17,7 @@ own: one record says so, in the unit of the first of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from bridge.config import DAY_MS, DelayOptions
@@ -28,6 +29,7 @@ from protocol import convert
 from protocol.kafka.record_batch import Header
 from protocol.rocketmq import properties
 from store.entry import Slot
+from store.queue import QUEUE_ID_BITS
 
 EXPIRE_AT: Final = "EXPIRE_AT_MS"
 EXPIRE_AFTER: Final = "EXPIRE_AFTER_MS"
@@ -42,18 +44,18 @@ class Lifetimes:
 
     def __init__(self, ledger: Ledger, options: DelayOptions) -> None:
         self._max_days = options.max_days
-        self._keys: set[int] = set()
+        self._topics: dict[int, set[int]] = {}  # by topic number: keys of queues
         ledger.own(QueuesExpire, self._replay_queues)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_snapshot(self._snapshot)
 
     def __contains__(self, key: int) -> bool:
         """Whether messages of that queue may have an expiry of their own."""
-        return key in self._keys
+        return key in self._topics.get(key >> QUEUE_ID_BITS, ())
 
     def records(self, key: int) -> list[Record]:
         """Give what belongs into the unit of a message that has one, for that queue."""
-        return [] if key in self._keys else [QueuesExpire([key])]
+        return [] if key in self else [QueuesExpire([key])]
 
     # -- What is asked for
 
@@ -82,14 +84,15 @@ class Lifetimes:
     # -- Replay
 
     def _replay_queues(self, record: QueuesExpire, slot: Slot) -> None:
-        self._keys.update(record.keys)
+        for key in record.keys:
+            self._topics.setdefault(key >> QUEUE_ID_BITS, set()).add(key)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        self._keys = {key for key in self._keys if key >> 16 != record.number}
+        self._topics.pop(record.number, None)
 
     def _snapshot(self) -> Iterable[Record]:
-        if self._keys:
-            yield QueuesExpire(sorted(self._keys))
+        if self._topics:
+            yield QueuesExpire(sorted(chain.from_iterable(self._topics.values())))
 
 
 # -- What lies in the log: nothing of it is refused any more

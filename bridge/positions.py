@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bridge.config import GroupsOptions
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.records import (
     CommittedPosition,
@@ -23,7 +24,6 @@ from bridge.records import (
     PositionsCommitted,
     PositionsDeleted,
     Record,
-    TopicDeleted,
 )
 from store.entry import Promise, Slot
 from store.errors import StoreError
@@ -79,7 +79,6 @@ class Positions:
         ledger.own(PositionsCommitted, self._replay_committed)
         ledger.own(PositionsDeleted, self._replay_deleted)
         ledger.own(GroupDeleted, self._replay_group_deleted)
-        ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_snapshot(self._snapshot)
 
     # -- Reading
@@ -89,7 +88,7 @@ class Positions:
         return found.positions.get(key) if found else None
 
     def all_of(self, group: str) -> Mapping[int, Position]:
-        """All positions of a group, by queue key."""
+        """All positions of a group, by queue key; for a while some of deleted topics may be among them."""
         found = self._groups.get(group)
         return found.positions if found else {}
 
@@ -280,11 +279,7 @@ class Positions:
     def _replay_deleted(self, record: PositionsDeleted, slot: Slot) -> None:
         group = self._groups.get(record.group)
         if group is not None:
-            for key in record.keys:
-                position = group.positions.pop(key, None)
-                if position is not None:
-                    self._count -= 1
-                    self._text_bytes -= _text_bytes(position)
+            self._forget(group, record.keys)
         self._drop_collected(record.group, record.keys)
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
@@ -294,14 +289,27 @@ class Positions:
             self._text_bytes -= sum(map(_text_bytes, group.positions.values()))
         self._drop_collected(record.group, [*self._collected.get(record.group, ())])
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        for group in self._groups.values():
-            gone = [key for key in group.positions if key >> 16 == record.number]
-            for key in gone:
-                self._text_bytes -= _text_bytes(group.positions.pop(key))
-            self._count -= len(gone)
-        for name, collected in [*self._collected.items()]:
-            self._drop_collected(name, [key for key in collected if key >> 16 == record.number])
+    # -- Deleted topics
+
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Remove the positions in queues of deleted topics."""
+        for name in [*self._groups]:
+            group = self._groups.get(name)
+            if group is None:
+                continue
+            for keys in in_slices(group.positions):
+                if self._groups.get(name) is group:
+                    self._forget(group, [key for key in keys if is_gone(key)])
+                yield len(keys)
+
+    def _forget(self, group: _Group, keys: Iterable[int]) -> None:
+        for key in keys:
+            position = group.positions.pop(key, None)
+            if position is not None:
+                self._count -= 1
+                self._text_bytes -= _text_bytes(position)
+
+    # -- Snapshots
 
     def _snapshot(self) -> Iterable[Record]:
         for name, group in self._groups.items():

@@ -22,11 +22,12 @@ last batches would then be appended again, as after its expiry.
 
 import struct
 from collections import OrderedDict, defaultdict
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Container, Generator, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from bridge.config import KafkaOptions
 from bridge.forms import KAFKA
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.records import (
     DelayedBatch,
@@ -35,7 +36,6 @@ from bridge.records import (
     ProducerWindow,
     ProducerWindows,
     Record,
-    TopicDeleted,
 )
 from protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from store.entry import Promise, Slot
@@ -103,7 +103,6 @@ class Producers:
         ledger.own(ProducerIdsReserved, self._replay_reserved)
         ledger.own(ProducerWindows, self._replay_windows)
         ledger.own(DelayedBatch, self._replay_delayed)
-        ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_frame(self.replay_frame)
         ledger.on_snapshot(self._snapshot)
 
@@ -223,9 +222,13 @@ class Producers:
         batch = ProducerBatch(first, last, NO_OFFSET, slot.position, slot.stored_ms)
         self.remember(key, producer_id, epoch, batch)
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        for name in [name for name in self._windows if name[1] >> 16 == record.number]:
-            del self._windows[name]
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Forget the producers of queues of deleted topics."""
+        for names in in_slices(self._windows):
+            for name in names:
+                if is_gone(name[1]):
+                    self._windows.pop(name, None)
+            yield len(names)
 
     def _snapshot(self) -> Iterable[Record]:
         yield ProducerIdsReserved(self._reserved)

@@ -21,6 +21,7 @@ from typing import Final
 from bridge import forms, parked
 from bridge.config import Options
 from bridge.delays import Delays
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.positions import Positions
 from bridge.producers import InvalidProducerEpoch, Producers
@@ -29,7 +30,6 @@ from bridge.records import (
     GroupDeleted,
     QueueTransactions,
     Record,
-    TopicDeleted,
     TransactionalIdSettled,
     TransactionalIdsForgotten,
     TransactionGrew,
@@ -109,7 +109,6 @@ class Transactions:
         ledger.own(TransactionGrew, self._replay_grew)
         ledger.own(TransactionalIdsForgotten, self._replay_forgotten)
         ledger.own(QueueTransactions, self._replay_queue)
-        ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.own(GroupDeleted, self._replay_group_deleted)
         ledger.on_extra(parked.HELD_EXTRA_KIND, self._replay_delayed)
         ledger.on_frame(self._replay_frame)
@@ -449,9 +448,16 @@ class Transactions:
             self.coordinator.begin(transaction, slot.stored_ms)
             self._delays.hold(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        self.isolation.forget_topic(record.number)
-        self.coordinator.forget_topic(record.number)
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Forget the queues of deleted topics; until then a transaction that ends passes them by."""
+        for keys in in_slices(key for key, _ in self.isolation):
+            for key in keys:
+                if is_gone(key):
+                    self.isolation.forget(key)
+            yield len(keys)
+        for producer_ids in in_slices(transaction.producer.id for transaction in self.coordinator.open):
+            for producer_id in producer_ids:
+                yield self.coordinator.forget_queues(producer_id, is_gone)
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         self.coordinator.forget_group(record.group)

@@ -22,12 +22,10 @@ Source: Kafka's TransactionCoordinator.scala, TransactionMetadata.scala; KIP-98,
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
-
-from store.queue import Queue
 
 NO_PRODUCER: Final = -1
 NO_EPOCH: Final = -1
@@ -307,16 +305,24 @@ class Coordinator(Generic[PositionT]):
             self._close(transaction)
             del self._by_producer[transaction.producer.id]
 
-    def forget_topic(self, number: int) -> None:
-        """The topic is gone: no open transaction has anything in its queues."""
-        for transaction in self._open.values():
-            self.queue_count -= len(transaction.keys)
-            transaction.keys = {key for key in transaction.keys if Queue.split(key)[0] != number}
-            self.queue_count += len(transaction.keys)
-            for positions in transaction.positions.values():
-                for key in [key for key in positions if Queue.split(key)[0] == number]:
-                    del positions[key]
-                    self.pending_count -= 1
+    def forget_queues(self, producer_id: int, is_gone: Callable[[int], bool]) -> int:
+        """Some queues are gone: a producer's open transaction, if it has one, has nothing in them.
+
+        Returns how many queues and positions were looked at.
+        """
+        transaction = self._open.get(producer_id)
+        if transaction is None:
+            return 1
+        looked_at = len(transaction.keys) + 1
+        self.queue_count -= len(transaction.keys)
+        transaction.keys = {key for key in transaction.keys if not is_gone(key)}
+        self.queue_count += len(transaction.keys)
+        for positions in transaction.positions.values():
+            looked_at += len(positions)
+            for key in [key for key in positions if is_gone(key)]:
+                del positions[key]
+                self.pending_count -= 1
+        return looked_at
 
     def forget_group(self, group: str) -> None:
         """The group was deleted: its positions in open transactions go with it."""

@@ -179,9 +179,11 @@ class Isolation:
         for each in aborted:
             self.add_aborted(key, each)
 
-    def forget_topic(self, number: int) -> None:
-        for key in [key for key in self._queues if Queue.split(key)[0] == number]:
-            self.aborted_count -= self._queues.pop(key).aborted_count
+    def forget(self, key: int) -> None:
+        """The queue is gone."""
+        found = self._queues.pop(key, None)
+        if found is not None:
+            self.aborted_count -= found.aborted_count
 
     def forget_below(self, queue: Queue) -> None:
         """Let go of what lies below the queue's start; of the whole queue, if nothing is left."""

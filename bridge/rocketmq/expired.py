@@ -18,15 +18,16 @@ all have RANGES_IN_ALL_MAX, a queue has one. What was given alive in a closed ga
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge import lifetimes
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.positions import Positions
 from bridge.publish import IllegalMessage
 from bridge.reading import Records
-from bridge.records import GroupDeleted, MessagesExpired, Record, TopicDeleted
+from bridge.records import GroupDeleted, MessagesExpired, Record
 from bridge.rocketmq.errors import ANSWERABLE
 from bridge.rocketmq.retry import dead_letters_of, drops_expired, expired_copy, group_config
 from bridge.topics import Topic
@@ -62,10 +63,10 @@ class Expired:
     ) -> None:
         self._positions, self._queues_max, self._ranges_in_all_max = positions, queues_max, ranges_in_all_max
         self._ranges: dict[tuple[str, int], list[Range]] = {}
+        self._of_group: dict[str, set[int]] = {}  # Invariant: the keys of `_ranges`, by group.
         self._count = 0  # Invariant: of the ranges of all.
         ledger.own(MessagesExpired, self._replay_expired)
         ledger.own(GroupDeleted, self._replay_group_deleted)
-        ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_snapshot(self._snapshot)
 
     def has(self, group: str, key: int, offset: int) -> bool:
@@ -91,20 +92,30 @@ class Expired:
         if others + len(ranges) > self._ranges_in_all_max:
             ranges = [(ranges[0][0], ranges[-1][1])]
         self._ranges[name] = ranges
+        self._of_group.setdefault(record.group, set()).add(record.key)
         self._count = others + len(ranges)
         if len(self._ranges) > self._queues_max:
             self._forget(next(iter(self._ranges)))
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
-        for name in [name for name in self._ranges if name[0] == record.group]:
-            self._forget(name)
+        for key in [*self._of_group.get(record.group, ())]:
+            self._forget((record.group, key))
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        for name in [name for name in self._ranges if name[1] >> 16 == record.number]:
-            self._forget(name)
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Forget the queues of deleted topics."""
+        for names in in_slices(self._ranges):
+            for name in names:
+                if is_gone(name[1]) and name in self._ranges:
+                    self._forget(name)
+            yield len(names)
 
     def _forget(self, name: tuple[str, int]) -> None:
+        group, key = name
         self._count -= len(self._ranges.pop(name))
+        keys = self._of_group[group]
+        keys.discard(key)
+        if not keys:
+            del self._of_group[group]
 
     def _snapshot(self) -> Iterable[Record]:
         for (group, key), ranges in self._ranges.items():

@@ -16,12 +16,12 @@ ConsumerOrderInfoManager.java.
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
-from bridge.records import GroupDeleted, PopDelayed, PopSettled, PopTaken, Record, TopicDeleted
-from bridge.topics import QUEUE_ID_BITS
+from bridge.records import GroupDeleted, PopDelayed, PopSettled, PopTaken, Record
 from delay.wheel import Timer, Wheel
 from store.entry import Slot
 
@@ -30,8 +30,6 @@ CHECKPOINT_BYTES: Final = 1000  # Of one checkpoint with its name and date, meas
 OFFSET_BYTES: Final = 8  # Of each offset where they are not a range.
 ENTRY_BYTES: Final = 100  # Of each entry of `Checkpoint.later` and `Checkpoint.failures`.
 MOVES_MAX: Final = 256  # Of timers in the wheel, between two turns of the loop.
-
-_Key = TypeVar("_Key", str, int)
 
 
 class TooManyPopped(Exception):
@@ -139,7 +137,6 @@ class Popped:
         self._checkpoints: dict[Name, Checkpoint] = {}
         self._ordered: dict[tuple[str, int], Checkpoint] = {}  # by group and queue
         self._of_group: dict[str, set[Name]] = {}
-        self._of_topic: dict[int, set[Name]] = {}  # by number
         self._wheel: Wheel[Checkpoint] = Wheel()
         self._due: deque[Checkpoint] = deque()  # Out of the wheel and not taken yet; settled ones among them.
         for record_type, replay in (
@@ -147,7 +144,6 @@ class Popped:
             (PopSettled, self._replay_settled),
             (PopDelayed, self._replay_delayed),
             (GroupDeleted, self._replay_group_deleted),
-            (TopicDeleted, self._replay_topic_deleted),
         ):
             ledger.own(record_type, replay)  # type: ignore[arg-type]
         ledger.on_snapshot(self._snapshot)
@@ -267,15 +263,18 @@ class Popped:
         for name in [*self._of_group.get(record.group, ())]:
             self._remove(self._checkpoints[name])
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        for name in [*self._of_topic.get(record.number, ())]:
-            self._remove(self._checkpoints[name])
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Remove the checkpoints of deleted topics; until then nobody acks them, and those that come due are passed."""
+        for names in in_slices(self._checkpoints):
+            for name in names:
+                if is_gone(name.key) and (checkpoint := self._checkpoints.get(name)) is not None:
+                    self._remove(checkpoint)
+            yield len(names)
 
     def _add(self, checkpoint: Checkpoint) -> None:
         name = checkpoint.name
         self._checkpoints[name] = checkpoint
         self._of_group.setdefault(name.group, set()).add(name)
-        self._of_topic.setdefault(name.key >> QUEUE_ID_BITS, set()).add(name)
         self._bytes += checkpoint.cost_bytes
         self._schedule(checkpoint)
 
@@ -285,8 +284,10 @@ class Popped:
         self._bytes -= checkpoint.cost_bytes
         if checkpoint.timer is not None:
             self._wheel.cancel(checkpoint.timer)
-        _discard(self._of_group, name.group, name)
-        _discard(self._of_topic, name.key >> QUEUE_ID_BITS, name)
+        names = self._of_group[name.group]
+        names.discard(name)
+        if not names:
+            del self._of_group[name.group]
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
@@ -305,12 +306,6 @@ class Popped:
 
 def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
     return min(due_ms, now_ms + max(0, min(due_ms - pop_ms, INVISIBLE_MS_MAX)))
-
-
-def _discard(index: dict[_Key, set[Name]], key: _Key, name: Name) -> None:
-    index[key].discard(name)
-    if not index[key]:
-        del index[key]
 
 
 # -- Records

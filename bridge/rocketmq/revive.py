@@ -57,7 +57,8 @@ def revive(broker: "Broker", now_ms: int) -> None:
 
 def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
     topic = broker.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
-    assert topic is not None, "a checkpoint goes with its topic"
+    if topic is None:
+        return  # The topic was deleted, and the checkpoint is about to follow.
     queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
     pending = checkpoint.pending
     first, last = pending[0], pending[-1]
@@ -80,7 +81,7 @@ def _on_read(broker: "Broker", checkpoint: Checkpoint, topic: Topic, cold: Recor
     if isinstance(cold, StoreError):
         logger.warning("popped messages not read group=%s reason=%r", checkpoint.name.group, str(cold))
         broker.rocketmq_popped.put_off(checkpoint, broker.clock.now_ms() + AGAIN_MS)
-    elif broker.rocketmq_popped.find(checkpoint.name) is checkpoint:
+    elif broker.rocketmq_popped.find(checkpoint.name) is checkpoint and topic.number in broker.topics:
         _give_back(broker, checkpoint, topic, cold)
 
 

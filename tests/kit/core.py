@@ -133,6 +133,14 @@ class ManualCore(Core):
         revive(cast(Any, self), self.clock.now_ms())
         self.settle()
 
+    def sweep(self) -> int:
+        """Remove what is left of deleted topics; returns in how many slices."""
+        slices = 0
+        while self.gone.next_deadline_mono_ms() is not None:
+            self.gone.run()
+            slices += 1
+        return slices
+
     # -- What is there
 
     def topic(self, name: str = "orders", queues: int = 2, **configs: str) -> Topic:

@@ -9,6 +9,7 @@ from bridge.positions import Positions
 from bridge.producers import Producers
 from bridge.topics import Topics, system_topics
 from store.entry import Slot
+from store.queue import QUEUE_ID_BITS
 from tests.kit.memory_log import MemoryLog
 
 NOW = 1_700_000_000_000
@@ -22,7 +23,9 @@ class State:
     producers: Producers
 
     def picture(self) -> object:
-        """All that replay must give again, in values that compare."""
+        """All that replay must give again, in values that compare; what belonged to deleted topics is removed first."""
+        for owner in (self.positions, self.producers):
+            list(owner.sweep(lambda key: key >> QUEUE_ID_BITS not in self.topics))
         return (
             sorted(
                 (t.number, t.name, t.id, t.perm, t.created_ms, t.queue_count, dict(t.configs), t.settings, t.epochs)

@@ -9,6 +9,7 @@ from bridge.config import GroupsOptions, Options
 from bridge.positions import MetadataTooLarge, Position, Positions, TooManyPositions
 from bridge.records import CommittedPosition
 from store.errors import DiskFull
+from store.queue import QUEUE_ID_BITS
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.state import NOW, State, new_state, open_state
 
@@ -91,7 +92,9 @@ def test_positions_go_with_their_topic() -> None:
     state.positions.commit_later("g", [CommittedPosition(topic.key(1), 9)], 0, NOW)
     state.topics.delete(topic, NOW)
     state.positions.settle_all(NOW)
+    list(state.positions.sweep(lambda key: key >> QUEUE_ID_BITS not in state.topics))
     assert set(state.positions.all_of("g")) == {KEY}
+    assert state.positions._count == 1
 
 
 def test_groups_and_positions_can_be_deleted() -> None:

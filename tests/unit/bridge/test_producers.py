@@ -7,6 +7,7 @@ from bridge.producers import InvalidProducerEpoch, OutOfOrderSequence, ProducerE
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import BatchHeader
 from store.entry import Slot
+from store.queue import QUEUE_ID_BITS
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.state import NOW, State, new_state, open_state
@@ -174,4 +175,5 @@ def test_windows_go_with_their_topic() -> None:
     sender.send(*FIVE, key=topic.key(1))
     sender.send(header(0), key=KEY)
     state.topics.delete(topic, NOW)
+    list(state.producers.sweep(lambda key: key >> QUEUE_ID_BITS not in state.topics))
     assert [*state.producers._windows] == [(1, KEY)]

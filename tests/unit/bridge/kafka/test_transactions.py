@@ -382,6 +382,7 @@ def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
     pulled: list[Any] = []
     if goes == "topic":
         desk.topics.delete(topic, desk.clock.now_ms())
+        desk.sweep()
     else:
         desk.store.trim(queue, 2, desk.clock.now_ms())
         list(desk.transactions.tidy(desk.clock.now_ms()))
@@ -446,6 +447,7 @@ def test_positions_go_with_their_group_and_their_topic() -> None:
             talk.desk.positions.delete_group(GROUP, talk.desk.clock.now_ms())
         else:
             talk.desk.topics.delete(talk.desk.topics.get("orders"), talk.desk.clock.now_ms())
+            talk.desk.sweep()
         pending = 0 if gone == "group" else 1  # The group counts, too.
         assert talk.desk.transactions.coordinator.pending_count == pending
         assert talk.end(5, talk.producer, commit=True).error_code is NONE
