@@ -29,7 +29,7 @@ class HttpSide:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        return http_requests.rows(self.port._application())
+        return http_requests.rows(self.port.application)
 
     async def attack(self, method: str, path: str, mutations: int) -> int:
         """Send one request and give the answer's status; 0: the connection was closed without one."""
