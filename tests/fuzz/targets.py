@@ -207,7 +207,7 @@ class Core:
 
         if len(sent) < 2:
             return
-        if self._world is None or self._world.turns > 2_000:
+        if self._world is None or self._world.requests > 2_000:
             self._world = World(random.Random(0).getrandbits(32), counts_calls=False)
         world = self._world
         attacker = world.kafka() if sent[0] & 1 else world.rocketmq()

@@ -24,8 +24,15 @@ class ManualLoop:
 
     def turn(self) -> None:
         """Run what was scheduled, and what that schedules."""
-        while self._soon:
+        while self.turn_once():
+            pass
+
+    def turn_once(self) -> bool:
+        """Run what was scheduled, but not what that schedules; gives False if there was nothing."""
+        count = len(self._soon)
+        for _ in range(count):
             self._soon.popleft()()
+        return count > 0
 
 
 class FakeTransport(asyncio.Transport):

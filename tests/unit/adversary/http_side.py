@@ -42,6 +42,7 @@ class HttpSide:
     async def say(self, sent: bytes, kind: str, *, is_whole: bool = True) -> int:
         world = self.world
         connection = cast(asyncio.Protocol, self.port.connection())
+        world.requests += 1
         transport = connect(connection, asyncio.get_running_loop())
         connection.data_received(sent)
         if not is_whole:

@@ -70,7 +70,7 @@ def _ask_rocketmq(attacker: "Attacker", code: RequestCode, body: bytes = b"", **
 
 def _popped(attacker: "Attacker") -> dict[str, str]:
     world = attacker.world
-    if world.turns % 16 == 0:
+    if world.requests % 16 == 0:
         world.publish(world.topic("orders", 4), *(b"m%d" % n for n in range(8)))
     answer = _ask_rocketmq(attacker, RequestCode.POP_MESSAGE, topic="orders", queueId="-1", order="false", pollTime="0")
     if answer.code != 0:

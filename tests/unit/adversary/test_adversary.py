@@ -25,7 +25,7 @@ KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in rocketmq.TABLE]
 PAIRS = 6  # Of connections, for each row; each sends one request.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
-WORLD_TURNS = 3_000  # After so many the soak makes another world, for state grows.
+WORLD_REQUESTS = 3_000  # After so many the soak makes another world, for state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
 
 
@@ -101,21 +101,20 @@ def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
     sent, begun_s = 0, time.monotonic()
     while sent < SOAK_REQUESTS:
         world = World(rng.getrandbits(32), counts_calls=False)
-        while world.turns < WORLD_TURNS:
+        while world.requests < WORLD_REQUESTS:
             pair = world.kafka(), world.rocketmq()
             for _ in range(3):
                 world.attack_kafka(pair[0], *rng.choice(rows), rng.choice((0, *MUTATIONS)))
                 world.attack_rocketmq(pair[1], rng.choice(codes), rng.choice((0, *MUTATIONS)))
             world.end(*pair)
-        sent += world.turns
-        sent += run(_http_round(world, rng), world.clock)
+        run(_http_round(world, rng), world.clock)
+        sent += world.requests
         check(world)
     print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s")
 
 
-async def _http_round(world: World, rng: random.Random) -> int:
+async def _http_round(world: World, rng: random.Random) -> None:
     async with HttpSide(world) as side:
         rows = side.rows
-        for _ in range(WORLD_TURNS // 30):
+        for _ in range(WORLD_REQUESTS // 30):
             await side.attack(*rng.choice(rows), rng.choice((0, *MUTATIONS)))
-    return WORLD_TURNS // 30

@@ -73,10 +73,17 @@ class Attacker:
         self.frames.append(payload)
         if is_answered:
             self.unanswered += 1
+        self.world.requests += 1
+        self._work(kind, payload, self.connection.data_received, struct.pack(">i", len(payload)) + payload)
+        while self._work(kind, payload, self.world.loop.turn_once):
+            pass
+
+    def _work(self, kind: str, payload: bytes, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Do one turn of the loop, and hold what it took against the budget."""
         with budget.counted(calls=self.world.counts_calls) as work:
-            self.world.guarded(self, self.connection.data_received, struct.pack(">i", len(payload)) + payload)
-            self.world.guarded(self, self.world.loop.turn)
+            result = self.world.guarded(self, call, *arguments)
         self.world.judge(kind, work, [payload])
+        return result
 
     def say(self, payload: bytes) -> None:
         """Send a frame of a scene: no attack, and not judged."""
@@ -118,7 +125,7 @@ class World(ManualCore):
         self.rng = random.Random(seed)
         self.counts_calls = counts_calls
         self.findings: list[Finding] = []
-        self.turns = 0
+        self.requests = 0
         self._numbers = 0
         self._start_duties()
         self._fill()
@@ -194,12 +201,13 @@ class World(ManualCore):
 
     # -- What must hold
 
-    def guarded(self, attacker: Attacker, call: Any, *arguments: Any) -> None:
+    def guarded(self, attacker: Attacker, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into the broker; an exception that comes out of it is a finding."""
         try:
-            call(*arguments)
+            return call(*arguments)
         except Exception as error:  # noqa: BLE001 - every one of them is what is looked for
             self.found(attacker, f"{type(error).__name__}: {error}"[:300])
+            return None
 
     def found(self, attacker: Attacker, what: str) -> None:
         self.note(attacker.kind, what, list(attacker.frames))
@@ -210,7 +218,6 @@ class World(ManualCore):
 
     def judge(self, kind: str, work: budget.Work, frames: list[bytes]) -> None:
         """Hold the work of one turn against the budget; note the faults that it had to contain."""
-        self.turns += 1
         self._note_faults(kind, frames)
         if work.units > budget.UNITS_MAX:
             self.note(kind, f"{work.units} units of work in one turn", frames)
