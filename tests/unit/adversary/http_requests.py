@@ -29,7 +29,6 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/timers/reschedule"): {"topic": "orders", "key": "k", "delay_ms": 1_000},
     ("POST", "/api/timers/{id}/reschedule"): {"delay_ms": 1_000},
     ("POST", "/api/timers/{id}/now"): {},
-    ("POST", "/api/topics/{name}/messages"): {"messages": [{"value": "v", "key": "k", "tag": "paid", "delay_ms": 5}]},
     ("POST", "/api/topics/{name}/pause"): {},
     ("POST", "/api/topics/{name}/resume"): {},
     ("POST", "/api/schedules"): {**_CONTENT, "name": "daily", "cron": "0 9 * * *", "zone": "Europe/Berlin", "count": 3},
