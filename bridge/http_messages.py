@@ -4,6 +4,7 @@
            200 {"queue", "start", "end", "next", "messages": [{"offset", "timestamp_ms", "key", "headers", "tag",
            "value"}]}; it goes on at `next`. Bytes that are no text are in `key_base64`, `value_base64`.
     POST   {"value", "key"?, "headers"?, "tag"?, "queue"?, "at_ms" or "delay_ms"?}, or {"messages": [...]} of those
+           (up to LIMIT_MAX, DELAYED_MAX of them with a time)
            201 {"messages": [{"queue", "offset"} or {"queue", "id", "due_ms"}]}: durable as the topic says
 
 All messages of a request are checked before the first is written. Each queue's are appended in order, as batches of a
@@ -38,6 +39,7 @@ from protocol.kafka.record_batch import (
     open_batch,
     read_header,
     read_records,
+    records_in_slice,
 )
 from store.entry import Buffer, Promise
 from store.errors import OffsetOutOfRange
@@ -52,6 +54,8 @@ VALUE_BYTES_MAX: Final = 256 << 10
 READ_BYTES: Final = 256 << 10  # At a time,
 READ_BYTES_MAX: Final = 16 << 20  # and for one answer.
 RECORDS_IN_SLICE: Final = 64
+SLICE_BYTES: Final = 1 << 20  # Of larger records.
+DELAYED_MAX: Final = 100  # Messages with a time in one request: each is a unit of its own.
 INFLATING_MAX: Final = 2  # Batches inflated at a time, for all HTTP requests: each may become `inflate_bytes_max`.
 RECORD_OVERHEAD_BYTES: Final = 40  # More than a record's varints take.
 TIME_MAX_MS: Final = 1 << 62
@@ -187,6 +191,9 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
     wanted = parsed(body, NewMessages).messages if "messages" in raw else [parsed(body, NewMessage)]
     if not 0 < len(wanted) <= LIMIT_MAX:
         raise web.HTTPBadRequest(text=f"messages: expected 1 to {LIMIT_MAX}, got {len(wanted)}")
+    delayed = sum(each.at_ms is not None or each.delay_ms is not None for each in wanted)
+    if delayed > DELAYED_MAX:
+        raise web.HTTPBadRequest(text=f"messages: expected up to {DELAYED_MAX} with at_ms or delay_ms, got {delayed}")
     return wanted
 
 
@@ -274,9 +281,9 @@ class _Found:
 
 
 async def _add(found: _Found, opened: OpenBatch) -> None:
-    mark = FIRST
+    mark, count = FIRST, records_in_slice(opened, RECORDS_IN_SLICE, SLICE_BYTES)
     while mark.skipped < opened.header.record_count and not found.is_done():
-        records, mark = read_records(opened, mark, RECORDS_IN_SLICE)
+        records, mark = read_records(opened, mark, count)
         for record in records:
             found.add(record)
         await asyncio.sleep(0)

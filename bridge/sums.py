@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from protocol.checksum import record_checksum
 from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import FIRST, OpenBatch, Record, read_records
+from protocol.kafka.record_batch import FIRST, OpenBatch, Record, read_records, records_in_slice
 
 SUMS_MAX: Final = 1000  # of one answer
 ABSENT_MAX: Final = 1000  # ranges of one answer, after which it ends
@@ -82,8 +82,7 @@ class RangeSums:
 def add_batch(sums: RangeSums, opened: OpenBatch) -> Iterator[None]:
     """Add an open batch, as a generator: each turn of it is one slice of work. Raises ProtocolError."""
     header = opened.header
-    mark = FIRST
-    count = max(1, min(RECORDS_IN_SLICE, BYTES_IN_SLICE * header.record_count // max(len(opened.body), 1)))
+    mark, count = FIRST, records_in_slice(opened, RECORDS_IN_SLICE, BYTES_IN_SLICE)
     while mark.skipped < header.record_count:
         try:
             records, mark = read_records(opened, mark, count)

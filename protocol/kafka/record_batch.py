@@ -316,6 +316,12 @@ def open_batch(batch: Buffer, inflate_bytes_max: int) -> OpenBatch:
     return OpenBatch(header, _inflated(batch, header, inflate_bytes_max))
 
 
+def records_in_slice(opened: OpenBatch, count_max: int, bytes_max: int) -> int:
+    """Say how many records to read at a time: `count_max`, or fewer if they are of such a size on average."""
+    record_bytes = len(opened.body) // max(1, opened.header.record_count) or 1
+    return max(1, min(count_max, bytes_max // record_bytes))
+
+
 def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Record], Mark]:
     """Read up to so many records from a place on: (records, the place behind them). Raises as `records` does."""
     header, body = opened

@@ -158,6 +158,7 @@ def test_one_bad_message_refuses_all(bench: HttpBench, bad: dict[str, Any], stat
         ("GET", f"{PATH}?offset=1", None, 410),
         ("POST", PATH, {"messages": []}, 400),
         ("POST", PATH, {"messages": [{}] * 1001}, 400),
+        ("POST", PATH, {"messages": [{"delay_ms": 5000}] * 101}, 400),
         ("POST", PATH, [], 400),
         ("POST", "/api/topics/SCHEDULE_TOPIC_XXXX/messages", {"value": "x"}, 400),
     ],
