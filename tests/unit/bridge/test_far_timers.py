@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from aiohttp.web import HTTPNotFound
+from multidict import CIMultiDict
 
 from bridge.config import DelayOptions, Options, TopicsOptions
 from bridge.delays import WAITING_MAX, TooManyTimers
@@ -58,6 +59,7 @@ class Bench:
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:
         request = SimpleNamespace(
+            headers=CIMultiDict(),
             body=json.dumps(body).encode(),
             query={key: str(value) for key, value in query.items() if value is not None},
             match_info={"id": match, "name": match},
