@@ -363,6 +363,13 @@ class RocketmqOptions(_Section, frozen=True):
     groups_max: Annotated[int, _setting("producer and consumer groups with live members", ge=1)] = 20_000
     client_groups_max: Annotated[int, _setting("producer and consumer groups of one client", ge=1)] = 500
     subscriptions_max: Annotated[int, _setting("topics that one group may subscribe to", ge=1)] = 2_000
+    held_bytes_max: Annotated[
+        int,
+        _setting("memory of one connection's held pulls, pops and notifications; more are answered at once", ge=KIB),
+    ] = 32 * MIB
+    group_config_bytes_max: Annotated[int, _setting("configs of all groups; further ones are refused", ge=KIB)] = (
+        64 * MIB
+    )
     subscribed_bytes_max: Annotated[
         int, _setting("memory for what all clients' groups subscribe to; half a KiB for each topic and group", ge=KIB)
     ] = 64 * MIB

@@ -101,7 +101,9 @@ class Core:
             subscribed_bytes_max=options.rocketmq.subscribed_bytes_max,
             client_subscribed_bytes_max=options.rocketmq.client_subscribed_bytes_max,
         )
-        self.rocketmq_groups = GroupConfigs(self.ledger, options.groups.count_max)
+        self.rocketmq_groups = GroupConfigs(
+            self.ledger, options.groups.count_max, options.rocketmq.group_config_bytes_max
+        )
         self.rocketmq_key_values = KeyValues(self.ledger)
         self.rocketmq_is_write_wiped = False  # A tool asked that no route lets producers write here.
         self.rocketmq_notices = Notices()

@@ -21,6 +21,7 @@ from delay.wheel import Timer, Wheel
 from store.queue import Queue
 
 AT_ONCE_MS = 0
+HELD_UNIT_BYTES = 512  # What one watched queue of a held request takes, about: the unit of its cost.
 HELD_MAX = 500_000  # what `limits.held_requests_max` says unless set otherwise
 
 

@@ -14,12 +14,12 @@ A name server is asked over the same connection: its codes mean nothing else to 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bridge.answers import Answer
-from bridge.purgatory import Held
+from bridge.purgatory import HELD_UNIT_BYTES, Held, Waiting
 from bridge.reading import Later
 from bridge.rocketmq import TABLE, Row, calls
 from bridge.rocketmq.answer import answer
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Waiting = deque[tuple[Promise, Sequence[Buffer], Kind]]
+Promised = deque[tuple[Promise, Sequence[Buffer], Kind]]
 
 log = logging.getLogger("bridge")
 
@@ -62,7 +62,10 @@ class RocketMQConnection(Connection):
 
     wire = "rocketmq"
 
-    __slots__ = ("_durable", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer")
+    __slots__ = (
+        "_durable", "_held_cost", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer",
+        "waiting_bytes",
+    )  # fmt: skip
 
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
@@ -70,9 +73,11 @@ class RocketMQConnection(Connection):
         self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
+        self._held_cost = 0  # Invariant: the sum of their costs.
+        self.waiting_bytes = 0  # Of its requests that wait in lanes.
         self.packed_peer = NO_HOST  # As the born host of its messages.
-        self._durable: Waiting = deque()  # Answers that wait for the next fsync,
-        self._written: Waiting = deque()  # and for the next write.
+        self._durable: Promised = deque()  # Answers that wait for the next fsync,
+        self._written: Promised = deque()  # and for the next write.
         self._next_opaque = 0  # Of our own requests; the client numbers its requests by itself.
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
@@ -84,6 +89,7 @@ class RocketMQConnection(Connection):
         for held in self.held:
             self.broker.purgatory.release(held)
         self.held.clear()
+        self._held_cost = 0
         calls.give_up(self)
         flow = self.broker.rocketmq_flow
         for waiting in (self._durable, self._written):
@@ -184,7 +190,7 @@ class RocketMQConnection(Connection):
         if len(waiting) == 1:
             self.log.when(promise, partial(self._kept, waiting))
 
-    def _kept(self, waiting: Waiting, error: StoreError | None) -> None:
+    def _kept(self, waiting: Promised, error: StoreError | None) -> None:
         if error is not None:
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
@@ -241,6 +247,26 @@ class RocketMQConnection(Connection):
         """Its thread has looked."""
         self.broker.rocketmq_flow.end_read(TABLE[asked.code].kind)
         self.answered()
+
+    # -- Held requests
+
+    def hold_request(
+        self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_cost: int = 0
+    ) -> Held | None:
+        """Hold a request in the purgatory; None if there is no room for it: then it is to be answered at once."""
+        if self._held_cost * HELD_UNIT_BYTES >= self.broker.options.rocketmq.held_bytes_max:
+            return None
+        held = self.broker.purgatory.hold(waiting, keys, deadline_mono_ms, extra_cost=extra_cost)
+        if held is not None:
+            self.held.add(held)
+            self._held_cost += held.cost
+        return held
+
+    def let_go(self, held: Held) -> None:
+        """Forget a request that is not held any more; it may still be unanswered."""
+        if held in self.held:
+            self.held.remove(held)
+            self._held_cost -= held.cost
 
     # -- Our own requests
 

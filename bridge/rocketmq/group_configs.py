@@ -18,14 +18,16 @@ from store.entry import Promise, Slot
 
 
 class TooManyGroups(Exception):
-    """`groups.count_max` groups are configured."""
+    """`groups.count_max` groups are configured, or `rocketmq.group_config_bytes_max` bytes of configs are kept."""
 
 
 class GroupConfigs:
     """The configs by group. Those of the system's own groups are there without a record."""
 
-    def __init__(self, ledger: Ledger, count_max: int) -> None:
-        self._ledger, self._count_max = ledger, count_max
+    def __init__(self, ledger: Ledger, count_max: int, bytes_max: int) -> None:
+        self._ledger, self._count_max, self._bytes_max = ledger, count_max, bytes_max
+        self._sizes: dict[str, int] = {}  # Bytes of the configs that have a record.
+        self._bytes = 0  # Invariant: their sum.
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self._settings: dict[str, Mapping[str, Any]] = {}  # of those that have a record
         self._names: dict[str, str] = {}  # of the same, by Kafka spelling
@@ -65,6 +67,7 @@ class GroupConfigs:
             return
         if len(self._configs) + len(new) > self._count_max:
             raise TooManyGroups(f"{len(self._configs)} groups and {len(new)} more; groups.count_max={self._count_max}")
+        self._check_bytes(len(new) * _DEFAULT_BYTES)
         self._ledger.commit(
             [GroupConfigured(group, _settings_of(SubscriptionGroupConfig(group_name=group))) for group in new], now_ms
         )
@@ -73,13 +76,24 @@ class GroupConfigs:
         """Set the whole config of one group; raises TooManyGroups and StoreError."""
         if config.group_name not in self._configs and len(self._configs) >= self._count_max:
             raise TooManyGroups(f"{len(self._configs)} groups; groups.count_max is {self._count_max}")
-        return self._ledger.commit([GroupConfigured(config.group_name, _settings_of(config))], now_ms).promise
+        settings = _settings_of(config)
+        self._check_bytes(_size_of(settings) - self._sizes.get(config.group_name, 0))
+        return self._ledger.commit([GroupConfigured(config.group_name, settings)], now_ms).promise
+
+    def _check_bytes(self, added: int) -> None:
+        if added > 0 and self._bytes + added > self._bytes_max:
+            raise TooManyGroups(
+                f"configs of {self._bytes} bytes, and {added} more; rocketmq.group_config_bytes_max={self._bytes_max}"
+            )
 
     # -- Replay
 
     def _replay_configured(self, record: GroupConfigured, slot: Slot) -> None:
         name = record.group
         self._settings[name] = record.settings
+        size = _size_of(record.settings)
+        self._bytes += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
         self._names[group_of_rocketmq(name)] = name
         self._configs[name] = msgspec.convert({**record.settings, "groupName": name}, SubscriptionGroupConfig)
         self.version += 1
@@ -89,6 +103,7 @@ class GroupConfigs:
         name = self._names.pop(record.group, None)
         if name is not None:
             del self._settings[name], self._configs[name]
+            self._bytes -= self._sizes.pop(name)
             self.version += 1
 
     def _snapshot(self) -> Iterable[Record]:
@@ -100,3 +115,10 @@ def _settings_of(config: SubscriptionGroupConfig) -> dict[str, Any]:
     settings: dict[str, Any] = msgspec.to_builtins(config)
     del settings["groupName"]
     return settings
+
+
+def _size_of(settings: Mapping[str, Any]) -> int:
+    return len(msgspec.json.encode(settings))
+
+
+_DEFAULT_BYTES = _size_of(_settings_of(SubscriptionGroupConfig(group_name="")))

@@ -12,11 +12,12 @@ from store.entry import Promise, Slot
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX: Final = 10_000
+TEXT_MAX: Final = 16 << 20  # Characters of all namespaces, keys and values.
 CHARACTERS_MAX: Final = 4096  # of a namespace, key or value
 
 
 class TooManyValues(Exception):
-    """ENTRIES_MAX are kept, or one is longer than CHARACTERS_MAX."""
+    """ENTRIES_MAX or TEXT_MAX are kept, or one is longer than CHARACTERS_MAX."""
 
 
 class KeyValues:
@@ -25,6 +26,7 @@ class KeyValues:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._values: dict[str, dict[str, str]] = {}  # by namespace and key
+        self._text = 0  # Invariant: the characters of all entries, the namespace counted with each.
         ledger.own(KeyValueKept, self._replay)
         ledger.on_snapshot(self._snapshot)
 
@@ -39,7 +41,11 @@ class KeyValues:
         is_new = key not in self.all_of(namespace)
         if is_new and sum(map(len, self._values.values())) >= ENTRIES_MAX:
             raise TooManyValues(f"{ENTRIES_MAX} values are kept; more are not")
-        return self._ledger.commit([KeyValueKept(namespace, key, value)], now_ms).promise
+        record = KeyValueKept(namespace, key, value)
+        added = _size(record, value) - _size(record, self.all_of(namespace).get(key))
+        if added > 0 and self._text + added > TEXT_MAX:
+            raise TooManyValues(f"values of {self._text} characters are kept; {TEXT_MAX} are allowed")
+        return self._ledger.commit([record], now_ms).promise
 
     def delete(self, namespace: str, key: str, now_ms: int) -> Promise:
         return self._ledger.commit([KeyValueKept(namespace, key, None)], now_ms).promise
@@ -48,6 +54,8 @@ class KeyValues:
 
     def _replay(self, record: KeyValueKept, slot: Slot) -> None:
         values = self._values.setdefault(record.namespace, {})
+        before = values.get(record.key)
+        self._text += _size(record, record.value) - _size(record, before)
         if record.value is None:
             values.pop(record.key, None)
         else:
@@ -59,3 +67,7 @@ class KeyValues:
         for namespace, values in self._values.items():
             for key, value in values.items():
                 yield KeyValueKept(namespace, key, value)
+
+
+def _size(record: KeyValueKept, value: str | None) -> int:
+    return 0 if value is None else len(record.namespace) + len(record.key) + len(value)

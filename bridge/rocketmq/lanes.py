@@ -27,6 +27,7 @@ LANES: Final = (Kind.CLIENT, Kind.ADMIN)
 SLICE_MS: Final = 2
 GIVEN_UP_AT_ONCE: Final = 256  # Requests whose time is up, in one turn.
 BYTES_MAX: Final = 64 << 20  # Of the requests that wait, of one kind.
+CONNECTION_BYTES_MAX: Final = 32 << 20  # Of those of one connection, of all kinds.
 
 
 class _Waiting(NamedTuple):
@@ -109,10 +110,11 @@ class Lane:
 
     def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
         size = _size_of(command)
-        if self._bytes + size > self._bytes_max:
+        if self._bytes + size > self._bytes_max or connection.waiting_bytes + size > CONNECTION_BYTES_MAX:
             raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
         self._flow.begin(self._kind)
         self._bytes += size
+        connection.waiting_bytes += size
         connection.unanswered += 1
         command.body = memoryview(bytes(cast(memoryview, command.body)))  # Else it keeps all that was read with it.
         self._queue.append(_Waiting(connection, command, size, connection.broker.clock.mono_ms()))
@@ -141,6 +143,7 @@ class Lane:
             broker.server.touch()
             self._flow.in_work[self._kind] -= 1
             self._bytes -= size
+            connection.waiting_bytes -= size
             connection.answered()
             waited_ms = broker.clock.mono_ms() - since_mono_ms
             try:

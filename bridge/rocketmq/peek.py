@@ -140,11 +140,10 @@ class _Notification:
         has_message = self._has_message()
         if has_message or wait_ms <= 0:
             return self._answer(has_message=has_message)
-        broker, keys = self._broker, [queue.key for _, queue in self._places]
-        held = self._held = broker.purgatory.hold(self, keys, broker.clock.mono_ms() + wait_ms)
-        if held is None:
+        keys, deadline_mono_ms = [queue.key for _, queue in self._places], self._broker.clock.mono_ms() + wait_ms
+        self._held = self._connection.hold_request(self, keys, deadline_mono_ms)
+        if self._held is None:
             return self._answer(is_full=True)
-        self._connection.held.add(held)
         self._connection.unanswered += 1
         return None
 
@@ -184,7 +183,7 @@ class _Notification:
 
     def _finish(self, given: Answer) -> None:
         assert self._held is not None, "it was held"
-        self._connection.held.discard(self._held)
+        self._connection.let_go(self._held)
         self._connection.answered()
         self._connection.reply(self._command, given)
 

@@ -420,10 +420,10 @@ class Pop:
         if self._until_mono_ms <= broker.clock.mono_ms():
             return self._nothing(ResponseCode.POLLING_TIMEOUT)
         keys = [source.queue.key for source in self._sources()]
-        held = self._held = broker.purgatory.hold(self, keys, self._until_mono_ms, extra_cost=cost_of(self._wanted))
-        if held is None:
+        cost = cost_of(self._wanted)
+        self._held = self._connection.hold_request(self, keys, self._until_mono_ms, extra_cost=cost)
+        if self._held is None:
             return self._nothing(ResponseCode.POLLING_FULL)
-        self._connection.held.add(held)
         self._count()
         return None
 
@@ -460,7 +460,7 @@ class Pop:
 
     def _forget_held(self) -> None:
         if self._held is not None:
-            self._connection.held.discard(self._held)
+            self._connection.let_go(self._held)
             self._held = None
 
     def _count(self) -> None:

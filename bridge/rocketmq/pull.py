@@ -214,12 +214,10 @@ class _Pull:
         if not request.sys_flag & flags.PULL_SUSPEND:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
-        deadline_mono_ms = broker.clock.mono_ms() + max(wait_ms, 0)
-        keys, cost = (self._queue.key,), cost_of(self._wanted)
-        held = self._held = broker.purgatory.hold(self, keys, deadline_mono_ms, extra_cost=cost)
-        if held is None:
+        deadline_mono_ms, cost = broker.clock.mono_ms() + max(wait_ms, 0), cost_of(self._wanted)
+        self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_cost=cost)
+        if self._held is None:
             return False
-        self._connection.held.add(held)
         self._connection.unanswered += 1
         return True
 
@@ -290,7 +288,7 @@ class _Pull:
     def _finish(self, given: Answer) -> None:
         connection = self._connection
         if self._held is not None:
-            connection.held.discard(self._held)
+            connection.let_go(self._held)
         connection.answered()
         connection.reply(self._command, given)
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from bridge.config import Options, RocketmqOptions
 from bridge.rates import DAY_MS, INTERVAL_MS, Rates, Totals
+from bridge.rocketmq import key_values
 from bridge.rocketmq.read_counts import SLOT_MS, ReadCounts
 from protocol.rocketmq import message, remoting
 from protocol.rocketmq.bodies import GroupConfigList, SubscriptionGroupConfig, TopicConfig, TopicConfigList
@@ -381,3 +383,26 @@ def test_totals_of_the_mornings() -> None:
         rates.sample(step * INTERVAL_MS, day * DAY_MS)
         mornings.append((rates.this_morning.written, rates.yesterday_morning.written))
     assert mornings == [(0, 0), (0, 0), (30, 0), (30, 0), (50, 30), (60, 60)]
+
+
+def test_values_and_configs_have_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_values, "TEXT_MAX", 100)
+    office = Office(options=Options(rocketmq=RocketmqOptions(group_config_bytes_max=1024)))
+    client = office.connect()
+
+    def put(value: str, key: str = "k") -> int:
+        answer = client.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key=key, value=value)
+        assert answer is not None
+        return answer.code
+
+    def configure(group: str) -> Any:
+        config = SubscriptionGroupConfig(group_name=group, attributes={"+a": "x" * 300})
+        return client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
+
+    assert [put("x" * 90), put("y" * 90), put("x" * 10, "other")] == [0, 0, 1]
+    client.ask(RequestCode.DELETE_KV_CONFIG, namespace="n", key="k")
+    assert put("x" * 90, "other") == 0
+    assert [configure("a").code, configure("a").code, configure("b").code] == [0, 0, 1]
+    assert "rocketmq.group_config_bytes_max=1024" in configure("b").remark
+    client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="a", cleanOffset="false")
+    assert configure("b").code == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import LimitsOptions, Options
+from bridge.config import LimitsOptions, Options, RocketmqOptions
 from protocol.rocketmq import remoting
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -141,6 +141,23 @@ def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: 
     finally:
         tracemalloc.stop()
     assert held == 0
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
+def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) -> None:
+    office = Office(options=Options(rocketmq=RocketmqOptions(held_bytes_max=1024)))
+    office.topic()
+    told = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
+    waits = {"suspendTimeoutMillis": WAIT_MS, "pollTime": WAIT_MS, "bornTime": 0, "invisibleTime": 60_000}
+    client = office.connect()
+    held = [ask(client, code, **told, **waits, initMode=0, subscription="*") for _ in range(3)]
+    assert held[0] is None
+    assert held[2] is not None
+    assert ask(office.connect(), code, **told, **waits, initMode=0, subscription="*") is None
+    office.pass_ms(WAIT_MS + 1)
+    assert client.connection._held_cost == len(client.connection.held) == 0
+    waits["bornTime"] = office.clock.now_ms()
+    assert ask(client, code, **told, **waits, initMode=0, subscription="*") is None
 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
