@@ -35,7 +35,7 @@ def ask(endpoint: str, code: int, fields: dict[str, Any] | None = None, body: by
     return Reply(said["code"], said.get("remark"), said.get("extFields") or {}, answer[header_size:])
 
 
-def create_topic(rocketmq: str, topic: str, queues: int) -> None:
+def create_topic(rocketmq: str, topic: str, queues: int, attributes: str = "") -> None:
     wanted = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -45,6 +45,7 @@ def create_topic(rocketmq: str, topic: str, queues: int) -> None:
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": 0,
         "order": "false",
+        "attributes": attributes,
     }
     reply = ask(rocketmq, UPDATE_AND_CREATE_TOPIC, wanted)
     assert reply.code == 0, f"creating {topic} was answered with {reply.code}: {reply.remark}"
