@@ -141,7 +141,7 @@ def test_heartbeat_of_go_is_read() -> None:
     assert (data.producer_data_set, first.code_set, second.tags_set, second.code_set) == ([], [97], [], [])
 
 
-# What librocketmq 1.2.4 sends (PyPI rocketmq 0.4.4), taken from the socket.
+# The form of the heartbeat of librocketmq (PyPI rocketmq 0.4.4); tests/wire/test_cpp_client.py runs the client itself.
 OF_CPP = (
     b'{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":"g","messageModel":1,'
     b'"subscriptionDataSet":[{"subString":"*","subVersion":"1795354881516","topic":"t"}]}]}\n'
