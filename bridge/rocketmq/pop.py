@@ -8,6 +8,7 @@ What has expired is left out, and becomes dead letters in the same unit (`expire
 Source: PopMessageProcessor.java.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -56,6 +57,7 @@ INVISIBLE_MS_MIN: Final = 1_000
 ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
 PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
 FROM_END: Final = 1  # `ConsumeInitMode.MAX`
+_RECEIPT_NAME: Final = re.compile(properties.POP_CK.encode() + b"\x01")
 
 
 def pop_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
@@ -335,7 +337,7 @@ class Pop:
             broker.rocketmq_read_counts.add(
                 request.consumer_group, self._topic.number, len(each.offsets), broker.server.mono_ms
             )
-            body += self._renamed(each, pop_ms, revive_queue) if each.source.is_retry else each.buffers
+            body += self._renamed(each, pop_ms, revive_queue) if each.source.is_retry else map(_forwarded, each.buffers)
         ext = PopAnswer(
             pop_time=pop_ms,
             invisible_time=request.invisible_time,
@@ -474,3 +476,12 @@ class Pop:
 
     def _nothing(self, code: ResponseCode, promise: Promise | None = None) -> Answer:
         return answer(self._command, code, code.name, promise=promise)
+
+
+def _forwarded(record: Buffer) -> Buffer:
+    """Give a message without the receipt of another pop: a consumer that sends on what it popped sends that, too."""
+    if _RECEIPT_NAME.search(record) is None:
+        return record
+    found = message.decode(record)
+    found.properties = properties.without(found.properties, properties.POP_CK)
+    return message.encode(found)

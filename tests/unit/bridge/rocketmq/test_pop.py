@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -384,6 +385,34 @@ def test_receipt_of_a_proxy_ends_with_the_position_of_the_message(office: Office
     office.publish(office.topic(), b"a")
     (one,) = got(pop(client))
     assert ack(client, one, extraInfo=f"{one.receipt} 4711").code == 0
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_message_that_is_sent_on_gets_a_receipt_of_its_own(office: Office, client: Client, order: bool) -> None:
+    """As in PopMessageAndForwardingIT: the sender has popped the message, whose properties have its receipt."""
+    office.publish(office.topic(), b"a")
+    (one,) = got(pop(client, order=order))
+    office.topic("others")
+    office.pass_ms(1)
+    client.send("others", b"POP_CK\x01 in the body", f"KEYS\x01k\x02POP_CK\x01{one.receipt}\x02TAGS\x01t\x02")
+    answer = pop(client, topic="others", order=order)
+    (forwarded,) = got(answer)
+    (stored,) = message.decode_all(bytes(answer.body))
+    assert properties.parse(stored.properties).keys() >= {"KEYS", "TAGS"}
+    assert ack(client, forwarded).code == 0
+    assert ack(client, one).code == 0
+
+
+@pytest.mark.parametrize("size", [3, 900_000])
+def test_body_stays_as_its_sender_packed_it(office: Office, client: Client, size: int) -> None:
+    """As in PopBigMessageIT, also on the way through the retry topic."""
+    body = random.Random(size).randbytes(size)
+    assert client.send(body=body, sysFlag=1, queueId=0).code == 0
+    for failures in range(2):
+        answer = pop(client)
+        (one,) = message.decode_all(bytes(answer.body))
+        assert (bytes(one.body) == body, one.sys_flag & 1, one.reconsume_times) == (True, 1, failures)
+        office.pass_ms(INVISIBLE_MS)
 
 
 @pytest.mark.parametrize(
