@@ -277,9 +277,15 @@ def group_describe(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
 
 
 @group_app.command("redrive")
-def group_redrive(name: str, http: HttpAddress = HTTP_ADDRESS) -> None:
-    """Give a RocketMQ group its dead letters again."""
-    done = _api(http).act("/api/groups", name, "redrive")
+def group_redrive(
+    name: str,
+    to: Annotated[
+        str | None, typer.Option(metavar="retry|topic", help="its retry topic, or the topics that they came from")
+    ] = None,
+    http: HttpAddress = HTTP_ADDRESS,
+) -> None:
+    """Give a group its dead letters again."""
+    done = _api(http).act("/api/groups", name, "redrive", body={"to": to})
     typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
 
 

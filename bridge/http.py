@@ -6,8 +6,7 @@
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
     GET  /api/segments          the files of the log         PATCH  /api/topics/{name}   {"configs"}; null: the default
     GET  /api/poison            records set aside            GET    /api/topics/{name}/sums   counts, checksums
-                                                             GET    /api/groups, /api/groups/{name}
-    /api/leases  bridge/http_leases.py                       POST   /api/groups/{name}/redrive
+    /api/leases  bridge/http_leases.py                       /api/groups  bridge/http_groups.py
     GET  /api/transactions      of both families             POST   /api/transactions/{topic}/{id}   {"verdict"}
     /api/topics/{name}/messages: bridge/http_messages.py
     /api/timers, /api/schedules, /api/topics/{name}/pause: bridge/http_timers.py
@@ -31,6 +30,7 @@ from bridge.awaited import awaited
 from bridge.far_timers import TooManyNamed
 from bridge.http_answers import Listing, answer, array, failure, send
 from bridge.http_connections import HttpConnection, HttpConnections, TooMuchHeld
+from bridge.http_groups import GroupApi
 from bridge.http_guard import Guard
 from bridge.http_messages import Inflating, MessageApi
 from bridge.http_readers import Readers
@@ -42,7 +42,7 @@ from bridge.publish import IllegalMessage, ProduceRefused
 from bridge.request_keys import RequestKeyReused
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.group_configs import TooManyGroups
-from bridge.rocketmq.redrive import RedriveRefused, redrive
+from bridge.rocketmq.redrive import RedriveRefused
 from bridge.topic_configs import InvalidConfig
 from bridge.topics import Topic, TopicError, TopicExists
 from bridge.watchdog import measured
@@ -119,9 +119,7 @@ class HttpPort:
                 web.post("/api/leases", self._lease),
                 web.post("/api/leases/{lease}", self._renew_lease),
                 web.delete("/api/leases/{lease}", self._release_lease),
-                web.get("/api/groups", self._groups),
-                web.get("/api/groups/{name}", self._group),
-                web.post("/api/groups/{name}/redrive", self._redrive),
+                *GroupApi(self._broker, self._kept, self._read).routes(),
                 web.get("/api/transactions", self._transactions),
                 web.get("/api/transactions/{id}", self._transaction),
                 web.delete("/api/transactions/{id}", self._abort_transaction),
@@ -218,28 +216,6 @@ class HttpPort:
         if topic is None:
             raise web.HTTPNotFound(text=f"there is no topic {name[:300]}")
         return topic
-
-    # -- Groups
-
-    async def _groups(self, request: web.Request) -> web.StreamResponse:
-        await self._kept(self._broker.ledger.barrier())
-        return Listing(array(http_views.groups(self._broker)))
-
-    async def _group(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"]
-        await self._kept(self._broker.ledger.barrier())
-        if name not in http_views.known_groups(self._broker):
-            raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
-        return Listing(http_views.group(self._broker, name))
-
-    async def _redrive(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        if not http_views.has_group(self._broker, name):
-            await self._kept(self._broker.ledger.barrier())
-            raise web.HTTPNotFound(text=f"there is no group {name[:300]}")
-        count, promise = await redrive(self._broker, name)
-        await self._kept(promise)
-        return answer({"group": name, "redriven": count})
 
     # -- Transactions
 

@@ -32,9 +32,9 @@ class Api:
     def post(self, path: str, body: Any) -> Any:
         return self._call("POST", (path,), json.dumps(body))
 
-    def act(self, *path: str) -> Any:
-        """Ask for something to be done that needs no more words than its name."""
-        return self._call("POST", path)
+    def act(self, *path: str, body: Any = None) -> Any:
+        """Ask for something to be done with what the path names."""
+        return self._call("POST", path, None if body is None else json.dumps(body))
 
     def patch(self, *path: str, body: Any) -> Any:
         return self._call("PATCH", path, json.dumps(body))

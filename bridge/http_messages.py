@@ -7,6 +7,8 @@
            (up to LIMIT_MAX, DELAYED_MAX of them with a time)
            201 {"messages": [{"queue", "offset"} or {"queue", "id", "due_ms"}]}: durable as the topic says
 
+/api/messages/{id}: one message by the id that RocketMQ's clients and dead letters name (offsetMsgId).
+
 All messages of a request are checked before the first is written. Each queue's are appended in order, as batches of a
 Kafka producer, so a log that fails in the middle may have taken some of them. A read ends after LIMIT_MAX messages,
 ANSWER_BYTES_MAX of JSON, or READ_BYTES_MAX of batches; a longer value is cut, and `value_bytes` says how long it is.
@@ -17,6 +19,7 @@ import base64
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,6 +44,7 @@ from protocol.kafka.record_batch import (
     read_records,
     records_in_slice,
 )
+from protocol.rocketmq.message_id import parse_message_id
 from store.entry import Buffer, Promise
 from store.errors import OffsetOutOfRange
 from store.queue import Queue
@@ -104,7 +108,7 @@ class MessageApi:
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/topics/{name}/messages"
-        return [web.get(path, self._list), web.post(path, self._write)]
+        return [web.get(path, self._list), web.post(path, self._write), web.get("/api/messages/{id}", self._by_id)]
 
     # -- Reading
 
@@ -125,6 +129,28 @@ class MessageApi:
             ) from error
         head = {"queue": queue.queue_id, "start": queue.start_offset, "end": end, "next": found.at}
         return Listing(object_with(head, "messages", found.messages))
+
+    async def _by_id(self, request: web.Request) -> web.Response:
+        text = request.match_info["id"]
+        try:
+            _, position = parse_message_id(text)
+        except ProtocolError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        missing = web.HTTPNotFound(text=f"there is no message {text}; retention may have removed it")
+        place = await awaited(partial(self._broker.store.find_address, position))
+        topic = None if place is None else self._broker.topics.by_number(place.queue.topic)
+        if topic is None:
+            raise missing
+        end = self._broker.isolation.stable_end(place.queue)
+        found = _Found(place.offset, min(end, place.offset + 1), 1)
+        try:
+            await self._gather(topic, place.queue, found)
+        except (OffsetOutOfRange, ProtocolError) as error:
+            raise missing from error
+        if not found.messages:
+            raise missing
+        shown = msgspec.json.decode(found.messages[0])
+        return answer({"topic": topic.name, "queue": place.queue.queue_id} | shown)
 
     async def _start(self, request: web.Request, topic: Topic, queue: Queue, end: int) -> int:
         """Read where the answer is to begin."""

@@ -67,6 +67,7 @@ Json = dict[str, Any]
 Form = TypeVar("Form")
 
 LIST_MAX = 1_000
+SHOWN_VALUE_BYTES = 200  # Of a message in a list.
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -162,16 +163,21 @@ class TimerApi:
         return response
 
     async def _view(self, request: web.Request) -> web.Response:
-        delays, text = self._broker.delays, request.match_info["id"]
-
-        def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
-            delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
-
-        found = await awaited(view)
+        found = await self._found(request.match_info["id"])
         await self._kept(self._broker.ledger.barrier())
         if found is None:
             raise web.HTTPNotFound(text="no message waits under this id")
         return answer(_timer_view(found))
+
+    async def _found(self, text: str) -> TimerView | None:
+        """Give the pending message of an id, if there is one."""
+        delays = self._broker.delays
+
+        def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
+            delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
+
+        found: TimerView | None = await awaited(view)
+        return found
 
     async def _cancel(self, request: web.Request) -> web.Response:
         delays, text = self._broker.delays, request.match_info["id"]
@@ -236,8 +242,13 @@ class TimerApi:
     # -- Many timers
 
     async def _list(self, request: web.Request) -> web.Response:
-        """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held."""
-        check_query(request, {*FILTERS, "limit", "after"})
+        """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held.
+
+        With `content=true` each row has key and headers of its message, and the beginning of its value.
+        """
+        check_query(request, {*FILTERS, "limit", "after", "content"})
+        if request.query.get("content", "false") not in ("true", "false"):
+            raise web.HTTPBadRequest(text=f"content: expected true or false, got {request.query['content'][:40]!r}")
         limit = number(request, "limit", 100, LIST_MAX, lowest=1)
         after = self._after(request)
         start_ms, until_ms = self._span(request)
@@ -254,6 +265,10 @@ class TimerApi:
         page = found[:limit]
         await self._kept(self._broker.ledger.barrier())
         rows = [self._timer_row(timer) for timer in page]
+        if request.query.get("content") == "true":
+            for row in rows:
+                row |= _beginning(await self._found(row["id"]))
+                await asyncio.sleep(0)
         following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
         paused = [each.name for each in self._broker.delays.paused() if topic in (None, each)]
         return answer({"timers": rows, "next": following, "paused": paused})
@@ -465,17 +480,30 @@ def _added(timer_id: str, topic: str, queue_id: int, due_ms: int) -> web.Respons
     return answer({"id": timer_id, "topic": topic, "queue": queue_id, "due_ms": due_ms}, status=201)
 
 
+def _beginning(found: TimerView | None) -> Json:
+    """Show key, headers and the first bytes of a message; nothing of one that was delivered meanwhile."""
+    return {} if found is None else _message_view(found.form, found.frame, SHOWN_VALUE_BYTES)
+
+
 def _timer_view(found: TimerView) -> Json:
     shown: Json = {"id": found.id, "topic": found.topic, "queue": found.queue_id, "due_ms": found.due_ms}
     return shown | _message_view(found.form, found.frame)
 
 
-def _message_view(form: int, frame: Buffer) -> Json:
-    """Show key, headers and value of a frame as it is parked."""
+def _message_view(form: int, frame: Buffer, bytes_max: int | None = None) -> Json:
+    """Show key, headers and value of a frame as it is parked; of a longer value the first bytes."""
     if form == forms.KAFKA:
         (record,) = record_batch.records(frame, len(frame))
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-        return bytes_view("key", record.key) | {"headers": headers} | bytes_view("value", record.value)
+        return bytes_view("key", record.key) | {"headers": headers} | _value_view(record.value, bytes_max)
     message = rocketmq_message.decode(frame)
     named = properties.parse(message.properties)
-    return {"key": named.get(properties.KEYS), "headers": named} | bytes_view("value", message.body)
+    return {"key": named.get(properties.KEYS), "headers": named} | _value_view(message.body, bytes_max)
+
+
+def _value_view(value: Buffer | None, bytes_max: int | None) -> Json:
+    if value is None or bytes_max is None or len(value) <= bytes_max:
+        return bytes_view("value", value)
+    shown = bytes(value[:bytes_max])
+    text = shown.decode(errors="ignore")  # A character may be cut in two.
+    return {"value_bytes": len(value)} | bytes_view("value", text.encode() if len(text) > bytes_max // 4 else shown)

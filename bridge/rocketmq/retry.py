@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from bridge.rocketmq.connection import RocketMQConnection
 
 FIRST_LEVEL: Final = 3  # 10 s
-REASON: Final = "DEAD_LETTER_REASON"  # of a dead letter that nobody failed to consume
+REASON: Final = "DEAD_LETTER_REASON"  # Of a dead letter: one of the four below.
+ATTEMPTS: Final = "attempts"  # None was left.
+GIVEN_UP: Final = "given-up"  # Its consumer asked for it, by a delay level below 0.
+TOO_LARGE: Final = "too-large"  # Its properties have no room for those of another attempt.
 EXPIRED: Final = "expired"
+ORIGIN_PLACE: Final = "ORIGIN_PLACE"  # queue/offset in RETRY_TOPIC, of what has failed here
 EXPIRED_AT: Final = "EXPIRED_AT_MS"
 OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: since then a client names its own number of attempts.
 
@@ -94,7 +98,8 @@ def _give_back(
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
     topic = dead_letters_of(broker, config) if is_dead else retries_of(broker, config)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
-    again = copy_of(failed, {**delay, **fixed(expires_ms)})
+    reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
+    again = copy_of(failed, {**delay, **fixed(expires_ms), REASON: reason})
     queue_id = random.randrange(topic.queue_count)
     promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
     _count(broker, is_dead=is_dead)
@@ -112,12 +117,15 @@ def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) ->
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
     """Give the message to be appended to another topic of its group, which has failed once more."""
     found = properties.parse(properties.repaired(failed.properties))
-    marks = {
+    marks: dict[str, str | None] = {
         properties.RETRY_TOPIC: found.get(properties.RETRY_TOPIC, failed.topic),
         properties.ORIGIN_MESSAGE_ID: found.get(
             properties.ORIGIN_MESSAGE_ID, message_id(failed.store_host, failed.physical_offset)
         ),
+        ORIGIN_PLACE: found.get(ORIGIN_PLACE),
     }
+    if properties.RETRY_TOPIC not in found:
+        marks[ORIGIN_PLACE] = f"{failed.queue_id}/{failed.queue_offset}"
     merged: dict[str, str | None] = {**found, **_WISHES, **marks, **changes}
     raw = properties.encode({name: value for name, value in merged.items() if value is not None})
     return Message(
@@ -197,7 +205,7 @@ def redirected(
         return None
     topic = dead_letters_of(broker, config)
     _count(broker, is_dead=True)
-    return topic, properties.set_many(raw, {properties.DELAY: None})
+    return topic, properties.set_many(raw, {properties.DELAY: None, REASON: ATTEMPTS})
 
 
 def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> bytes:

@@ -20,6 +20,9 @@ from bridge.rocketmq.errors import ANSWERABLE
 from bridge.rocketmq.pop_sources import retry_name
 from bridge.rocketmq.popped import Checkpoint, settled
 from bridge.rocketmq.retry import (
+    ATTEMPTS,
+    REASON,
+    TOO_LARGE,
     copy_of,
     dead_letters_of,
     drops_expired,
@@ -148,10 +151,14 @@ def _copy(
         return None
     first_ms = properties.get(raw, properties.FIRST_POP_TIME) or str(checkpoint.name.pop_ms)
     changes = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None, **fixed(expires_ms)}
-    again = expired_copy(each, expires_ms) if has_expired and expires_ms else copy_of(each, changes)
+    if has_expired and expires_ms:
+        return expired_copy(each, expires_ms), True
+    again = copy_of(each, changes)
     # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
     is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
-    return again, has_expired or is_full or each.reconsume_times >= config.retry_max_times
+    if is_full or each.reconsume_times >= config.retry_max_times:
+        return copy_of(each, {**changes, REASON: TOO_LARGE if is_full else ATTEMPTS}), True
+    return again, False
 
 
 def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:

@@ -90,7 +90,7 @@ def sends_of(broker: Broker) -> int:
 
 
 def redrive(broker: Broker, group: str) -> str:
-    command = [sys.executable, "-I", "-m", "bridge", "group", "redrive", group, "--http", broker.http]
+    command = [sys.executable, "-I", "-m", "bridge", "group", "redrive", group, "--to", "retry", "--http", broker.http]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 

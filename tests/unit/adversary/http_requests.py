@@ -23,7 +23,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/topics/{name}/messages"): {"messages": [{"key": "k", "value": "v", "headers": {"TAGS": "paid"}}]},
     ("POST", "/api/leases"): {"topics": ["orders"], "lease_ms": 1_000},
     ("POST", "/api/leases/{lease}"): {},
-    ("POST", "/api/groups/{name}/redrive"): {},
+    ("POST", "/api/groups/{name}/redrive"): {"to": "topic"},
+    ("POST", "/api/groups/{name}/reset"): {"to": "earliest", "topics": ["orders"], "execute": True},
     ("POST", "/api/transactions/{topic}/{id}"): {"verdict": "commit"},
     ("POST", "/api/timers"): {**_CONTENT, "delay_ms": 1_000, "replace": True},
     ("POST", "/api/timers/reschedule"): {"topic": "orders", "key": "k", "delay_ms": 1_000},
@@ -37,7 +38,7 @@ BODIES: dict[tuple[str, str], Any] = {
 QUERIES = {
     "topic": b"orders", "key": b"k", "from_ms": b"0", "until_ms": b"99999999999999", "after": b"0-0", "limit": b"10",
     "bins": b"10", "queue": b"0", "offset": b"0", "from": b"0", "until": b"10", "group": b"billing",
-    "time_ms": b"1700000000000", "step": b"1", "start": b"0", "end": b"10",
+    "content": b"true", "execute": b"true", "time_ms": b"1700000000000", "step": b"1", "start": b"0", "end": b"10",
 }  # fmt: skip
 _PLACES = {"name": b"orders", "lease": b"1", "id": b"0-0", "topic": b"orders", "group": b"billing"}
 

@@ -135,7 +135,7 @@ def test_topic_is_found_by_either_spelling() -> None:
             "/api/timers?tpic=orders",
             b"",
             400,
-            "tpic: expected one of after, from_ms, key, limit, topic, until_ms",
+            "tpic: expected one of after, content, from_ms, key, limit, topic, until_ms",
         ),
         ("GET", "/api/timers/count?limit=1", b"", 400, "limit: expected one of from_ms, key, topic, until_ms"),
         (

@@ -203,7 +203,7 @@ def test_dead_letter_with_properties_that_are_not_utf8_goes_back(office: Office,
     fail_for_good(client, b"a")
     publish_bad(office, "%DLQ%billing", b"bad")
     fail_for_good(client, b"b")
-    count, _ = asyncio.run(redrive(cast(Any, office), "billing"))
+    count, _ = asyncio.run(redrive(cast(Any, office), "billing", "retry"))
     office.settle()
     assert count == 3
     assert [bytes(each.body) for each in stored(office, "%RETRY%billing")] == [b"a", b"bad", b"b"]
@@ -215,7 +215,7 @@ def test_dead_letter_that_raises_is_passed_over(
     office.topic()
     fail_for_good(client, b"a", b"b")
     monkeypatch.setattr("bridge.rocketmq.redrive.copy_of", raises)
-    assert asyncio.run(redrive(cast(Any, office), "billing"))[0] == 0
+    assert asyncio.run(redrive(cast(Any, office), "billing", "retry"))[0] == 0
     assert [each.place for each in office.poison.all()] == [
         "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
     ]  # fmt: skip

@@ -134,7 +134,7 @@ def test_dead_letter_says_why_and_expires_no_more(office: Office, client: Client
     assert letter.reconsume_times == 2
     assert properties.parse(letter.properties) == {
         "KEYS": "k", "UNIQ_KEY": "U", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
-        "DEAD_LETTER_REASON": "expired", "EXPIRED_AT_MS": str(sent_ms + 10),
+        "DEAD_LETTER_REASON": "expired", "EXPIRED_AT_MS": str(sent_ms + 10), "ORIGIN_PLACE": "0/0",
     }  # fmt: skip
     assert office.metrics.dead_letters == 1
     assert bodies(client.pull(0, DEAD, consumerGroup="undertaker")) == [b"body"]

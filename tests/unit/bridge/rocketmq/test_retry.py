@@ -53,6 +53,7 @@ def test_dead_letter_is_the_message_with_its_origin(office: Office, client: Clie
     assert (dead.topic, dead.queue_id, dead.born_host, dead.reconsume_times) == (DEAD, 0, failed.born_host, 3)
     assert properties.parse(dead.properties) == {
         "TAGS": "a", "KEYS": "k", "UNIQ_KEY": "U1", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
+        "ORIGIN_PLACE": "0/0", "DEAD_LETTER_REASON": "attempts",
     }  # fmt: skip
     assert office.metrics.dead_letters == 1
 
@@ -283,8 +284,8 @@ def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(office: Office
 # -- Redrive
 
 
-def drive(office: Office, name: str = "billing") -> int:
-    count, _promise = asyncio.run(redrive(cast(Any, office), name))
+def drive(office: Office, name: str = "billing", way: str | None = "retry") -> int:
+    count, _promise = asyncio.run(redrive(cast(Any, office), name, way))
     office.settle()
     return count
 
@@ -317,9 +318,42 @@ def test_redrive_of_a_group_that_kafka_consumers_are_in_is_refused(office: Offic
     office.topic()
     fail_for_good(client, b"a")
     office.kafka_groups_with_members.add("billing")
-    with pytest.raises(RedriveRefused, match="active in Kafka"):
-        drive(office)
+    for way in ("retry", None):
+        with pytest.raises(RedriveRefused, match="active in Kafka"):
+            drive(office, way=way)
     assert stored(office, RETRY) == []
+
+
+def test_redrive_of_a_group_without_members_needs_to_be_told_where_to(office: Office, client: Client) -> None:
+    office.topic()
+    fail_for_good(client, b"a")
+    with pytest.raises(RedriveRefused, match=r"no members now.*--to retry.*--to topic"):
+        drive(office, way=None)
+    client.beat("billing")
+    assert drive(office, way=None) == 1
+    assert [bytes(each.body) for each in stored(office, RETRY)] == [b"a"]
+
+
+def test_redrive_to_the_topic_gives_every_group_the_message_as_a_new_one(office: Office, client: Client) -> None:
+    office.topic(queues=4)
+    position = int(client.send(body=b"a", queueId=3, properties="KEYS\x01k\x02").ext["msgId"][16:], 16)
+    assert give_back(client, position, maxReconsumeTimes=0).code == 0
+    office.kafka_groups_with_members.add("billing")
+    assert drive(office, way="topic") == 1
+    first, again = stored(office, "orders")
+    assert (bytes(again.body), again.queue_id, again.reconsume_times) == (b"a", first.queue_id, 0)
+    assert properties.parse(again.properties).keys() == properties.parse(first.properties).keys()
+    assert stored(office, RETRY) == []
+    assert drive(office, way="topic") == 0
+
+
+def test_redrive_to_a_topic_that_is_gone_names_it(office: Office, client: Client) -> None:
+    topic = office.topic()
+    fail_for_good(client, b"a")
+    office.topics.delete(topic, office.clock.now_ms())
+    with pytest.raises(RedriveRefused, match="came from the topic orders, which does not exist"):
+        drive(office, way="topic")
+    assert drive(office) == 1, "it is still a dead letter"
 
 
 def test_group_without_dead_letters_has_none_to_take_back(office: Office) -> None:
