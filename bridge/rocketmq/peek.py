@@ -132,7 +132,7 @@ class _Notification:
     ) -> None:
         self._broker, self._connection, self._command, self._request = broker, connection, command, request
         self._topic = topic
-        self._places = _places(broker, request.consumer_group, topic, request.queue_id)
+        self._places = self._find_places()
         self._held: Held | None = None
 
     def start(self) -> Answer | None:
@@ -149,7 +149,8 @@ class _Notification:
 
     def try_complete(self) -> bool:
         if not self._connection.closed:
-            if not self._has_message():
+            # A retry topic that is made now is not watched; there will be something in it.
+            if not self._has_message() and len(self._find_places()) == len(self._places):
                 return False
             self._finish(self._answer(has_message=True))
         return True
@@ -165,6 +166,9 @@ class _Notification:
 
     def fail(self, error: Exception) -> None:
         self._finish(self._connection.refusal(self._command, error))
+
+    def _find_places(self) -> Sequence[tuple[Topic, Queue]]:
+        return _places(self._broker, self._request.consumer_group, self._topic, self._request.queue_id)
 
     def _has_message(self) -> bool:
         broker, request = self._broker, self._request

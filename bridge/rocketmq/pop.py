@@ -22,7 +22,7 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import ANSWERABLE, Refused
 from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
-from bridge.rocketmq.pop_sources import Source, ensure_retry_topic, retry_sources, sources
+from bridge.rocketmq.pop_sources import Source, retry_sources, sources
 from bridge.rocketmq.popped import INVISIBLE_MS_MAX, Checkpoint, Name, settled, taken
 from bridge.rocketmq.pull import cost_of, no_topic
 from bridge.topics import Topic
@@ -167,8 +167,7 @@ class Pop:
         self._broker, self._connection, self._command, self._request = broker, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
-        ensure_retry_topic(broker, request.consumer_group, topic)
-        self._retries = retry_sources(broker, request.consumer_group, topic)
+        self._retries: list[Source] = []
         self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
         self._held: Held | None = None
         self._is_counted = False  # Among the connection's unanswered requests.
@@ -176,6 +175,7 @@ class Pop:
 
     def start(self) -> Answer | None:
         """Look, and be held if there is nothing; None: the answer comes later."""
+        self._retries = retry_sources(self._broker, self._request.consumer_group, self._topic)
         found = self._look()
         if isinstance(found, Answer):
             return found

@@ -12,10 +12,9 @@ Source: PopMessageProcessor.java, PopConsumerService.java.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.topics import Topic, TopicError
+from bridge.topics import Topic
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.receipt import NOT_RETRIED, RETRIED, RETRIED_V2, real_topic
 from store.queue import Queue
@@ -72,14 +71,6 @@ def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
 def retry_name(broker: "Broker", group: str, topic: str) -> str:
     """Name the topic to which new retries go."""
     return real_topic(group, topic, RETRIED_V2 if broker.options.rocketmq.retry_topic_v2 else RETRIED)
-
-
-def ensure_retry_topic(broker: "Broker", group: str, topic: Topic) -> None:
-    """Make the retry topic before it is needed, so that held pops watch it; without room for it there is none."""
-    name = retry_name(broker, group, topic.rocketmq_name)
-    if broker.topics.by_rocketmq_name(name) is None:
-        with suppress(TopicError):
-            broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
 
 
 def retry_sources(broker: "Broker", group: str, topic: Topic) -> list[Source]:

@@ -166,6 +166,7 @@ def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:
     found = broker.topics.by_rocketmq_name(name)
     if found is None:
         found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
-    if found is None:
-        raise UnknownTopic(f"topic[{name}] not exist")
+        if found is None:
+            raise UnknownTopic(f"topic[{name}] not exist")
+        broker.purgatory.check(queue.key for queue in topic.queues)  # Held pops look again, and watch it from now on.
     return found

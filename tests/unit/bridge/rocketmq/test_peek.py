@@ -88,6 +88,14 @@ def test_held_notification_hears_of_what_comes(office: Office) -> None:
     assert len(office.purgatory) == 0
 
 
+def test_held_notification_hears_of_what_comes_back(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    assert pop(client, invisibleTime=1_000).code == 0
+    assert notify(client, pollTime=WAIT_MS) is None
+    office.pass_ms(1_000)
+    assert has_message(client.last_answer())
+
+
 def test_held_notification_ends_with_its_time(office: Office, client: Client) -> None:
     assert notify(client, pollTime=WAIT_MS) is None
     office.pass_ms(WAIT_MS)

@@ -77,7 +77,7 @@ FIELDS: Final[list[tuple[dict[str, object], int]]] = [
     ({"extraInfo": ""}, ERROR), ({"extraInfo": " " * 7}, ERROR), ({"extraInfo": "x" * 100_000}, ERROR),
     ({"extraInfo": "1 " * 20_000}, GONE), ({"extraInfo": None}, ERROR),
     ({"queueId": -1}, ILLEGAL), ({"queueId": 1 << 31}, ERROR), ({"queueId": 2}, ILLEGAL), ({"queueId": 1}, GONE),
-    ({"topic": "others"}, GONE), ({"topic": "%RETRY%billing_orders"}, GONE), ({"topic": ""}, NO_TOPIC),
+    ({"topic": "others"}, GONE), ({"topic": "%RETRY%billing_orders"}, NO_TOPIC), ({"topic": ""}, NO_TOPIC),
     ({"topic": "%RETRY%billing+orders"}, NO_TOPIC), ({"topic": "x" * 30_000}, NO_TOPIC),
     ({"consumerGroup": "other"}, GONE), ({"consumerGroup": ""}, GONE), ({"consumerGroup": "x" * 30_000}, GONE),
     ({"offset": -1}, GONE), ({"offset": 1}, GONE), ({"offset": HUGE}, GONE), ({"offset": "x"}, ERROR),

@@ -96,6 +96,19 @@ def test_priority_chooses_the_queue_on_any_topic(office: Office, client: Client)
 # -- Retry topics
 
 
+def test_pops_make_no_topics_before_something_comes_back(office: Office, client: Client) -> None:
+    """Else every group name that anybody invents would be a topic for good."""
+    office.topic()
+    count = len(office.topics)
+    for number in range(5):
+        assert nothing(client, consumerGroup=f"group-{number}")
+    client.send(body=b"a", queueId=0)
+    assert bodies_of(pop(client)) == [b"a"]
+    assert len(office.topics) == count
+    office.pass_ms(INVISIBLE_MS)
+    assert len(office.topics) == count + 1
+
+
 @pytest.mark.parametrize("sharding_key", ["", "__SHARDINGKEY\x01key\x02"])
 @pytest.mark.parametrize("is_v2", [False, True])
 def test_retries_go_to_the_topic_that_the_setting_names(is_v2: bool, sharding_key: str) -> None:
