@@ -1,10 +1,14 @@
 """Check one produced Kafka batch, and sort its records by what they ask for: before anything is appended.
 
     batch        header, size, CRC                                    `record_batch.check`
-    records      inflated within limits, and each of them checked     `protocol/kafka/record_check.py`
+    records      inflated within limits, and checked                  `protocol/kafka/record_check.py`
     timestamps   inside the topic's bounds; a header that names another greatest timestamp is corrected (LogValidator)
     headers      what asks for a delay: `bridge/wishes.py`; for an expiry: `bridge/lifetimes.py`; for a half message of
                  Kafka's: `bridge/half_records.py`
+
+All records of a compressed batch are checked. Of an uncompressed one the first few are, and more in a larger batch, so
+that it costs a few percent of an append: all would cost 0.3 us each, several times what is spent on a small record.
+`kafka.check_uncompressed` has them all checked.
 
 Records are only decoded if the names of these headers occur in the batch: one search, 0.1 to 0.5 ns a byte, is what
 they cost those who do not use them. The topic config `delay.headers` turns the search off.
@@ -46,6 +50,8 @@ from protocol.kafka.record_check import Walked, check_records
 from store.entry import Buffer
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
+FIRST_RECORDS: Final = 4  # of an uncompressed batch, which are always checked
+BYTES_A_RECORD: Final = 16 << 10  # and one more for so many bytes of it: a check costs some percent of their append
 REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
 RECORD_ERRORS_MAX: Final = 100  # of one batch; a producer meets the others when it sends the rest again
 _RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
@@ -95,6 +101,7 @@ class Inspector:
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._asking_max = options.delay.batch_delayed_max
         self._schedules_max = options.delay.batch_schedules_max
+        self._checks_uncompressed = options.kafka.check_uncompressed
         # Inflated and walked through, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
 
@@ -108,20 +115,38 @@ class Inspector:
         if header.codec == Codec.ZSTD and not allows_zstd:
             raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
         body = self._inflated(batch, header)
-        walked = check_records(body, header)
-        self.opened_bytes += walked.stepped * _RECORD_COST_BYTES
         opened = OpenBatch(header, body)
-        if not settings.log_append_time:
-            _check_timestamps(topic, opened, walked, now_ms)
-            if walked.latest_ms != header.max_timestamp:
-                batch = record_batch.with_max_timestamp(batch, walked.latest_ms)
-                header = record_batch.read_header(batch)
+        bounds = _bounds(topic, now_ms)
+        walked = self._check_records(topic, opened, bounds)
+        if walked is not None:
+            if settings.compact and walked.has_null_key:
+                raise refused(Reason.INVALID, _without_key(topic, opened))
+            if not settings.log_append_time:
+                _check_timestamps(opened, walked, *bounds)
+                if walked.latest_ms != header.max_timestamp:
+                    batch = record_batch.with_max_timestamp(batch, walked.latest_ms)
+                    header = record_batch.read_header(batch)
         parted = None
-        if settings.compact and walked.has_null_key:
-            raise refused(Reason.INVALID, _without_key(topic, opened))
         if settings.delay_headers and _has_wish_name(body):
             parted = self._part(topic, opened, now_ms, sender)
         return Produced(batch, header, parted)
+
+    def _check_records(self, topic: Topic, opened: OpenBatch, bounds: tuple[int, int]) -> Walked | None:
+        """Check the records; gives what was found, or None if not all of them had to be checked."""
+        header, body = opened
+        earliest_ms, latest_ms = bounds
+        records_max = FIRST_RECORDS + len(body) // BYTES_A_RECORD
+        if (
+            header.codec == Codec.NONE
+            and header.record_count > records_max
+            and not (self._checks_uncompressed or topic.settings.compact)
+            and earliest_ms <= header.base_timestamp <= header.max_timestamp <= latest_ms
+        ):
+            check_records(body, header, records_max)
+            return None
+        walked = check_records(body, header)
+        self.opened_bytes += walked.stepped * _RECORD_COST_BYTES
+        return walked
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
         packed = memoryview(batch)[HEADER_BYTES:]
@@ -141,7 +166,7 @@ class Inspector:
         self.opened_bytes += opened.header.record_count * _RECORD_COST_BYTES
         parted, errors = Parted([], [], [], set()), list[RecordError]()
         asking = schedules = 0
-        for index, record in enumerate(_records(opened)):
+        for index, record in enumerate(_sound(opened)):
             if not record.headers:
                 parted.now.append(record)
                 continue
@@ -218,6 +243,16 @@ def refused(reason: Reason, errors: Sequence[RecordError]) -> InvalidBatch:
     return InvalidBatch(reason, f"record {index} of the batch{more}: {message}", errors)
 
 
+def _sound(opened: OpenBatch) -> Iterator[Record]:
+    """Give the records of a batch of which some may not be checked yet. Raises InvalidBatch."""
+    try:
+        yield from _records(opened)
+    except InvalidBatch:
+        raise
+    except ProtocolError as error:
+        raise InvalidBatch(Reason.INVALID, str(error)) from error
+
+
 def _records(opened: OpenBatch) -> Iterator[Record]:
     mark = FIRST
     while mark.skipped < opened.header.record_count:
@@ -228,18 +263,26 @@ def _records(opened: OpenBatch) -> Iterator[Record]:
 # -- Timestamps
 
 
-def _check_timestamps(topic: Topic, opened: OpenBatch, walked: Walked, now_ms: int) -> None:
-    """Hold all records to the topic's bounds; -1 is no timestamp. LogValidator.java#validateTimestamp"""
+def _bounds(topic: Topic, now_ms: int) -> tuple[int, int]:
+    """Give the earliest and the latest timestamp that a record may have."""
     settings = topic.settings
-    earliest = max(now_ms - settings.timestamp_before_max_ms, 0)
-    latest = min(now_ms + settings.timestamp_after_max_ms, TIMESTAMP_MS_MAX)
-    if (earliest <= walked.earliest_ms and walked.latest_ms <= latest) or walked[:2] == (NO_TIMESTAMP, NO_TIMESTAMP):
+    if settings.log_append_time:
+        return NO_TIMESTAMP, TIMESTAMP_MS_MAX
+    earliest_ms, latest_ms = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
+    return max(earliest_ms, 0), min(latest_ms, TIMESTAMP_MS_MAX)
+
+
+def _check_timestamps(opened: OpenBatch, walked: Walked, earliest_ms: int, latest_ms: int) -> None:
+    """Hold all records to the topic's bounds; -1 is no timestamp. LogValidator.java#validateTimestamp"""
+    if earliest_ms <= walked.earliest_ms and walked.latest_ms <= latest_ms:
+        return
+    if walked.earliest_ms == walked.latest_ms == NO_TIMESTAMP:
         return
     errors: list[RecordError] = []
     for index, record in enumerate(_records(opened)):
         time_ms = record.timestamp_ms
-        if time_ms != NO_TIMESTAMP and not earliest <= time_ms <= latest:
-            errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest} to {latest}"))
+        if time_ms != NO_TIMESTAMP and not earliest_ms <= time_ms <= latest_ms:
+            errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest_ms} to {latest_ms}"))
             if len(errors) == RECORD_ERRORS_MAX:
                 break
     if errors:

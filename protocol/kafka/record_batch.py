@@ -34,7 +34,7 @@ MAGIC: Final = 2
 RECORDS_MAX: Final = 1 << 20
 
 # A record of nothing: size, attributes, two deltas, null key, null value, no headers, one byte each.
-_RECORD_BYTES_MIN: Final = 7
+RECORD_BYTES_MIN: Final = 7
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_FROM: Final = 21
 
@@ -223,7 +223,7 @@ def _check_fields(header: BatchHeader, records_max: int) -> None:
         raise InvalidBatch(Reason.INVALID, f"batch of {count} records with last offset delta {last_offset_delta}")
     if count > records_max:
         raise InvalidBatch(Reason.TOO_LARGE, f"batch of {count} records; {records_max} are allowed")
-    if codec == Codec.NONE and count * _RECORD_BYTES_MIN > length + _PREFIX_BYTES - HEADER_BYTES:
+    if codec == Codec.NONE and count * RECORD_BYTES_MIN > length + _PREFIX_BYTES - HEADER_BYTES:
         raise InvalidBatch(Reason.INVALID, f"batch claims {count} records in {length} bytes")
     if attributes & CONTROL_BIT:
         raise InvalidBatch(Reason.INVALID, "control batch of a client")

@@ -16,7 +16,7 @@ Source: Kafka's `LogValidator.java`, `DefaultRecord.java`.
 from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, RecordError, read_more
+from protocol.kafka.record_batch import RECORD_BYTES_MIN, BatchHeader, InvalidBatch, Reason, RecordError, read_more
 
 HEADERS_MAX: Final = 1 << 18  # of the records of one batch that are walked one by one, at 0.15 us each
 _RUN_RECORDS_MIN: Final = 32  # Below it, the columns take longer than the records one by one.
@@ -34,7 +34,7 @@ _MIDDLE: Final = b"".join(bytes((number,)) * 64 for number in range(128, 256))  
 
 
 class Walked(NamedTuple):
-    """What a walk through all records has found."""
+    """What a walk through the records has found."""
 
     earliest_ms: int
     latest_ms: int
@@ -42,8 +42,8 @@ class Walked(NamedTuple):
     stepped: int  # records and headers that were walked one by one
 
 
-def check_records(body: bytes, header: BatchHeader) -> Walked:
-    """Check all records of a batch; `body` has them inflated. Raises InvalidBatch.
+def check_records(body: bytes, header: BatchHeader, records_max: int | None = None) -> Walked:
+    """Check all records of a batch, or the first `records_max`; `body` has them inflated. Raises InvalidBatch.
 
     The timestamps are those in the records, also where a reader would see LogAppendTime.
     """
@@ -53,8 +53,9 @@ def check_records(body: bytes, header: BatchHeader) -> Walked:
     earliest, latest = 1 << 62, -1 << 62
     search_at, patience = 0, 1
     size = -1
+    until = count if records_max is None else min(records_max, count)
     try:
-        while index < count:
+        while index < until:
             start, last_size = at, size
             # Varints as in `record_batch.read_records`: mostly one byte, sizes and deltas as often two.
             size = body[at]
@@ -66,8 +67,8 @@ def check_records(body: bytes, header: BatchHeader) -> Walked:
                 else:
                     size, at = read_more(body, at, size)
             end = at + (size >> 1)
-            if size == last_size and index >= search_at and count - index >= _RUN_RECORDS_MIN:
-                run = _check_run(body, start, index, count, end - start)
+            if size == last_size and index >= search_at and until - index >= _RUN_RECORDS_MIN:
+                run = _check_run(body, start, index, until, end - start)
                 if run.records:
                     index += run.records
                     at = start + run.records * (end - start)
@@ -133,8 +134,9 @@ def check_records(body: bytes, header: BatchHeader) -> Walked:
         raise
     except ProtocolError as error:
         raise _invalid(index, str(error)) from None
-    if at != len(body):
-        raise InvalidBatch(Reason.INVALID, f"{count} records take {at} bytes of {len(body)}")
+    left = len(body) - at
+    if (until == count and left) or left < RECORD_BYTES_MIN * (count - until):
+        raise InvalidBatch(Reason.INVALID, f"{until} of {count} records take {at} bytes of {len(body)}")
     base_ms = header.base_timestamp
     return Walked(base_ms + earliest, base_ms + latest, has_null_key, stepped + headers // 2)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions
+from bridge.config import ConvertOptions, DelayOptions, KafkaOptions, RocketmqOptions
 from bridge.produced import RECORDS_MAX
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
@@ -111,6 +111,34 @@ def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
     assert topic.queues[0].end_offset == 0
 
 
+@pytest.mark.parametrize("checks_all", [False, True])
+def test_how_many_records_of_an_uncompressed_batch_are_checked(checks_all: bool) -> None:
+    """All, if there are few; the first ones of many, or all if that is set. Where the records must be read, all are."""
+    door = Door(kafka=KafkaOptions(check_uncompressed=checks_all))
+    topic = door.topic()
+    for count, at, is_refused in ((4, 3, True), (9, 3, True), (9, 4, checks_all)):
+        sent = bytearray(batch([b"x"] * count))
+        sent[61 + 8 * at + 5] = 6  # The value of that record is longer than its size allows.
+        sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
+        if is_refused:
+            with pytest.raises(InvalidBatch, match=f"record {at} of the batch"):
+                door.kafka(topic, bytes(sent))
+            assert topic.queues[0].end_offset == 0
+        else:
+            door.kafka(topic, bytes(sent))
+        with pytest.raises(InvalidBatch):
+            door.kafka(door.topic("compacted", cleanup_policy="compact"), bytes(sent))
+
+
+def test_lying_batch_that_asks_for_a_delay_is_refused() -> None:
+    door = Door()
+    sent = bytearray(batch([b"TIMER_DELAY_MS"] * 9))
+    sent[-1] = 2  # It has a header, and nothing follows.
+    sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
+    with pytest.raises(InvalidBatch):
+        door.kafka(door.topic(), bytes(sent))
+
+
 SENT = {
     "an empty record": batch([None]),
     "10,000 empty records, zstd": batch([None] * 10_000, codec=Codec.ZSTD),
@@ -147,7 +175,7 @@ def test_records_at_fault_are_named() -> None:
     assert [error.index for error in refused.value.record_errors] == [0, 2]
     sent = batch([b"a", b"b", b"c"], timestamp_ms=NOW + 3_600_000 - 1)
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(door.topic("orders"), sent)
+        door.kafka(door.topic("other"), sent)
     assert [error.index for error in refused.value.record_errors] == [2]
     assert refused.value.reason is Reason.TIMESTAMP
 
