@@ -2,20 +2,22 @@
 
     defaults  <-  duolog.toml (--config)  <-  --set KEY=VALUE  <-  flags of `duolog serve`
 
-What stands further right wins. A key is `section.name`; the file has one table per section. `_ms` is milliseconds,
-`_bytes` bytes, `_ratio` a share between 0 and 1. Every bad name or value raises `ConfigError`, one line that names the
-setting.
+What stands further right wins. A key is `section.name`; the file has one table per section. `_ms` is milliseconds or
+text with a unit (`"7d"`), `_bytes` bytes or text with a unit (`"256MB"`), `_ratio` a share between 0 and 1. Every bad
+name or value raises `ConfigError`, one line that names the setting.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
 
+from bridge import units
 from delay.recurring import BadSchedule, Cron
 from txn.half import CHECKS_MAX
 
@@ -24,7 +26,6 @@ SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 DELAY_LEVELS_MAX = 128  # each is a queue
 FOREVER = -1  # of retention: no limit
-_UNKNOWN = "no such setting; `duolog settings` lists them"
 
 
 class ConfigError(Exception):
@@ -609,7 +610,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
     """Read the file (None: none), put `overrides` (by dotted name) over it, check everything; raises ConfigError."""
-    document = _read(file) if file is not None else {}
+    document = _without_units(_read(file)) if file is not None else {}
     for key, value in overrides.items():
         section, name = _split(key)
         table = document.setdefault(section, {})
@@ -645,16 +646,38 @@ def _read(file: Path) -> dict[str, Any]:
 def _split(key: str) -> tuple[str, str]:
     section, _, name = key.partition(".")
     if section not in _SECTIONS or name not in _field_types(section):
-        raise ConfigError(f"{key}: {_UNKNOWN}")
+        raise ConfigError(f"{key}: {_unknown(key)}")
     return section, name
 
 
 def _convert(key: str, value: str | int, field_type: Any) -> Any:
     """Read the text of a flag as the setting's type: `10` as a number, `true` as a yes."""
     try:
-        return msgspec.convert(value, field_type, strict=False)
+        return msgspec.convert(units.without_unit(key, str(value)), field_type, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{key}: {_problem(str(error), field_type)}, got {str(value)!r}") from error
+        raise ConfigError(f"{key}: {_problem(key, str(error), field_type)}, got {str(value)!r}") from error
+
+
+def _without_units(document: dict[str, Any]) -> dict[str, Any]:
+    """Give the file's tables with numbers for values with units."""
+    return {
+        section: {name: _number(f"{section}.{name}", value) for name, value in table.items()}
+        if isinstance(table, dict)
+        else table
+        for section, table in document.items()
+    }
+
+
+def _number(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    read = units.without_unit(key, value)
+    return int(read) if read != value and _is_number(key) else value
+
+
+def _is_number(key: str) -> bool:
+    section, _, name = key.partition(".")
+    return section in _SECTIONS and get_args(_field_types(section).get(name, str))[:1] == (int,)
 
 
 def _check_together(options: Options) -> None:
@@ -691,13 +714,12 @@ def _check_urls(prefixes: str) -> None:
 
 def level_delays_ms(levels: str) -> list[int]:
     """Read the table of delay levels; raises ConfigError."""
-    units = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
     delays = []
     for level in levels.split():
         found = re.fullmatch(r"(\d{1,9})([smhd])", level, re.ASCII)
         if found is None:
             raise ConfigError(f"delay.levels: expected numbers with s, m, h or d, got {level!r}")
-        delays.append(int(found[1]) * units[found[2]])
+        delays.append(int(found[1]) * units.UNITS_MS[found[2]])
     if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
         raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
     return delays
@@ -735,19 +757,36 @@ def _one_line(error: msgspec.ValidationError, document: Mapping[str, Any]) -> st
     problem, place = found[1], found[2] or ""
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
     if unknown:
-        return f"{'.'.join(filter(None, (place, unknown[1])))}: {_UNKNOWN}"
+        key = ".".join(filter(None, (place, unknown[1])))
+        return f"{key}: {_unknown(key)}"
     section, _, name = place.partition(".")
     if not name:
         return f"{section or 'config'}: expected a table of settings"
-    return f"{place}: {_problem(problem, _field_types(section)[name])}, got {document[section][name]!r}"
+    return f"{place}: {_problem(place, problem, _field_types(section)[name])}, got {document[section][name]!r}"
 
 
-def _problem(problem: str, field_type: Any) -> str:
+def _unknown(key: str) -> str:
+    """Say that there is no such setting, and which one may have been meant."""
+    names = [row.name for row in settings()]
+    last = key.rpartition(".")[2]
+    same = [name for name in names if name.partition(".")[2] == last]
+    near = same or get_close_matches(key, [*names, *_SECTIONS], 3, 0.8) or get_close_matches(key, _lasts(names), 1, 0.8)
+    meant = [name for name in names if name.partition(".")[2] in near] or [name for name in near if name != key]
+    hint = f"did you mean {' or '.join(meant[:3])}? " if meant else ""
+    return f"no such setting; {hint}`duolog settings` lists them"
+
+
+def _lasts(names: list[str]) -> list[str]:
+    return [name.partition(".")[2] for name in names]
+
+
+def _problem(key: str, problem: str, field_type: Any) -> str:
     choices = get_args(get_args(field_type)[0])
     if choices:
         return f"expected one of {', '.join(choices)}"
     expected = problem.partition(", got")[0]
-    return expected[:1].lower() + expected[1:]
+    unit = units.expected_of(key) if "`int`" in expected and "=" not in expected else ""
+    return expected[:1].lower() + expected[1:] + (f" or {unit}" if unit else "")
 
 
 _SECTIONS: dict[str, type[_Section]] = {field.name: field.type for field in msgspec.structs.fields(Options)}

@@ -1,7 +1,8 @@
 """Recurring messages: when a schedule runs next, as pure functions of times that are given.
 
     plan          Every(period, start)            start, start + period, ...; without a start: registered + period, ...
-                  Cron(expression, zone)          5 fields as in crontab(5), or 6 with the seconds in front
+                  Cron(expression, zone)          5 fields as in crontab(5), or 6 with the seconds in front; or @hourly,
+                                                  @daily, @midnight, @weekly, @monthly, @yearly, @annually
     bounds        until_ms, count                 of runs that were done
     missed        skip | once | all               what to do about runs whose time passed while nobody could do them
 
@@ -48,6 +49,16 @@ AMQ_CRON: Final = "AMQ_SCHEDULED_CRON"
 AMQ_NAMES: Final = (AMQ_DELAY, AMQ_PERIOD, AMQ_REPEAT, AMQ_CRON)
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}")
+# As in crontab(5); @reboot means nothing here.
+_NAMED: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _SECOND: Final = timedelta(seconds=1)
 _FOREVER: Final = -1
 
@@ -125,7 +136,8 @@ class Cron:
         try:
             return _ms(self._next_of_day(after, zone) if self._is_time_of_day else self._next_by_clock(after, zone))
         except CronSimError as error:
-            raise BadSchedule(f"cron expression {self.expression!r}: {error}") from error
+            known = f"; names are {', '.join(_NAMED)}" if self.expression.lstrip().startswith("@") else ""
+            raise BadSchedule(f"cron expression {self.expression!r}: {error}{known}") from error
         except (StopIteration, OverflowError, ValueError) as error:  # none in fifty years, or in no calendar
             raise BadSchedule(f"cron expression {self.expression!r} never comes true") from error
 
@@ -174,7 +186,8 @@ class Cron:
 
     @property
     def _with_seconds(self) -> str:
-        return f"0 {self.expression}" if len(self.expression.split()) == 5 else self.expression
+        fields = _NAMED.get(self.expression.strip().lower(), self.expression)
+        return f"0 {fields}" if len(fields.split()) == 5 else fields
 
     @property
     def _is_time_of_day(self) -> bool:
