@@ -21,7 +21,7 @@ from binascii import Error as Base64Error
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -67,7 +67,7 @@ DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
 MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
 FILED_IN_SLICE: Final = 256  # rows, at two or three microseconds each, for somebody who looks
 SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
-IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each, and all of them are in one unit of the log when it is tidied up
+IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each
 WAITING_MAX: Final = 1_000_000  # of those that are to go to buckets
 GATHER_MS: Final = 2  # from one delivery to the next: it costs as much for ten messages as twice for three
 RETRY_MS: Final = 1_000  # when parked messages could not be read
@@ -157,7 +157,7 @@ class Delays:
         ledger.own(TopicDeleted, self._replay_topic_deleted)
         ledger.on_extra(parked.EXTRA_KIND, self._replay_parked)
         ledger.on_extra(parked.AGAIN_EXTRA_KIND, self._replay_again)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._begin_snapshot, self._end_snapshot)
 
     def begin(self, now_ms: int, files: Files) -> None:
         """Say what time it is, before the log is recovered: what was due before then needs no wheel."""
@@ -765,17 +765,23 @@ class Delays:
         for due_ms, address, at_ms in _CANCELLED.iter_unpack(record.rows):
             self._cancelled.add((due_ms, address), at_ms)
 
-    def _snapshot(self) -> Iterable[Record]:
-        for producer_id, held in self._held.items():
-            yield TimersHeld(producer_id, b"".join(map(pack_row, held)))
-        for rows in self._timers.snapshot():
-            yield TimersPending(rows)
-        for rows in self._names.snapshot():
-            yield TimerNames(rows)
-        for timer_id, (due_ms, address) in self._timers.moved():
-            yield TimerMoved(*timer_id, due_ms, is_restored=True, now_address=address)
-        for topic in sorted(self._timers.paused):
-            yield DelayPaused(topic, is_paused=True)
-        cancelled = [_CANCELLED.pack(*timer_id, at_ms) for timer_id, at_ms in self._cancelled.all()]
-        for at in range(0, len(cancelled), _CANCELLED_IN_RECORD):
-            yield TimersCancelledBefore(b"".join(cancelled[at : at + _CANCELLED_IN_RECORD]))
+    def _end_snapshot(self) -> None:
+        self._timers.end_snapshot()
+
+    def _begin_snapshot(self) -> Iterable[Record]:
+        """Return the state of this moment; rows of timers and names are copied as they are taken or change."""
+        held = [(producer_id, [*timers]) for producer_id, timers in self._held.items()]
+        moved, paused, cancelled = self._timers.moved(), sorted(self._timers.paused), [*self._cancelled.all()]
+        return chain(
+            (TimersHeld(producer_id, b"".join(map(pack_row, timers))) for producer_id, timers in held),
+            map(TimersPending, self._timers.snapshot()),
+            map(TimerNames, self._names.snapshot()),
+            (TimerMoved(*id, due_ms, is_restored=True, now_address=address) for id, (due_ms, address) in moved),
+            (DelayPaused(topic, is_paused=True) for topic in paused),
+            (
+                TimersCancelledBefore(b"".join([_CANCELLED.pack(*timer_id, at_ms) for timer_id, at_ms in some]))
+                for some in (
+                    cancelled[at : at + _CANCELLED_IN_RECORD] for at in range(0, len(cancelled), _CANCELLED_IN_RECORD)
+                )
+            ),
+        )

@@ -13,9 +13,11 @@ whatever was collected can be committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from bridge.config import GroupsOptions
+from bridge.copy_on_write import CopyOnWrite
 from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.records import (
@@ -79,7 +81,8 @@ class Positions:
         ledger.own(PositionsCommitted, self._replay_committed)
         ledger.own(PositionsDeleted, self._replay_deleted)
         ledger.own(GroupDeleted, self._replay_group_deleted)
-        ledger.on_snapshot(self._snapshot)
+        self._snapshot: CopyOnWrite[str, tuple[Mapping[int, Position], int]] = CopyOnWrite(self._copy_of)
+        ledger.on_sliced_snapshot(self._begin_snapshot, self._snapshot.end)
 
     # -- Reading
 
@@ -228,7 +231,7 @@ class Positions:
     def kept(self, group: str) -> list[Record]:
         """Give records of all positions of a group, to follow its deletion where they are to outlive it."""
         found = self._groups.get(group)
-        return list(_records_of(group, found)) if found is not None else []
+        return list(_records_of(group, found.positions, found.commit_ms)) if found is not None else []
 
     def delete_group(self, group: str, now_ms: int) -> Promise:
         return self._ledger.commit([GroupDeleted(group)], now_ms).promise
@@ -263,6 +266,8 @@ class Positions:
     # -- Replay
 
     def _replay_committed(self, record: PositionsCommitted, slot: Slot) -> None:
+        if self._snapshot.is_active:
+            self._snapshot.before_change(record.group)
         group = self._groups.get(record.group)
         if group is None:
             group = self._groups[record.group] = _Group()
@@ -279,10 +284,12 @@ class Positions:
     def _replay_deleted(self, record: PositionsDeleted, slot: Slot) -> None:
         group = self._groups.get(record.group)
         if group is not None:
-            self._forget(group, record.keys)
+            self._forget(record.group, group, record.keys)
         self._drop_collected(record.group, record.keys)
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+        if self._snapshot.is_active:
+            self._snapshot.before_change(record.group)
         group = self._groups.pop(record.group, None)
         if group is not None:
             self._count -= len(group.positions)
@@ -299,10 +306,12 @@ class Positions:
                 continue
             for keys in in_slices(group.positions):
                 if self._groups.get(name) is group:
-                    self._forget(group, [key for key in keys if is_gone(key)])
+                    self._forget(name, group, [key for key in keys if is_gone(key)])
                 yield len(keys)
 
-    def _forget(self, group: _Group, keys: Iterable[int]) -> None:
+    def _forget(self, name: str, group: _Group, keys: Iterable[int]) -> None:
+        if self._snapshot.is_active:
+            self._snapshot.before_change(name)
         for key in keys:
             position = group.positions.pop(key, None)
             if position is not None:
@@ -311,19 +320,28 @@ class Positions:
 
     # -- Snapshots
 
-    def _snapshot(self) -> Iterable[Record]:
-        for name, group in self._groups.items():
-            yield from _records_of(name, group)
+    def _begin_snapshot(self) -> Iterable[Record]:
+        self._snapshot.begin(self._groups)
+        return chain.from_iterable(
+            _records_of(name, positions, commit_ms) for name, (positions, commit_ms) in self._snapshot.entries()
+        )
+
+    def _copy_of(self, name: str) -> tuple[Mapping[int, Position], int] | None:
+        group = self._groups.get(name)
+        return None if group is None else (group.positions.copy(), group.commit_ms)
 
 
-def _records_of(name: str, group: _Group) -> Iterable[Record]:
-    """A record has one commit time, so there is one for each time, and one more for the group's own."""
-    by_time: dict[int, list[CommittedPosition]] = {}
-    for key, (offset, leader_epoch, metadata, commit_ms) in group.positions.items():
-        by_time.setdefault(commit_ms, []).append(CommittedPosition(key, offset, leader_epoch, metadata))
-    by_time.setdefault(group.commit_ms, [])
-    for commit_ms, positions in sorted(by_time.items()):
-        yield PositionsCommitted(name, positions, commit_ms)
+def _records_of(name: str, positions: Mapping[int, Position], commit_ms: int) -> Iterator[Record]:
+    """Yield records of bounded size. A record has one commit time, so there is one for each time, and one more for the
+    group's own."""
+    left = iter(positions.items())
+    while some := [*islice(left, POSITIONS_IN_RECORD)]:
+        by_time: dict[int, list[CommittedPosition]] = {}
+        for key, (offset, leader_epoch, metadata, at_ms) in some:
+            by_time.setdefault(at_ms, []).append(CommittedPosition(key, offset, leader_epoch, metadata))
+        for at_ms, committed in sorted(by_time.items()):
+            yield PositionsCommitted(name, committed, at_ms)
+    yield PositionsCommitted(name, [], commit_ms)
 
 
 def _text_bytes(position: Position | None) -> int:

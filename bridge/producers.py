@@ -22,10 +22,12 @@ last batches would then be appended again, as after its expiry.
 
 import struct
 from collections import OrderedDict, defaultdict
-from collections.abc import Container, Generator, Iterable, Iterator
+from collections.abc import Container, Generator, Iterator
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from bridge.config import KafkaOptions
+from bridge.copy_on_write import CopyOnWrite
 from bridge.forms import KAFKA
 from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
@@ -104,7 +106,8 @@ class Producers:
         ledger.own(ProducerWindows, self._replay_windows)
         ledger.own(DelayedBatch, self._replay_delayed)
         ledger.on_frame(self.replay_frame)
-        ledger.on_snapshot(self._snapshot)
+        self._snapshot: CopyOnWrite[tuple[int, int], ProducerWindow] = CopyOnWrite(self._copy_of)
+        ledger.on_sliced_snapshot(self._begin_snapshot, self._snapshot.end)
 
     # -- Ids
 
@@ -157,6 +160,8 @@ class Producers:
     def remember(self, key: int, producer_id: int, epoch: int, batch: ProducerBatch) -> None:
         """Take note of an appended batch, live and at recovery alike."""
         name = (producer_id, key)
+        if self._snapshot.is_active:
+            self._snapshot.before_change(name)
         window = self._windows.get(name)
         if window is None or window.epoch != epoch:
             window = self._windows[name] = _Window(epoch)
@@ -182,6 +187,8 @@ class Producers:
         window = self._windows.get((producer_id, key))
         if window is None:
             return
+        if self._snapshot.is_active:
+            self._snapshot.before_change((producer_id, key))
         if window.epoch == epoch:
             window.batches.clear()
         else:
@@ -202,6 +209,8 @@ class Producers:
         windows = self._windows
         oldest_ms = now_ms - self._expiration_ms
         while len(windows) > self._windows_max or windows[next(iter(windows))].stored_ms <= oldest_ms:
+            if self._snapshot.is_active:
+                self._snapshot.before_change(next(iter(windows)))
             windows.popitem(last=False)
 
     # -- Replay
@@ -227,14 +236,19 @@ class Producers:
         for names in in_slices(self._windows):
             for name in names:
                 if is_gone(name[1]):
+                    if self._snapshot.is_active:
+                        self._snapshot.before_change(name)
                     self._windows.pop(name, None)
             yield len(names)
 
-    def _snapshot(self) -> Iterable[Record]:
-        yield ProducerIdsReserved(self._reserved)
-        windows = [
-            ProducerWindow(key, producer_id, window.epoch, [*window.batches], window.stored_ms, window.last_sequence)
-            for (producer_id, key), window in self._windows.items()
-        ]
-        for at in range(0, len(windows), WINDOWS_IN_RECORD):
-            yield ProducerWindows(windows[at : at + WINDOWS_IN_RECORD])
+    def _begin_snapshot(self) -> Iterator[Record]:
+        self._snapshot.begin(self._windows)
+        windows = (window for _, window in self._snapshot.entries())
+        records = iter(lambda: [*islice(windows, WINDOWS_IN_RECORD)], [])
+        return chain([ProducerIdsReserved(self._reserved)], map(ProducerWindows, records))
+
+    def _copy_of(self, name: tuple[int, int]) -> ProducerWindow | None:
+        (producer_id, key), window = name, self._windows.get(name)
+        if window is None:
+            return None
+        return ProducerWindow(key, producer_id, window.epoch, [*window.batches], window.stored_ms, window.last_sequence)

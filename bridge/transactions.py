@@ -482,7 +482,7 @@ class Transactions:
                         transaction.producer.id, transaction.started_ms, (), group, [*positions.values()]
                     )
         for key, queue in self.isolation:
-            columns = array("q", [value for aborted in queue.aborted for value in aborted])
+            columns = queue.columns_of_aborted()
             if sys.byteorder == "little":
                 columns.byteswap()
             yield QueueTransactions(key, [*queue.open], columns.tobytes())

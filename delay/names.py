@@ -11,7 +11,7 @@ their part has doubled: then all but the newest of them go. Meanwhile they say t
 Two keys with one hash (one pair in 2**64) would be taken for each other; whoever must be sure reads the message.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 _ROW: Final = Struct(">QQQ")
 _HASH_BYTES: Final = 8
 _PART_BITS: Final = 12
-_ROWS_IN_SNAPSHOT: Final = 1 << 15
+_ROWS_IN_SNAPSHOT: Final = 1 << 13
 _SWEPT_FROM: Final = 64  # rows of a part
 
 TimerId = tuple[int, int]  # due_ms, address
@@ -62,10 +62,16 @@ class Names:
         return found
 
     def snapshot(self) -> Iterator[bytes]:
-        """Yield all rows in parts; `restore` takes them."""
+        """Return all rows of this moment in parts, for `restore`; they may be taken while rows are added.
+
+        A part of the table only grows, or another one takes its place.
+        """
+        return self._rows_of([(part, len(part)) for part in self._parts.values()])
+
+    def _rows_of(self, parts: Iterable[tuple[bytearray, int]]) -> Iterator[bytes]:
         rows = bytearray()
-        for part in self._parts.values():
-            rows += part
+        for part, size in parts:
+            rows += part[:size]
             if len(rows) >= _ROWS_IN_SNAPSHOT * _ROW.size:
                 yield bytes(rows)
                 rows.clear()

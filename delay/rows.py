@@ -60,7 +60,7 @@ class Pack:
     between. Who needs all in order merges all.
     """
 
-    __slots__ = ("_last", "_starts", "filings", "gone", "head", "rows")
+    __slots__ = ("_last", "_starts", "filings", "gone", "head", "reading", "rows")
 
     _from = 0  # of a row, the bytes that it is sorted by
     _until = 16
@@ -72,6 +72,7 @@ class Pack:
         self._starts: list[int] = []  # the bytes at which runs begin, but for the first
         self.filings: tuple[Filing, ...] = ()  # of its rows where they lie; none before somebody looks
         self._last = b""
+        self.reading: RowsOfMoment | None = None  # what reads the rows for a snapshot
 
     def __len__(self) -> int:
         return (len(self.rows) - self.head) // ROW_SIZE - self.gone
@@ -125,8 +126,14 @@ class Pack:
     def at(self, at: int) -> Timer:
         return new_tuple(Timer, ROW.unpack_from(self.rows, at))
 
+    def _keep_for_snapshot(self) -> None:
+        """To be called before rows change that are here already; to add some at the end does not count."""
+        if self.reading is not None:
+            self.reading.keep()
+
     def mark(self, at: int) -> None:
         """Let the row that begins at this byte be gone."""
+        self._keep_for_snapshot()
         for filing in self.filings:
             filing.unfile(at)
         self.rows[at + _KEY_AT : at + 24] = _NO_KEY
@@ -140,6 +147,7 @@ class Pack:
 
     def _lay_out(self, rows: list[bytes]) -> None:
         """Have these rows instead, none of which is gone; they come as they lay here."""
+        self._keep_for_snapshot()
         if self._starts:
             rows = sorted(rows, key=self._order)
             self._starts = []
@@ -158,6 +166,7 @@ class Pack:
             starts.pop()
         if len(starts) == count:
             return
+        self._keep_for_snapshot()
         at = starts[-1] if starts else self.head
         for filing in self.filings:
             filing.cut(at)
@@ -197,6 +206,7 @@ class Pack:
 
     def drop_head(self, until: int) -> None:
         """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
+        self._keep_for_snapshot()
         self.head = until
         self.filings = ()
         if self.head > len(self.rows) // 2:
@@ -220,6 +230,7 @@ class Pack:
 
     def drop_tail(self, rows_max: int) -> bytes:
         """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
+        self._keep_for_snapshot()
         at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
         taken = bytes(memoryview(self.rows)[at:])
         for filing in self.filings:
@@ -231,6 +242,42 @@ class Pack:
         if self.gone:
             self.gone -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
         return taken
+
+
+class RowsOfMoment:
+    """The rows that a pack has at one moment, read some at a time while the pack goes on changing."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack: Pack | None = pack  # None: it has changed, and what was not read yet is in `_kept`
+        self._kept = b""
+        self._at, self._end = pack.head, len(pack.rows)
+        self._has_gone = pack.gone > 0
+        pack.reading = self
+
+    def keep(self) -> None:
+        """Copy what was not read yet; the pack needs to say no more that it changes."""
+        if self._pack is not None:
+            self._kept = bytes(memoryview(self._pack.rows)[self._at : self._end])
+            self._at, self._end = 0, len(self._kept)
+            self.close()
+
+    def close(self) -> None:
+        if self._pack is not None:
+            self._pack.reading = None
+            self._pack = None
+
+    def parts(self, rows_max: int) -> Iterator[bytes]:
+        """Yield the rows that are not gone and whose messages lie in the log, so many at a time or fewer."""
+        while self._at < self._end:
+            end = min(self._end, self._at + rows_max * ROW_SIZE)
+            rows = bytes(memoryview(self._kept if self._pack is None else self._pack.rows)[self._at : end])
+            self._at = end
+            if self._has_gone:
+                rows = b"".join([row for row in rows_of(rows) if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY])
+            if found := logged(rows):
+                yield found
+        self.close()
+        self._kept = b""
 
 
 def rows_of(rows: bytes) -> list[bytes]:
@@ -265,6 +312,7 @@ class DuePack(Pack):
         if at == len(self.rows):
             self.extend(rows)
             return
+        self._keep_for_snapshot()
         if rows[-ROW_SIZE:][:_PLACE_SIZE] > self.rows[at : at + _PLACE_SIZE]:
             self._starts = [at + len(rows)]
         self.rows[at:at] = rows

@@ -41,11 +41,11 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from delay.filing import Filing
-from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, Timer, logged, pack_row, rows_of
+from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, RowsOfMoment, Timer, logged, pack_row, rows_of
 from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
 from store.entry import new_tuple
 
-ROWS_IN_PART: Final = 1 << 15  # of a snapshot: 1 MiB
+ROWS_IN_PART: Final = 1 << 13  # of a snapshot: 256 KiB
 PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB
 
 ID: Final = Struct(">QQ")  # a timer's id: the due time and the address that it was given; its place: those it has now
@@ -126,6 +126,7 @@ class Timers:
         self._have_left: set[bytes] = set()  # places, packed, of rows that are in buckets; during recovery
         self._lost: dict[TimerId, None] = {}  # places of those that were removed while they were leaving
         self._count = 0
+        self._reading: list[RowsOfMoment] = []  # for a snapshot
 
     def __len__(self) -> int:
         return self._count
@@ -731,11 +732,16 @@ class Timers:
     # -- Snapshots
 
     def snapshot(self) -> Iterator[bytes]:
-        """Yield all rows in parts; `restore` takes them."""
-        for pack in self._packs():
-            rows = logged(pack.bytes_from_head())
-            for at in range(0, len(rows), ROWS_IN_PART * ROW_SIZE):
-                yield rows[at : at + ROWS_IN_PART * ROW_SIZE]
+        """Return all rows of this moment in parts, for `restore`; they may be taken while timers come and go."""
+        self.end_snapshot()
+        self._reading = [RowsOfMoment(pack) for pack in self._packs()]
+        return chain.from_iterable(rows.parts(ROWS_IN_PART) for rows in self._reading)
+
+    def end_snapshot(self) -> None:
+        """No more parts are wanted."""
+        for rows in self._reading:
+            rows.close()
+        self._reading = []
 
     def restore(self, rows: bytes) -> None:
         self._put_many(rows, self._hand_ms)

@@ -59,7 +59,7 @@ from store.store_times import StepBack, pack_steps, read_steps
 
 CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
-PART_BYTES = 256 * 1024  # of a unit, unless a single entry is larger: some milliseconds' work to encode
+PART_BYTES = 96 * 1024  # of a unit, unless a single entry is larger: some milliseconds of work to encode
 PART_ENTRIES = 1024  # of a unit at most: an entry costs about as much as 256 bytes
 ROWS_IN_ENTRY = 4096  # of queues
 _NEW_SUFFIX = ".new"

@@ -12,8 +12,8 @@ A start reads the log from R on. A removal of segments finds what made it possib
 next start, and in a snapshot for a start without one. The snapshot is the same file once more, in the log's directory.
 It is written where segments are dead that the one before does not cover.
 
-While parts are encoded the state goes on changing. They give the state at C all the same: the owners of state keep what
-a part that is still to come will say (`Replayer.snapshot`).
+While parts are encoded the state goes on changing. They give the state at C all the same: the owners of much state copy
+what changes before it was read (`bridge/copy_on_write.py`), the others all of theirs at C.
 """
 
 from collections.abc import Iterable, Iterator

@@ -97,6 +97,14 @@ class QueueIsolation:
     def aborted(self) -> Iterator[Aborted]:
         return map(Aborted, self._markers, self._firsts, self._producers, self._stables)
 
+    def columns_of_aborted(self) -> "array[int]":
+        """Return the four numbers of each as of now, one aborted transaction behind the other (see `Aborted`)."""
+        columns = (self._markers, self._firsts, self._producers, self._stables)
+        found = array("q", bytes(8 * len(columns) * len(self._markers)))
+        for number, column in enumerate(columns):
+            found[number :: len(columns)] = column
+        return found
+
     def copy_of_aborted(self) -> Iterator[tuple[int, int, int]]:
         """(producer id, first offset, marker offset) of each as of now, for who reads them over several turns."""
         return zip(self._producers[:], self._firsts[:], self._markers[:], strict=True)

@@ -105,6 +105,25 @@ def test_replay_gives_the_live_state_again(seed: int) -> None:
     assert replayed(log).picture() == live.picture()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_snapshot_is_the_state_at_its_beginning_though_the_state_goes_on_changing(seed: int) -> None:
+    log = MemoryLog()
+    live = open_state(log)
+    history = History(live, log, seed)
+    for _ in range(60):
+        history.step()
+    since, expected = len(log.kept), [*live.ledger.snapshot()]
+    records, taken = live.ledger.snapshot(), []
+    for record in records:
+        taken.append(record)
+        if history.random.random() < 0.7:
+            history.step()
+    records.close()
+    assert not live.positions._snapshot.is_active
+    assert sorted(taken) == sorted(expected)
+    assert replayed(log, since, taken).picture() == live.picture()
+
+
 def test_snapshot_appended_again_changes_nothing() -> None:
     log = MemoryLog()
     live = open_state(log)

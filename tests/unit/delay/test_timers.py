@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from delay.rows import ROW, AddressPack, Timer, pack_row
+from delay.rows import ROW, AddressPack, Timer, pack_row, rows_of
 from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
@@ -50,6 +50,8 @@ class History:
         self.timers = Timers(self.now_ms)
         self.address = 0
         self.delivered: dict[int, list[Timer]] = defaultdict(list)
+        self.snapshots = 0  # that were taken to their ends
+        self.begin_snapshot()
 
     def add(self) -> None:
         for _ in range(self.rng.choice((1, 1, 5, 200))):
@@ -113,6 +115,20 @@ class History:
             self.timers.restore_moved(*row)
         for topic in self.model.paused:
             self.timers.pause(topic)
+        self.begin_snapshot()
+
+    def begin_snapshot(self) -> None:
+        self.snapshot_rows = sorted(map(pack_row, self.timers.all()))
+        self.taken: list[bytes] = []
+        self.parts = self.timers.snapshot()
+
+    def take_part_of_snapshot(self) -> None:
+        """A snapshot has the rows of the moment at which it began, whatever happens until the last part is taken."""
+        for part in islice(self.parts, self.rng.choice((1, 5, 50))):
+            self.taken += rows_of(part)
+            if len(self.taken) == len(self.snapshot_rows):
+                assert sorted(self.taken) == self.snapshot_rows
+                self.snapshots += 1
 
     def move_a_little(self) -> None:
         self.timers.advance(self.now_ms, self.rng.randrange(1, 50))
@@ -187,6 +203,7 @@ class History:
 
     def run(self, steps: int) -> None:
         choices = [
+            (self.begin_snapshot, 1), (self.take_part_of_snapshot, 12),
             (self.add, 10), (self.cancel, 6), (self.move, 4), (self.pass_time, 10), (self.step_clock, 1),
             (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3), (self.look, 6),
             (self.leave_in_vain, 1), (self.clock_glitch, 1),
