@@ -19,7 +19,9 @@ from bridge.kafka import (
     metadata,
     offsets,
     produce,
+    quorum,
     security,
+    topic_pages,
     transactions,
     versions,
 )
@@ -86,9 +88,12 @@ TABLE: dict[int, Api] = {api.key: api for api in (
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0,  0, admin.list_partition_reassignments),
     Api(ApiKey.OFFSET_DELETE,                0,  0, offsets.offset_delete),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS,       0,  1, security.describe_client_quotas),
+    Api(ApiKey.DESCRIBE_QUORUM,              0,  2, quorum.describe_quorum),
     Api(ApiKey.DESCRIBE_CLUSTER,             0,  2, metadata.describe_cluster),
     Api(ApiKey.DESCRIBE_PRODUCERS,           0,  0, transactions.describe_producers),
     Api(ApiKey.DESCRIBE_TRANSACTIONS,        0,  0, transactions.describe_transactions),
     Api(ApiKey.LIST_TRANSACTIONS,            0,  1, transactions.list_transactions),
+    Api(ApiKey.LIST_CONFIG_RESOURCES,        0,  1, configs.list_config_resources),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,    0,  0, topic_pages.describe_topic_partitions),
 )}
 # fmt: on

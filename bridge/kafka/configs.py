@@ -1,11 +1,12 @@
-"""Configs from the outside: DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1.
+"""Configs from the outside: DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1,
+ListConfigResources 0..1.
 
 Topics have the configs of `bridge/topic_configs.py`. The broker shows some of its settings under Kafka's names; they
 are changed in its config file only. Other resources (loggers, client metrics, groups) have none.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
@@ -14,7 +15,7 @@ from bridge.kafka.request import NO_THROTTLE, Request, Work, later
 from bridge.kafka.work import answered, encoded
 from bridge.topic_configs import TABLE, ConfigType, InvalidConfig, check, value_of
 from bridge.topics import Topic, UnknownTopic
-from protocol.kafka.api import ErrorCode
+from protocol.kafka.api import ErrorCode, ResponseTypes
 from protocol.kafka.response import Elements
 from store.entry import Promise
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.kafka.connection import KafkaConnection
 
-_TOPIC, _BROKER = 2, 4  # ConfigResource.java
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32  # ConfigResource.java
+_LISTED = frozenset((_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP))
 _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5  # DescribeConfigsResponse.java#ConfigSource
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.java
 
@@ -187,6 +189,32 @@ def _topic(broker: "Broker", name: str) -> Topic:
 def _check_node(broker: "Broker", name: str) -> None:
     if name != str(broker.node_id):
         raise InvalidRequest(f"there is no broker {name}; this one is {broker.node_id}")
+
+
+# -- ListConfigResources
+
+
+def list_config_resources(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Name what has configs. Version 0 asks for client metrics, of which there are none; no types are all types."""
+    wanted = {*request.body.resource_types} or _LISTED if request.version else {_CLIENT_METRICS}
+    types = request.types
+    is_known = wanted <= _LISTED
+    resources = _resources(broker, types, wanted) if is_known else ()
+    entity = types.ListConfigResourcesResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none if is_known else ErrorCode.unsupported_version,
+        config_resources=Elements(resources),
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+
+
+def _resources(broker: "Broker", types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
+    if _BROKER in wanted:
+        yield types.ConfigResource(resource_name=str(broker.node_id), resource_type=_BROKER)
+    if _TOPIC in wanted:
+        for topic in [*broker.topics.all()]:
+            if topic.is_listed:
+                yield types.ConfigResource(resource_name=topic.kafka_name, resource_type=_TOPIC)
 
 
 # -- AlterConfigs, IncrementalAlterConfigs

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bridge.kafka.connection import KafkaConnection
 
 NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadata says.
-_NODES = (NODE_ID,)
+NODES = (NODE_ID,)
 
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
 _NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
@@ -37,7 +37,7 @@ CACHED_BYTES_MAX = 64 << 20  # of all, their questions included
 
 # AclOperation codes as bits, what may be done where nobody is refused: all that Kafka counts for the resource.
 _NOT_ASKED = -(1 << 31)
-_TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
@@ -107,7 +107,7 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
     types = request.types
     operations = _NOT_ASKED
     if getattr(request.body, "include_topic_authorized_operations", False):
-        operations = _TOPIC_OPERATIONS
+        operations = TOPIC_OPERATIONS
     topics: Iterable[Any]
     if names is None:
         topics = (_topic(types, topic, operations) for topic in [*broker.topics.all()] if topic.is_listed)
@@ -134,13 +134,16 @@ def _asked_topic(broker: "Broker", request: Request, name: str | None, topic_id:
     if topic_id is not None:
         error = ErrorCode.unknown_topic_id
         name = None if request.version >= _NULL_NAME_FROM else ""
-    elif is_kafka_topic(name or ""):
-        error = ErrorCode.unknown_topic_or_partition
     else:
-        error = ErrorCode.invalid_topic_exception
+        error = error_of_missing(name or "")
     return types.MetadataResponseTopic(
         error_code=error, name=name or "" if topic_id is None else name, topic_id=topic_id, partitions=()
     )
+
+
+def error_of_missing(name: str) -> ErrorCode:
+    """Why there is no topic of that name."""
+    return ErrorCode.unknown_topic_or_partition if is_kafka_topic(name) else ErrorCode.invalid_topic_exception
 
 
 def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
@@ -155,8 +158,8 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
                 partition_index=partition,
                 leader_id=NODE_ID,
                 leader_epoch=topic.leader_epoch(partition),
-                replica_nodes=_NODES,
-                isr_nodes=_NODES,
+                replica_nodes=NODES,
+                isr_nodes=NODES,
                 offline_replicas=(),
             )
             for partition in range(topic.queue_count)

@@ -50,7 +50,7 @@ __all__ = (
 
 
 class ApiKey(IntEnum):
-    """The APIs that clients use. Left out: those between brokers, telemetry, delegation tokens, reassignment, Raft."""
+    """The APIs that clients use. Left out: those between brokers, telemetry, delegation tokens, reassignment, votes."""
 
     PRODUCE = 0
     FETCH = 1
@@ -94,6 +94,7 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -151,6 +152,7 @@ FLEXIBLE_FROM: Final[dict[int, int]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: 1,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.DESCRIBE_QUORUM: 0,
     ApiKey.UPDATE_FEATURES: 0,
     ApiKey.DESCRIBE_CLUSTER: 0,
     ApiKey.DESCRIBE_PRODUCERS: 0,

@@ -1,0 +1,84 @@
+"""DescribeQuorum 0..2: who decides what the topics are. Here: a quorum of one voter, ourselves.
+
+There is no Raft, but what Raft's log is for in Apache Kafka the commitlog is here: its positions stand for the offsets
+of `__cluster_metadata`, and the epoch of the run, which every start raises, for the leader's.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.kafka.metadata import NODE_ID
+from bridge.kafka.once import by_partition
+from bridge.kafka.request import Request, Work
+from bridge.kafka.work import answered, encoded
+from protocol.kafka.api import ErrorCode
+from protocol.kafka.response import Elements
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+_ONLY: Final = {"__cluster_metadata": {0: None}}
+_LISTENER: Final = "PLAINTEXT"
+_UNKNOWN: Final = "this server does not host this topic-partition"
+
+
+def describe_quorum(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Describe `__cluster_metadata`, partition 0; whoever asks for anything else, or more, hears that it is unknown."""
+    types = request.types
+    asked = by_partition(
+        (topic.topic_name, part.partition_index, None) for topic in request.body.topics for part in topic.partitions
+    )
+    yield
+    is_known = asked == _ONLY
+    host, port = broker.kafka_address
+    node = () if "Node" not in types else _node(types, host, port)
+    partition = _partition if is_known else _unknown
+    entity = types.DescribeQuorumResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        topics=Elements(
+            types.TopicData(topic_name=name, partitions=Elements(partition(broker, types, index) for index in indexes))
+            for name, indexes in asked.items()
+        ),
+        nodes=node if is_known else (),
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), None)
+
+
+def _node(types: Any, host: str, port: int) -> tuple[Any, ...]:
+    listener = types.Listener(name=_LISTENER, host=host, port=port)
+    return (types.Node(node_id=NODE_ID, listeners=(listener,)),)
+
+
+def _partition(broker: "Broker", types: Any, index: int) -> Any:
+    end, now_ms = broker.store.written, broker.clock.now_ms()
+    voter = types.ReplicaState(
+        replica_id=NODE_ID,
+        replica_directory_id=None,
+        log_end_offset=end,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    return types.PartitionData(
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=NODE_ID,
+        leader_epoch=broker.store.epoch,
+        high_watermark=broker.store.durable,
+        current_voters=(voter,),
+        observers=(),
+    )
+
+
+def _unknown(broker: "Broker", types: Any, index: int) -> Any:
+    return types.PartitionData(
+        partition_index=index,
+        error_code=ErrorCode.unknown_topic_or_partition,
+        error_message=_UNKNOWN,
+        leader_id=-1,
+        leader_epoch=-1,
+        high_watermark=-1,
+        current_voters=(),
+        observers=(),
+    )

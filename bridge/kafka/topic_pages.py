@@ -1,0 +1,135 @@
+"""DescribeTopicPartitions 0: topics page by page, in the order of their names (KIP-966).
+
+    asked: names, or none for all topics ── those before the cursor left out ── by name ── partitions up to the limit
+                                                                                             └── cursor of the next page
+
+Java's admin client describes topics with it, and so does kafka-python 3. The rules are those of Apache's broker
+(DescribeTopicPartitionsRequestHandler.java).
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bridge.kafka.errors import InvalidRequest
+from bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
+from bridge.kafka.once import once
+from bridge.kafka.request import NO_THROTTLE, Request, Work
+from bridge.kafka.work import answered, encoded
+from bridge.topics import Topic
+from protocol.kafka.api import ErrorCode, ResponseTypes
+from protocol.kafka.response import Elements
+
+if TYPE_CHECKING:
+    from bridge.broker import Broker
+    from bridge.kafka.connection import KafkaConnection
+
+PARTITIONS_MAX: Final = 2000  # in one answer; Apache: max.request.partition.size.limit
+
+
+class _Part(NamedTuple):
+    """What a page has of one topic."""
+
+    name: str
+    topic: Topic | None  # None: there is none of that name.
+    partitions: range
+
+
+class _Page:
+    """The topics of one answer, and where the next one goes on."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.next: tuple[str, int] | None = None  # A topic and the index of its first partition that is left.
+
+    def collect(self, broker: "Broker", names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
+        """Take up to `limit` partitions of the names, which may be in any order; those of one topic are a step."""
+        heapify(names)  # Sorts no more of them than the page has.
+        left = limit
+        while names:
+            name = heappop(names)
+            if not left:
+                self.next = name, 0
+                return
+            topic = broker.topics.by_kafka_name(name)
+            count = topic.queue_count if topic else 0
+            first = min(start[1], count) if name == start[0] else 0
+            end = min(first + left, count)
+            self.parts.append(_Part(name, topic, range(first, end)))
+            if end < count:
+                self.next = name, end
+                return
+            left -= end - first
+            yield
+
+
+def describe_topic_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Describe the topics from the cursor on. A cursor outside of what is asked is an error for each of its topics."""
+    types = request.types
+    asked = once(topic.name for topic in request.body.topics)
+    page = _Page()
+    try:
+        names, start = _from_cursor(broker, asked, request.body.cursor)
+    except InvalidRequest:
+        topics = (_without_partitions(types, name, ErrorCode.invalid_request) for name in asked)
+    else:
+        limit = min(max(request.body.response_partition_limit, 1), PARTITIONS_MAX)
+        yield from page.collect(broker, names, start, limit)
+        topics = (_described(types, part) for part in page.parts)
+    next_cursor = None
+    if page.next is not None:
+        next_cursor = types.Cursor(topic_name=page.next[0], partition_index=page.next[1])
+    entity = types.DescribeTopicPartitionsResponse(
+        throttle_time=NO_THROTTLE, topics=Elements(topics), next_cursor=next_cursor
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+
+
+def _from_cursor(broker: "Broker", asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:
+    """Give the names that are not before the cursor, and the cursor itself."""
+    start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
+    if start[1] < 0:
+        raise InvalidRequest(f"the cursor's partition index is {start[1]}")
+    if not asked:  # The cursor's own topic may have been deleted since the page before.
+        return [name for name in _all_names(broker) if name >= start[0]], start
+    if cursor is not None and start[0] not in asked:
+        raise InvalidRequest(f"the cursor's topic {start[0]} is not among those asked for")
+    return [name for name in asked if name >= start[0]], start
+
+
+def _all_names(broker: "Broker") -> Iterable[str]:
+    return (topic.kafka_name for topic in broker.topics.all() if topic.is_listed)
+
+
+def _described(types: ResponseTypes, part: _Part) -> Any:
+    topic = part.topic
+    if topic is None:
+        return _without_partitions(types, part.name, error_of_missing(part.name), TOPIC_OPERATIONS)
+    return types.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none,
+        name=part.name,
+        topic_id=topic.id,
+        is_internal=False,
+        partitions=Elements(
+            types.DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=partition,
+                leader_id=NODES[0],
+                leader_epoch=topic.leader_epoch(partition),
+                replica_nodes=NODES,
+                isr_nodes=NODES,
+                # Never null: Java's admin client would fail on it.
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+                offline_replicas=(),
+            )
+            for partition in part.partitions
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _without_partitions(types: ResponseTypes, name: str, error: ErrorCode, operations: int = -(1 << 31)) -> Any:
+    return types.DescribeTopicPartitionsResponseTopic(
+        error_code=error, name=name, topic_id=None, partitions=(), topic_authorized_operations=operations
+    )
