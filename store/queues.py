@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from store.control import QueueRow
+from store.entry import new_tuple
 from store.errors import Corruption
 from store.files import Files
 from store.index_files import INDEX_DIRECTORY, IndexFiles
@@ -74,7 +75,10 @@ class Queues:
 
     def rows(self) -> list[QueueRow]:
         """Return the table as a snapshot or a checkpoint keeps it."""
-        return [QueueRow(queue.key, queue.start_offset, queue.end_offset, queue.index.written_row) for queue in self]
+        return [
+            new_tuple(QueueRow, (queue.key, queue.start_offset, queue.end_offset, queue.index.written_row))
+            for queue in self._by_key.values()
+        ]
 
     def restore(self, rows: Iterable[QueueRow]) -> None:
         """Take the queues of a checkpoint; raises Corruption when rows of an index are missing."""
