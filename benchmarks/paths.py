@@ -425,7 +425,7 @@ class _NoState:
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None: ...
 
     def snapshot(self) -> Iterator[bytes]:
-        return iter(())
+        yield from ()
 
 
 def _store(pace: Pace) -> Iterator[Measured]:
