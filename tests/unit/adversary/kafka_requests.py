@@ -236,7 +236,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 def _size(size: int, flexible: bool, is_text: bool) -> bytes:
     if flexible:
         return uvarint(size + 1 & 0xFFFFFFFF)
-    return size.to_bytes(2, "big", signed=True) if is_text else size.to_bytes(4, "big", signed=True)
+    return (size & 0xFFFF).to_bytes(2, "big") if is_text else (size & 0xFFFFFFFF).to_bytes(4, "big")
 
 
 # -- Batches
