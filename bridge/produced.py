@@ -50,7 +50,7 @@ from protocol.kafka.record_check import Walked, check_records
 from store.entry import Buffer
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
-FIRST_RECORDS: Final = 4  # of an uncompressed batch, which are always checked
+FIRST_RECORDS: Final = 2  # of an uncompressed batch, which are always checked
 BYTES_A_RECORD: Final = 16 << 10  # and one more for so many bytes of it: a check costs some percent of their append
 REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
 RECORD_ERRORS_MAX: Final = 100  # of one batch; a producer meets the others when it sends the rest again
@@ -114,46 +114,25 @@ class Inspector:
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         if header.codec == Codec.ZSTD and not allows_zstd:
             raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
-        body = self._inflated(batch, header)
-        opened = OpenBatch(header, body)
-        bounds = _bounds(topic, now_ms)
-        walked = self._check_records(topic, opened, bounds)
-        if walked is not None:
-            if settings.compact and walked.has_null_key:
-                raise refused(Reason.INVALID, _without_key(topic, opened))
-            if not settings.log_append_time:
-                _check_timestamps(opened, walked, *bounds)
-                if walked.latest_ms != header.max_timestamp:
-                    batch = record_batch.with_max_timestamp(batch, walked.latest_ms)
-                    header = record_batch.read_header(batch)
+        codec = header.codec
+        body = self._inflated(batch, header) if codec else bytes(memoryview(batch)[HEADER_BYTES:])
+        records_max = None
+        if not (codec or settings.compact or self._checks_uncompressed):
+            records_max = FIRST_RECORDS + len(body) // BYTES_A_RECORD
+        walked = check_records(body, header, records_max)
+        self.opened_bytes += walked.stepped * _RECORD_COST_BYTES
+        if settings.compact and walked.has_null_key:
+            raise refused(Reason.INVALID, _without_key(topic, OpenBatch(header, body)))
+        if not settings.log_append_time and not _are_times_right(topic, header, walked, now_ms):
+            batch, header = _with_right_times(topic, batch, OpenBatch(header, body), now_ms)
         parted = None
         if settings.delay_headers and _has_wish_name(body):
-            parted = self._part(topic, opened, now_ms, sender)
+            parted = self._part(topic, OpenBatch(header, body), now_ms, sender)
         return Produced(batch, header, parted)
 
-    def _check_records(self, topic: Topic, opened: OpenBatch, bounds: tuple[int, int]) -> Walked | None:
-        """Check the records; gives what was found, or None if not all of them had to be checked."""
-        header, body = opened
-        earliest_ms, latest_ms = bounds
-        records_max = FIRST_RECORDS + len(body) // BYTES_A_RECORD
-        if (
-            header.codec == Codec.NONE
-            and header.record_count > records_max
-            and not (self._checks_uncompressed or topic.settings.compact)
-            and earliest_ms <= header.base_timestamp <= header.max_timestamp <= latest_ms
-        ):
-            check_records(body, header, records_max)
-            return None
-        walked = check_records(body, header)
-        self.opened_bytes += walked.stepped * _RECORD_COST_BYTES
-        return walked
-
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
-        packed = memoryview(batch)[HEADER_BYTES:]
-        if not header.codec:
-            return bytes(packed)
         try:
-            body = inflate(header.codec, packed, self._inflate_bytes_max)
+            body = inflate(header.codec, memoryview(batch)[HEADER_BYTES:], self._inflate_bytes_max)
         except ProtocolError as error:
             self.opened_bytes += self._inflate_bytes_max
             raise InvalidBatch(Reason.INVALID, str(error)) from error
@@ -263,30 +242,52 @@ def _records(opened: OpenBatch) -> Iterator[Record]:
 # -- Timestamps
 
 
-def _bounds(topic: Topic, now_ms: int) -> tuple[int, int]:
-    """Give the earliest and the latest timestamp that a record may have."""
+def _are_times_right(topic: Topic, header: BatchHeader, walked: Walked, now_ms: int) -> bool:
+    """Tell whether all records are within the topic's bounds, and the header names the greatest timestamp.
+
+    Where not all records were walked through, by what the header says of them.
+    """
+    latest_ms = header.max_timestamp
+    if walked.records < header.record_count:
+        earliest_ms = header.base_timestamp
+    elif walked.latest_ms != latest_ms:
+        return False
+    else:
+        earliest_ms = walked.earliest_ms
     settings = topic.settings
-    if settings.log_append_time:
-        return NO_TIMESTAMP, TIMESTAMP_MS_MAX
-    earliest_ms, latest_ms = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
-    return max(earliest_ms, 0), min(latest_ms, TIMESTAMP_MS_MAX)
+    return (
+        latest_ms <= now_ms + settings.timestamp_after_max_ms
+        and earliest_ms >= now_ms - settings.timestamp_before_max_ms
+        and earliest_ms >= 0
+    )
 
 
-def _check_timestamps(opened: OpenBatch, walked: Walked, earliest_ms: int, latest_ms: int) -> None:
-    """Hold all records to the topic's bounds; -1 is no timestamp. LogValidator.java#validateTimestamp"""
-    if earliest_ms <= walked.earliest_ms and walked.latest_ms <= latest_ms:
-        return
-    if walked.earliest_ms == walked.latest_ms == NO_TIMESTAMP:
-        return
-    errors: list[RecordError] = []
-    for index, record in enumerate(_records(opened)):
-        time_ms = record.timestamp_ms
-        if time_ms != NO_TIMESTAMP and not earliest_ms <= time_ms <= latest_ms:
-            errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest_ms} to {latest_ms}"))
-            if len(errors) == RECORD_ERRORS_MAX:
-                break
-    if errors:
-        raise refused(Reason.TIMESTAMP, errors)
+def _with_right_times(topic: Topic, batch: Buffer, opened: OpenBatch, now_ms: int) -> tuple[Buffer, BatchHeader]:
+    """Hold each record to the topic's bounds; -1 is no timestamp. Gives the batch with the greatest one in its header.
+
+    Raises InvalidBatch. LogValidator.java#validateTimestamp
+    """
+    header, body = opened
+    walked = check_records(body, header)
+    settings = topic.settings
+    earliest_ms = max(now_ms - settings.timestamp_before_max_ms, 0)
+    latest_ms = min(now_ms + settings.timestamp_after_max_ms, TIMESTAMP_MS_MAX)
+    if walked[:2] != (NO_TIMESTAMP, NO_TIMESTAMP) and not (
+        earliest_ms <= walked.earliest_ms and walked.latest_ms <= latest_ms
+    ):
+        errors: list[RecordError] = []
+        for index, record in enumerate(_records(opened)):
+            time_ms = record.timestamp_ms
+            if time_ms != NO_TIMESTAMP and not earliest_ms <= time_ms <= latest_ms:
+                errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest_ms} to {latest_ms}"))
+                if len(errors) == RECORD_ERRORS_MAX:
+                    break
+        if errors:
+            raise refused(Reason.TIMESTAMP, errors)
+    if walked.latest_ms == header.max_timestamp:
+        return batch, header
+    corrected = record_batch.with_max_timestamp(batch, walked.latest_ms)
+    return corrected, record_batch.read_header(corrected)
 
 
 # -- Headers

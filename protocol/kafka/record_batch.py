@@ -198,24 +198,27 @@ def check(batch: Buffer, *, bytes_max: int = 0x7FFFFFFF, records_max: int = RECO
     size = len(batch)
     if size < HEADER_BYTES:
         raise InvalidBatch(Reason.CORRUPT if size else Reason.NOT_ONE_BATCH, f"{size} bytes are no record batch")
-    header = read_header(batch)
-    if header.magic != MAGIC:
-        raise InvalidBatch(Reason.NOT_ONE_BATCH, f"record batch of magic {header.magic}; only {MAGIC} is known")
-    if header.size != size:
+    header: BatchHeader = tuple.__new__(BatchHeader, _HEADER.unpack_from(batch))
+    length, magic, signed = header[1], header[3], header[4]
+    if magic != MAGIC:
+        raise InvalidBatch(Reason.NOT_ONE_BATCH, f"record batch of magic {magic}; only {MAGIC} is known")
+    if length + _PREFIX_BYTES != size:
         reason = Reason.NOT_ONE_BATCH if HEADER_BYTES <= header.size < size else Reason.CORRUPT
         raise InvalidBatch(reason, f"a batch of {header.size} bytes in {size} bytes of records")
     if size > bytes_max:
         raise InvalidBatch(Reason.TOO_LARGE, f"batch of {size} bytes; {bytes_max} are allowed")
     crc = crc32c(memoryview(batch)[_CRC_FROM:])
-    if crc != header.crc:
-        raise InvalidBatch(Reason.CORRUPT, f"batch has CRC {crc:#010x} and says {header.crc:#010x}")
+    if crc != signed:
+        raise InvalidBatch(Reason.CORRUPT, f"batch has CRC {crc:#010x} and says {signed:#010x}")
     _check_fields(header, records_max)
     return header
 
 
 def _check_fields(header: BatchHeader, records_max: int) -> None:
-    (base_offset, length, _, _, _, attributes, last_offset_delta, base_timestamp, max_timestamp) = header[:9]
-    (producer_id, producer_epoch, base_sequence, count) = header[9:]
+    (
+        base_offset, length, _, _, _, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
+    ) = header  # fmt: skip
     codec = attributes & _CODEC_BITS
     if base_offset != 0:
         raise InvalidBatch(Reason.INVALID, f"batch of a client with base offset {base_offset}")
