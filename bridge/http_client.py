@@ -20,6 +20,7 @@ class Api:
     """Calls to one broker's HTTP port, `HOST:PORT`."""
 
     def __init__(self, address: str) -> None:
+        address = address.removeprefix("http://").rstrip("/")
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdecimal():
             raise typer.BadParameter(f"--http: expected HOST:PORT, got {address!r}")

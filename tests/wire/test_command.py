@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
 
 from tests.kit.broker import Broker, port_of
 from tests.kit.eventually import eventually
@@ -142,13 +144,13 @@ def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
 
 
 def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) -> None:
-    http = ("--http", running.http)
+    http, said = ("--http", running.http), f"duolog: broker {running.http}\n"
     assert duolog("topic", "create", "orders", "--queues", "3", *http).stdout == "created orders with 3 queues\n"
     again = duolog("topic", "create", "orders", *http)
-    assert (again.returncode, again.stderr) == (1, "duolog: topic orders exists\n")
-    assert duolog("topic", "describe", "orders", *http).stdout.count("\n     ") >= 3
+    assert (again.returncode, again.stderr) == (1, f"{said}duolog: topic orders exists\n")
+    assert duolog("topic", "describe", "orders", *http).stdout.count("\n    ") >= 3
     demo = duolog("demo", *http)
-    assert (demo.returncode, demo.stderr) == (0, "")
+    assert (demo.returncode, demo.stderr) == (0, said)
     assert "sent by RocketMQ" in demo.stdout
     unknown = duolog("timer", "cancel", "A" * 24, *http)
     assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
@@ -174,10 +176,113 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
     assert "until: 2" in shown
     assert "None" not in shown
     unknown = duolog("group", "redrive", "nosuch", *http)
-    assert (unknown.returncode, unknown.stderr) == (1, "duolog: there is no group nosuch\n")
+    assert (unknown.returncode, unknown.stderr) == (1, f"{said}duolog: there is no group nosuch\n")
     assert duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
     status = json.loads(urllib.request.urlopen(f"http://{running.http}/api/status", timeout=5).read())
     assert f"cluster_id: {status['cluster_id']}" in duolog("status", *http).stdout
+
+
+def test_messages_are_produced_consumed_and_shown(running: Broker) -> None:
+    http = ("--http", running.http)
+    assert duolog("topic", "create", "orders", "--queues", "2", "--config", "retention.ms=7d", *http).returncode == 0
+    assert "retention.ms: 604800000" in duolog("topic", "describe", "orders", *http).stdout
+    sent = duolog(
+        "produce", "orders", "a", "b", "--key", "k", "--header", "h=x", "--tag", "paid", "--queue", "1", *http
+    )
+    assert (sent.returncode, sent.stdout) == (0, "orders/1/0\norders/1/1\n")
+    later = duolog("produce", "orders", "later", "--in", "1h", "--key", "4711", *http)
+    assert later.stdout.startswith("orders/")
+    read = ("consume", "orders", "--from-beginning", "--timeout", "0s", *http)
+    lines = duolog(*read).stdout.splitlines()
+    assert [line.rpartition("  ")[2] for line in lines] == ["a", "b"]
+    assert all("key=k  [h=x TAGS=paid]" in line for line in lines)
+    rows = [json.loads(line) for line in duolog("--json", *read).stdout.splitlines()]
+    assert [(row["topic"], row["queue"], row["offset"], row["value"]) for row in rows] == [
+        ("orders", 1, 0, "a"), ("orders", 1, 1, "b"),
+    ]  # fmt: skip
+    last = duolog("consume", "orders", "--tail", "1", "--count", "1", *http)
+    assert (last.returncode, last.stdout.rpartition("  ")[2]) == (0, "b\n")
+    too_few = duolog(*read, "--count", "3")
+    assert (too_few.returncode, len(too_few.stdout.splitlines())) == (1, 2)
+    assert "duolog: 2 of 3 messages came before --timeout 0s" in too_few.stderr
+    assert duolog(*read, "--queue", "0").stdout == ""
+    shown = duolog("message", "show", "orders", "1", "1", *http).stdout
+    assert "value: b\n" in shown
+    assert duolog("message", "show", "orders/1/1", *http).stdout == shown
+    gone = duolog("message", "show", "orders/1/7", *http)
+    assert (gone.returncode, "orders/1" in gone.stderr) == (1, True)
+    waiting = duolog("timer", "list", *http).stdout
+    assert ("4711" in waiting, "later" in waiting) == (True, True)
+    assert duolog("timer", "now", "--topic", "orders", "--key", "4711", *http).returncode == 0
+    eventually("the delayed one", lambda: duolog(*read).stdout, lambda text: "later" in text, 10)
+
+
+def test_input_is_produced_line_by_line(running: Broker) -> None:
+    assert duolog("topic", "create", "orders", "--queues", "1", "--http", running.http).returncode == 0
+    command = [sys.executable, "-I", "-m", "bridge", "produce", "orders", "--http", running.http]
+    lines = "".join(f"line {number}\n" for number in range(2500))
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines()[-1] == "orders/0/2499"
+    read = duolog("consume", "orders", "--from-beginning", "--count", "2500", "--json", "--http", running.http)
+    assert [json.loads(line)["value"] for line in read.stdout.splitlines()] == lines.splitlines()
+
+
+def test_interrupted_consumer_ends_with_what_it_showed(running: Broker) -> None:
+    http = ("--http", running.http)
+    assert duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
+    assert duolog("produce", "orders", "first", *http).returncode == 0
+    command = [sys.executable, "-u", "-I", "-m", "bridge", "consume", "orders", "--tail", "5", *http]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        assert "first" in consumer.stdout.readline()
+        assert duolog("produce", "orders", "second", *http).returncode == 0
+        assert "second" in consumer.stdout.readline()
+        consumer.send_signal(signal.SIGINT)
+        _, errors = consumer.communicate(timeout=10)
+        assert (consumer.returncode, errors) == (0, "")
+
+
+def test_groups_are_reset_and_deleted_after_a_dry_run(running: Broker) -> None:
+    http = ("--http", running.http)
+    assert duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
+    assert duolog("produce", "orders", "a", "b", "c", *http).returncode == 0
+    consumer = KafkaConsumer(
+        "orders", bootstrap_servers=running.kafka, group_id="billing", auto_offset_reset="earliest"
+    )
+    assert next(consumer).value == b"a"
+    consumer.commit()
+    refused = duolog("group", "reset", "billing", "--to", "latest", "--execute", *http)
+    assert (refused.returncode, "has members in kafka: stop them" in refused.stderr) == (1, True)
+    consumer.close(autocommit=False)
+    shown = duolog("group", "reset", "billing", "--to", "earliest", *http)
+    assert (shown.returncode, shown.stdout.split()[-4:]) == (0, ["orders", "0", "1", "0"])
+    assert shown.stderr == "duolog: nothing has changed; --execute does it\n"
+    position = json.loads(duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0]["position"]
+    assert position == 1
+    assert duolog("group", "reset", "billing", "--to-offset", "2", "--yes", *http).returncode == 0
+    position = json.loads(duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0]["position"]
+    assert position == 2
+    assert duolog("group", "delete", "billing", *http).stdout == "would delete billing with 1 positions\n"
+    assert duolog("group", "delete", "billing", "--yes", *http).stdout == "deleted billing with 1 positions\n"
+    assert duolog("group", "describe", "billing", *http).returncode == 1
+
+
+def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
+    name = "n" * 120
+    assert duolog("topic", "create", name, "--http", running.http).returncode == 0
+    listed = duolog("topic", "list", "--http", running.http)
+    assert [line for line in listed.stdout.splitlines() if line.startswith(name + " ")]
+    assert "SCHEDULE_TOPIC_XXXX" not in listed.stdout
+    assert "topics of the broker's own are not shown; --all shows them" in listed.stderr
+    assert "SCHEDULE_TOPIC_XXXX" in duolog("--url", f"http://{running.http}/", "topic", "list", "--all").stdout
+    command = [sys.executable, "-I", "-m", "bridge", "group", "list", "--json"]
+    by_variable = subprocess.run(
+        command, env=os.environ | {"DUOLOG_HTTP": running.http}, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert (json.loads(by_variable.stdout), by_variable.stderr) == (
+        [],
+        f"duolog: broker {running.http} (DUOLOG_HTTP)\n",
+    )
 
 
 def test_ready_within_a_second_of_its_own_time(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """The command line: everything that a user can get wrong ends with its status and one line on standard error."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from bridge.cli import JOBS, main
+from bridge.cli import JOBS, app, main
+from bridge.cli_common import moved_behind, show_table
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -30,9 +36,27 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("topic", "Missing command."),
         ("topic create", "Missing argument 'name'."),
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
+        ("--http nowhere topic list", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
+        ("serve --set flush=async", "flush: no such setting; did you mean store.flush? `duolog settings` lists them"),
+        ("serve --set retention.ms=7y", "retention.ms: expected `int` or a number with ms, s, m, h, d or w, got '7y'"),
+        ("timer now", "Invalid value: expected either an ID, or --topic and --key"),
+        ("group reset g", "Invalid value: expected one of --to, --to-time, --to-offset"),
+        ("group reset g --to middle", "Invalid value: --to: expected earliest or latest, got 'middle'"),
+        ("produce t v --in 1s --at 2030-01-01", "Invalid value: expected one of --in, --at"),
+        ("produce t v --header x", "--header x: expected NAME=VALUE"),
+        ("consume t --offset 3", "Invalid value: --offset needs --queue"),
+        (
+            "consume t --tail 3 --from-beginning",
+            "Invalid value: expected one of --from-beginning, --offset, --tail, --from-time",
+        ),
+        (
+            "consume t --timeout soon",
+            "Invalid value: --timeout: expected a number with ms, s, m, h, d or w, got 'soon'",
+        ),
+        ("message show a b", "Invalid value: expected TOPIC QUEUE OFFSET, TOPIC/QUEUE/OFFSET or an ID, got 'a b'"),
         ("txn commit orders", "expected TOPIC ID or TOPIC/ID, got 'orders' alone"),
         ("timer add t v", "Invalid value: expected either --in or --at"),
-        ("timer add t v --in -5s", "Invalid value: --in: expected a number with ms, s, m, h or d, got '-5s'"),
+        ("timer add t v --in -5s", "Invalid value: --in: expected a number with ms, s, m, h, d or w, got '-5s'"),
         (
             "timer add t v --at soon",
             "Invalid value: --at: expected a moment like 2030-01-31T08:00:00+01:00, got 'soon'",
@@ -70,7 +94,72 @@ def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
     assert re.findall(r"^@app\.command\(.*\)\ndef (\w+)", source, re.MULTILINE) == list(JOBS)
 
 
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("topic list", "topic list"),
+        ("--http a:1 topic list", "topic list --http a:1"),
+        ("topic --http a:1 list --all", "topic list --all --http a:1"),
+        ("--url=a:1 --json topic list", "topic list --url=a:1 --json"),
+        ("topic list --http a:1", "topic list --http a:1"),
+        ("--http a:1 produce t -- --json", "produce t --http a:1 -- --json"),
+        ("--json status", "status --json"),
+        ("serve --http-port 5", "serve --http-port 5"),
+        ("pipeline run archive --http a:1", "pipeline run archive --http a:1"),
+        ("--version", "--version"),
+        ("--http", "--http"),
+        ("", ""),
+    ],
+)
+def test_global_options_may_stand_before_the_command(typed: str, read: str) -> None:
+    assert moved_behind(typed.split()) == read.split()
+
+
+def test_table_has_one_row_a_line_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "n" * 249
+    show_table(("topic", "records"), [[name, 5], ["a\nb\x1b[31m", 12345]])
+    out, _ = capsys.readouterr()
+    heads, _, first, second = out.splitlines()
+    assert (first.split(), second.split()) == ([name, "5"], ["a\\nb\\x1b[31m", "12345"])
+    assert len(heads) == len(first) == len(second)
+
+
+@pytest.mark.parametrize("arguments", ["-h", "--help", "topic -h", "topic list -h", "consume -h", "serve -h"])
+def test_help_has_a_short_form_everywhere(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(arguments, capsys)
+    assert (status, out.startswith("Usage: duolog"), err) == (0, True, "")
+
+
+def test_every_listing_can_be_json() -> None:
+    """A command that lists or shows has --json; one that changes something may."""
+    command = typer.main.get_command(app)
+    for group_name, group in command.commands.items():
+        for name, each in getattr(group, "commands", {group_name: group}).items():
+            options = {option for parameter in each.params for option in parameter.opts}
+            if name in ("list", "describe", "show", "status", "settings", "histogram", "dead-letters", "consume"):
+                assert "--json" in options, (group_name, name)
+            if group_name not in ("serve", "settings", "version", "pipeline"):
+                assert {"--http", "--url"} <= options, (group_name, name)
+
+
+def test_shell_completion_names_commands_and_options() -> None:
+    def completed(words: str) -> set[str]:
+        variables = {
+            "_DUOLOG_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        command = [sys.executable, "-I", "-m", "bridge"]
+        return set(subprocess.check_output(command, env=os.environ | variables, text=True, timeout=30).split())
+
+    assert {"topic", "produce"} <= completed("duolog ")
+    assert {"list", "describe"} <= completed("duolog topic ")
+    assert {"--all", "--http", "--json"} <= completed("duolog topic list --")
+
+
 def test_settings_and_version_need_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version", capsys) == run("version", capsys)
+    assert json.loads(run("settings --json", capsys)[1])[0]["name"] == "server.host"
     status, out, _ = run("settings", capsys)
     assert (status, "store.flush" in out) == (0, True)
     status, out, _ = run("version", capsys)
