@@ -89,6 +89,14 @@ def sends_of(broker: Broker) -> int:
     return asked_of(broker, "SEND_MESSAGE", "SEND_MESSAGE_V2")
 
 
+def dead_letters(broker: Broker, group: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-I", "-m", "bridge", "group", "dead-letters", group, "--json", "--http", broker.http]
+    found = json.loads(subprocess.check_output(command, text=True))["dead_letters"]
+    table = subprocess.check_output([each for each in command if each != "--json"], text=True)
+    assert table.count("attempts") == len(found) + 1, table
+    return list(found)
+
+
 def redrive(broker: Broker, group: str) -> str:
     command = [sys.executable, "-I", "-m", "bridge", "group", "redrive", group, "--to", "retry", "--http", broker.http]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
@@ -150,6 +158,12 @@ def test_message_without_attempts_left_is_a_dead_letter_until_it_is_redriven(
     # and a producer that hears nothing for 3 s sends it once more.
     given_back = asked_of(broker, "CONSUMER_SEND_MSG_BACK") - backs_before
     repeated = sends_of(broker) - sends_before - len(["good", "bad"])
+    letters = dead_letters(broker, group)
+    assert {row["value"] for row in letters} == {"bad", "bad of kafka"}
+    assert {(row["reason"], row["origin"]["topic"], row["is_redriven"]) for row in letters} == {
+        ("attempts", topic, False)
+    }
+    assert None not in {row["origin"]["offset"] for row in letters}
     redriven = redrive(broker, group)
     counts = [f"redrove {count} dead letters of {group}\n" for count in range(2, given_back + repeated + 1)]
     assert redriven in counts, f"given back {given_back}, repeated {repeated}"
