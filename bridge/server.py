@@ -54,6 +54,7 @@ READY_BYTES_MAX = 1 << 20  # Answers are written at once beyond it, so that what
 WIRE_CLIENTS = {"kafka": foreign.KAFKA, "rocketmq": foreign.ROCKETMQ}
 BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
 SWEEP_INTERVAL_MS = 250
+STALL_MS = 2_000  # Between two sweeps: it was we who stood still, and what clients sent meanwhile is not read yet.
 SWEEP_CONNECTIONS_MAX = 1000  # Looked at in one sweep, so that a sweep stays below a millisecond.
 
 
@@ -618,6 +619,9 @@ class Server:
         self._end_turn = end_turn
         self._faults = faults
         self.watchdog = watchdog
+        self._swept_mono_ms = (
+            self.mono_ms
+        )  # When the last sweep was; connections that are made do not put off the next.
         self._is_touched = False
         self._answering: list[Connection] = []
         self._round: list[Connection] = []  # Still to be looked at in this round of sweeps.
@@ -723,11 +727,14 @@ class Server:
             )
 
     def next_deadline_ms(self) -> int | None:
-        return self.mono_ms + SWEEP_INTERVAL_MS if self.connections else None
+        return self._swept_mono_ms + SWEEP_INTERVAL_MS if self.connections else None
 
     def sweep(self, mono_ms: int) -> None:
-        """Close connections whose time is up; some of them at a time."""
-        self.mono_ms = mono_ms
+        """Close connections whose time is up; some of them at a time, and none after a stall of our own."""
+        was_stalled = mono_ms - self._swept_mono_ms > STALL_MS
+        self.mono_ms = self._swept_mono_ms = mono_ms
+        if was_stalled:
+            return
         if not self._round:
             self._round = list(self.connections)
         batch, self._round = self._round[:SWEEP_CONNECTIONS_MAX], self._round[SWEEP_CONNECTIONS_MAX:]

@@ -16,6 +16,7 @@ from bridge.config import LimitsOptions
 from bridge.server import (
     FRAMES_AT_ONCE,
     SLICE_BYTES,
+    SWEEP_INTERVAL_MS,
     TURN_MS,
     Bounds,
     Connection,
@@ -114,9 +115,15 @@ class Bench:
         return connection, transport
 
     def sweep_after(self, ms: int) -> None:
-        self.clock.pass_ms(ms)
-        self.server.sweep(self.clock.mono_ms())
-        self.loop.turn()
+        """Let time pass, with sweeps as often as they are due."""
+        while ms > 0:
+            step_ms = min(ms, SWEEP_INTERVAL_MS)
+            self.clock.pass_ms(step_ms)
+            ms -= step_ms
+            due_mono_ms = self.server.next_deadline_ms()
+            if due_mono_ms is not None and due_mono_ms <= self.clock.mono_ms():
+                self.server.sweep(self.clock.mono_ms())
+                self.loop.turn()
 
 
 # -- Answering
@@ -234,7 +241,6 @@ def test_peer_that_does_not_read_is_not_read_from_and_loses_its_connection_in_ti
     bench.sweep_after(29_000)
     transport.take(1)
     bench.sweep_after(29_000)  # One byte taken is a sign of life.
-    bench.sweep_after(29_000)
     assert not connection.closed
     bench.sweep_after(2_000)
     assert (connection.closed, transport.is_aborted, bench.server.answer_bytes) == (True, True, 0)
@@ -377,6 +383,34 @@ def test_byte_now_and_then_is_no_request() -> None:
         bench.loop.turn()
         bench.sweep_after(4_000)
     assert slow.closed
+
+
+def test_time_in_which_the_broker_stood_still_counts_for_nobody() -> None:
+    """Requests that came meanwhile are still to be read when the first sweep runs."""
+    bench = Bench(first_request_ms=10_000, unread_ms=10_000)
+    early, _ = bench.connect()
+    mute, _ = bench.connect()
+    reader, transport = bench.connect()
+    transport.room = 0
+    reader.data_received(frames(b"!" * 5000))
+    bench.sweep_after(1_000)
+    bench.clock.pass_ms(40_000)
+    bench.server.sweep(bench.clock.mono_ms())
+    assert not early.closed
+    assert not reader.closed
+    early.data_received(frames(b"!x"))
+    transport.take(1)
+    bench.sweep_after(1_000)
+    assert [each.closed for each in (early, mute, reader)] == [False, True, False]
+
+
+def test_who_connects_again_and_again_does_not_put_off_the_sweeps() -> None:
+    bench = Bench(first_request_ms=10_000)
+    mute, _ = bench.connect()
+    for _ in range(110):
+        bench.sweep_after(100)
+        bench.connect()
+    assert mute.closed
 
 
 def test_closing_tells_who_asked_to_know_once() -> None:
