@@ -38,8 +38,8 @@ from tests.unit.adversary import budget, hostile, kafka_requests, rocketmq_reque
 from tests.unit.bridge.batches import batch
 
 STORE = StoreOptions(segment_bytes=16 << 20, reserve_bytes=0, tail_bytes=1 << 20)
-WAIT_MS = 400_000  # Whatever a request waits for has had its time by then.
-STEPS = 2
+WAIT_MS = 350_000
+STEPS = 2  # After so many waits every held request was answered, or its connection closed for its silence.
 BROKEN_RATIO = 0.1  # Of the mutated requests: a fault in the bytes, wherever it falls.
 
 
@@ -129,13 +129,15 @@ class World(ManualCore):
         self._numbers = 0
         self._start_duties()
         self._fill()
-        self.kafka_client = self.kafka()
-        self.rocketmq_client = self.rocketmq()
-        self.stage = self.kafka()  # Where scenes are played whose connection does not matter.
-        self._kafka_question = kafka_requests.valid(ApiKey.METADATA, 12, {"name": "quiet", "topic_id": 0}).encode()
+        self.kafka_client: Attacker
+        self.rocketmq_client: Attacker
+        self.stage: Attacker  # Where scenes are played whose connection does not matter.
+        question = kafka_requests.valid(ApiKey.METADATA, 12, {"name": "quiet", "topic_id": 0}).encode()
+        self._kafka_question = struct.pack(">i", len(question)) + question
         ext = {"topic": "quiet", "queueId": "0"}
         command = remoting.request(RequestCode.GET_MAX_OFFSET, 1, ext)
         self._rocketmq_question = b"".join(remoting.encode(command))
+        self._connect_others()
 
     # -- Time
 
@@ -146,6 +148,7 @@ class World(ManualCore):
         self._duties: list[Callable[[int, int], object]] = []
         duties.prepare(broker, Callbacks(1_000, partial(self.faults.contain, kind="callback")), self.clock.mono_ms())
         duties.register(broker, self._add_duty)
+        self._add_duty("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
 
     def _add_duty(
         self,
@@ -233,8 +236,8 @@ class World(ManualCore):
         """Let time pass, ask as another client does, close the connections; note all that does not hold."""
         first = attackers[0]
         for _ in range(STEPS):
-            self.guarded(first, self.pass_ms, WAIT_MS // STEPS)
-        self._ask_as_others(first)
+            self.guarded(first, self.pass_ms, WAIT_MS)
+            self._ask_as_others(first)
         for attacker in attackers:
             if not attacker.connection.closed and attacker.answers() < attacker.unanswered:
                 self.found(attacker, f"{attacker.answers()} of {attacker.unanswered} requests answered")
@@ -245,13 +248,9 @@ class World(ManualCore):
         self._note_faults(first.kind, first.frames)
 
     def _ask_as_others(self, attacker: Attacker) -> None:
-        for client, question in (
-            (self.kafka_client, self._kafka_question), (self.rocketmq_client, self._rocketmq_question)
-        ):  # fmt: skip
+        for client, question in self._others():
             client.transport.taken.clear()
-            client.connection.data_received(
-                struct.pack(">i", len(question)) + question if client is self.kafka_client else question
-            )
+            client.connection.data_received(question)
             self.guarded(attacker, self.loop.turn)
             if client.connection.closed:
                 self.found(attacker, f"another client's {client.connection.wire} connection was closed")
@@ -265,7 +264,15 @@ class World(ManualCore):
         return self._numbers
 
     def _connect_others(self) -> None:
-        self.kafka_client, self.rocketmq_client = self.kafka(), self.rocketmq()
+        self.kafka_client, self.rocketmq_client, self.stage = self.kafka(), self.rocketmq(), self.kafka()
+        for client, question in self._others():
+            client.connection.data_received(question)  # Who says nothing at first is closed.
+        self.loop.turn()
+
+    def _others(self) -> list[tuple[Attacker, bytes]]:
+        """Give the clients that do nothing wrong, and what each asks."""
+        kafka, rocketmq = self._kafka_question, self._rocketmq_question
+        return [(self.kafka_client, kafka), (self.stage, kafka), (self.rocketmq_client, rocketmq)]
 
     def _check_given_back(self, attacker: Attacker) -> None:
         """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
