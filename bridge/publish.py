@@ -31,7 +31,7 @@ from bridge.topics import Topic
 from bridge.transactions import Transactions
 from bridge.unknown_names import AMQ_PREFIX, TIMER_PREFIX, Sender
 from bridge.wall_time import WallTime
-from bridge.wishes import Wish
+from bridge.wishes import DelayRefused, Wish
 from delay.recurring import AMQ_NAMES, Run, Schedule
 from delay.timers import TimerId
 from protocol.kafka import record_batch
@@ -86,6 +86,9 @@ class Published(NamedTuple):
     promise: Promise
 
 
+_SCHEDULE_NAME = b"AMQ_SCHEDULED_"
+
+
 class Publisher:
     """The door. `store_host` is the packed address of the RocketMQ port, known once it listens."""
 
@@ -110,6 +113,7 @@ class Publisher:
         self.inspector = Inspector(delays, lifetimes, options)
         self._stamps: dict[tuple[int, bool], Stamp] = {}
         self.body_bytes_max = options.rocketmq.body_bytes_max
+        self._schedules_max = options.delay.batch_schedules_max
 
     # -- Kafka
 
@@ -363,6 +367,8 @@ class Publisher:
         """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
+        if len(messages) > self._schedules_max:
+            self._check_schedule_count(messages)
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
@@ -406,6 +412,15 @@ class Publisher:
         self._metrics.records_in["rocketmq"] += len(frames)
         self._metrics.bytes_in["rocketmq"] += size
         return frames
+
+    def _check_schedule_count(self, messages: Sequence[Message]) -> None:
+        """Refuse a batch of more schedules than may be made at once, before any is read: each takes half a millisecond."""
+        count = sum(_SCHEDULE_NAME in message.properties for message in messages)
+        if count > self._schedules_max:
+            raise DelayRefused(
+                f"batch of {count} messages with AMQ_SCHEDULED_ properties; "
+                f"delay.batch_schedules_max={self._schedules_max} is the limit"
+            )
 
     def committed_half(
         self,

@@ -10,6 +10,7 @@ from bridge.config import DelayOptions
 from bridge.publish import REPLACING_RECORDS_MAX
 from bridge.schedules import Outcome, RecurringMessage, TooManySchedules
 from bridge.topics import Topic
+from bridge.wishes import DelayRefused
 from delay.recurring import BadSchedule, Cron, Every, Missed, Schedule
 from delay.verdicts import Verdict
 from protocol.kafka import record_batch
@@ -323,3 +324,13 @@ def test_verbs_by_key_say_what_has_become_of_the_messages() -> None:
     for key, expected in ((b"a", Verdict.CANCELLED), (b"c", Verdict.DELIVERED), (b"d", Verdict.NOT_FOUND)):
         assert desk.delays.cancel_named(topic, key, NOW + 6000).verdict is expected
         assert desk.delays.reschedule_named(topic, key, NOW + 9000, NOW + 6000).verdict is expected
+
+
+def test_a_batch_of_messages_asks_for_few_schedules_or_none() -> None:
+    desk = Desk(delay=DelayOptions(batch_schedules_max=3))
+    topic = desk.topic()
+    every_minute = b"AMQ_SCHEDULED_CRON\x01* * * * *\x02"
+    desk.rocketmq(topic, *[message(properties=every_minute)] * 3)
+    with pytest.raises(DelayRefused, match="batch of 4 messages with AMQ_SCHEDULED_ properties"):
+        desk.rocketmq(topic, *[message(properties=every_minute)] * 4)
+    assert len(desk.names()) == 3
