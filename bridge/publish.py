@@ -414,7 +414,7 @@ class Publisher:
         return frames
 
     def _check_schedule_count(self, messages: Sequence[Message]) -> None:
-        """Refuse a batch of more schedules than may be made at once, before any is read: each takes half a millisecond."""
+        """Refuse a batch of more schedules than may be made at once, before any of them is read."""
         count = sum(_SCHEDULE_NAME in message.properties for message in messages)
         if count > self._schedules_max:
             raise DelayRefused(
