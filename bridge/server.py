@@ -619,9 +619,7 @@ class Server:
         self._end_turn = end_turn
         self._faults = faults
         self.watchdog = watchdog
-        self._swept_mono_ms = (
-            self.mono_ms
-        )  # When the last sweep was; connections that are made do not put off the next.
+        self._swept_mono_ms = self.mono_ms  # Of the last sweep: what is accepted meanwhile does not put off the next.
         self._is_touched = False
         self._answering: list[Connection] = []
         self._round: list[Connection] = []  # Still to be looked at in this round of sweeps.

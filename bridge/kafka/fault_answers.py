@@ -1,27 +1,42 @@
 """The answer to a request whose handler failed for a reason that nobody expected: UNKNOWN_SERVER_ERROR.
 
-Produce                            the error for each partition, as there is none for the whole; none for acks=0
-Fetch from 7, and each version     the error, and nothing else
-whose response has an error code
-the others                         none: an empty answer would look like success, so the connection is closed
+Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
+Fetch from 7                   the error, and nothing else
+a response with an error code  the same
+the others                     the error for each thing that the request names, as Apache's `Request.getErrorResponse`
+none of these                  none: an empty answer would look like success, so the connection is closed
+
+What a request names is found by the schemas: the array of the response whose elements have an error code belongs to the
+array of the request with the same name, or else to its only one. Elements take over what has the same name; what the
+request names by a plain text or number comes first in the element, behind its error.
 """
 
-from dataclasses import MISSING, Field, fields
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin
 
 from kio.index import load_response_schema
 
 from bridge.answers import Answer
+from bridge.kafka.once import once
 from bridge.kafka.request import Request
 from bridge.server import BUG
 from protocol.kafka import fetch, produce
 from protocol.kafka.api import NO_THROTTLE, ApiKey, ErrorCode, encode_response
+from protocol.kafka.fetch import PartitionFetched
 from protocol.kafka.produce import PartitionProduced
 
 _ERROR: Final = ErrorCode.unknown_server_error
 _FETCH_ERROR_FROM: Final = 7
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+_MESSAGE: Final = "error_message"
+ITEMS_MAX: Final = 1_000  # Named by a request; the answer is made in one turn of the loop. Closed if there are more.
+
+
+class _NotMirrored(Exception):
+    """The response has no place for the error that belongs to what the request names."""
 
 
 def answer_of(request: Request) -> Answer | None:
@@ -30,24 +45,129 @@ def answer_of(request: Request) -> Answer | None:
     if key == ApiKey.PRODUCE:
         if request.body.acks == 0:
             return None
-        results = [
+        produced = [
             PartitionProduced(each.topic, each.partition, _ERROR, error_message=BUG) for each in request.body.partitions
         ]
-        return Answer(produce.encode_response(version, correlation_id, results))
+        return Answer(produce.encode_response(version, correlation_id, produced))
     if key == ApiKey.FETCH:
-        if version < _FETCH_ERROR_FROM:
-            return None
-        return Answer(fetch.encode_response(version, correlation_id, (), error=_ERROR))
-    entity = _entity(key, version)
-    return None if entity is None else Answer(encode_response(key, version, correlation_id, entity))
+        if version >= _FETCH_ERROR_FROM:
+            return Answer(fetch.encode_response(version, correlation_id, (), error=_ERROR))
+        fetched = [PartitionFetched(each.topic, each.partition, _ERROR) for each in request.body.partitions]
+        return Answer(fetch.encode_response(version, correlation_id, fetched)) if fetched else None
+    response_type: Any = load_response_schema(key, version)
+    try:
+        entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else request.body)
+    except _NotMirrored:
+        return None
+    return Answer(encode_response(key, version, correlation_id, entity))
+
+
+class _Mirror:
+    """Makes one error response of a request."""
+
+    def __init__(self) -> None:
+        self._items_left = ITEMS_MAX
+
+    def entity(self, response_type: Any, asked: Any) -> Any:
+        """Make a response, or an element of one, for what was asked; None: only the error."""
+        array = None if _has_own_error(response_type) else _array_with_errors(response_type)
+        values = {field.name: _value(field) for field in fields(response_type)}
+        if not isinstance(asked, (str, int)):
+            values |= {name: getattr(asked, name) for name in _taken_over(response_type) if hasattr(asked, name)}
+        else:
+            values[_first_name(response_type)] = asked
+        if array is not None:
+            values[array.name] = tuple(self._elements(array, asked))
+        elif not _has_own_error(response_type):
+            raise _NotMirrored
+        return response_type(**values)
+
+    def _elements(self, array: "Field[Any]", asked: Any) -> Iterator[Any]:
+        element_type = _element_of(array)
+        items: Sequence[Any] = _items(asked, array.name)
+        if _names(element_type):  # Others are told apart by their places.
+            items = once(items)
+        self._items_left -= len(items)
+        if not items or self._items_left < 0 or not _can_name(element_type, items[0]):
+            raise _NotMirrored
+        for item in items:
+            yield self.entity(element_type, item)
+
+
+def _items(asked: Any, name: str) -> tuple[Any, ...]:
+    """Give the array of that name in a part of the request, or else its only one."""
+    parts = {field.name: getattr(asked, field.name) for field in fields(asked)} if is_dataclass(asked) else {}
+    arrays = {part: value for part, value in parts.items() if isinstance(value, tuple)}
+    only = next(iter(arrays.values())) if len(arrays) == 1 else ()
+    return arrays.get(name, only)
+
+
+def _can_name(element_type: Any, item: Any) -> bool:
+    """Whether an element can say which item it is about; one that has nothing but its error is found by its place."""
+    if isinstance(item, (str, int)):
+        return True
+    return not _names(element_type) or any(hasattr(item, name) for name in _taken_over(element_type))
+
+
+# -- What the schemas say
 
 
 @cache
-def _entity(key: int, version: int) -> Any:
-    """Make a response that has nothing but the error; None if its schema has no place for one."""
-    response_type: Any = load_response_schema(key, version)
-    values = {field.name: _value(field) for field in fields(response_type)}
-    return response_type(**values) if "error_code" in values else None
+def _has_own_error(entity_type: Any) -> bool:
+    return any(field.type is ErrorCode for field in fields(entity_type))
+
+
+@cache
+def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
+    """Find the array whose elements, or theirs, have an error code."""
+    for field in fields(entity_type):
+        element_type = _element_of(field)
+        if element_type is not None and (_has_own_error(element_type) or _array_with_errors(element_type)):
+            return field
+    return None
+
+
+def _element_of(field: "Field[Any]") -> Any:
+    """Give the class of an array's elements; None: it is no array of entities."""
+    for part in (field.type, *get_args(field.type)):
+        if get_origin(part) is tuple and is_dataclass(get_args(part)[0]):
+            return get_args(part)[0]
+    return None
+
+
+@cache
+def _names(entity_type: Any) -> tuple[str, ...]:
+    """Give the fields without a default that are no array, no duration and not the error: the first one is the name."""
+    return tuple(
+        field.name
+        for field in fields(entity_type)
+        if field.type is not ErrorCode
+        and field.name != _MESSAGE
+        and field.default is MISSING
+        and not _is_array(field)
+        and not (isinstance(field.type, type) and issubclass(field.type, timedelta))
+    )
+
+
+@cache
+def _taken_over(entity_type: Any) -> tuple[str, ...]:
+    """Name the fields that the request may have as well: names, indexes, numbers and kinds of what it is about."""
+    return tuple(name for name in _names(entity_type) if name in _ASKED)
+
+
+# In other fields that both sides have (`leader_epoch`, `num_partitions`) a response says what is, not what was asked.
+_ASKED: Final = frozenset(
+    {"name", "topic", "topic_id", "topic_name", "partition", "partition_index", "group_id", "producer_id"}
+    | {"resource_type", "resource_name"}
+)
+
+
+def _first_name(entity_type: Any) -> str:
+    return _names(entity_type)[0]
+
+
+def _is_array(field: "Field[Any]") -> bool:
+    return any(get_origin(part) is tuple for part in (field.type, *get_args(field.type)))
 
 
 def _value(field: "Field[Any]") -> Any:
@@ -55,12 +175,18 @@ def _value(field: "Field[Any]") -> Any:
     kind = field.type
     if kind is ErrorCode:
         return _ERROR
+    if field.name == _MESSAGE:
+        return BUG
     if field.default is not MISSING:
         return field.default
-    if not isinstance(kind, type):  # An optional, or a tuple of elements.
-        return None if type(None) in getattr(kind, "__args__", ()) else ()
+    if _is_array(field):
+        return ()
+    if not isinstance(kind, type):  # An optional.
+        return None
     if issubclass(kind, timedelta):
         return NO_THROTTLE
+    if issubclass(kind, datetime):
+        return _NO_TIME
     return kind("") if issubclass(kind, str) else b"" if issubclass(kind, bytes) else _number(kind)
 
 

@@ -2,24 +2,32 @@
 what it reserves; the client is answered in its protocol's way or closed, nothing leaks, and another client is served.
 """
 
+import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
 
 from bridge.faults import QUIET_MS, Faults
 from bridge.kafka import TABLE as KAFKA
+from bridge.kafka import fault_answers
+from bridge.kafka.request import Request
 from bridge.ledger import Ledger
 from bridge.records import ClusterNamed
 from bridge.rocketmq import TABLE as ROCKETMQ
-from protocol.kafka.api import ApiKey, ErrorCode
+from bridge.server import BUG
+from protocol.kafka.api import ApiKey, ErrorCode, decode_header, decode_request, is_flexible
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from store.errors import Fatal, Fault, HalfApplied, StoreError
 from store.promises import Promises
 from tests.kit.clock import ManualClock
 from tests.kit.memory_log import MemoryLog
-from tests.unit.bridge.kafka.desk import Desk
+from tests.unit.bridge.kafka.desk import Desk, frame_of
+from tests.unit.bridge.kafka.filled import filled
 from tests.unit.bridge.rocketmq.office import Office
 
 KAFKA_VERSIONS = [(api.key, version) for api in KAFKA.values() for version in (api.min_version, api.max_version)]
@@ -99,6 +107,76 @@ def test_fault_of_a_kafka_handler(monkeypatch: pytest.MonkeyPatch, reserves: boo
         assert client.ask(ApiKey.API_VERSIONS, 2).error_code is ErrorCode.none
     assert other.ask(ApiKey.API_VERSIONS, 2).error_code is ErrorCode.none
     assert {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.END_TXN} <= answered
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(api.key, v) for api in KAFKA.values() for v in range(api.min_version, api.max_version + 1)]
+)
+def test_fault_of_a_request_that_names_things_is_told_for_each(key: ApiKey, version: int) -> None:
+    """Or for the whole, where the response has a place for that."""
+    entity: Any = filled(load_request_schema(key, version), "orders")
+    body = io.BytesIO()
+    entity_writer(type(entity))(body, entity)
+    asked = Request(key, version, 7, "c", decode_request(key, version, body.getvalue()))
+    answer = fault_answers.answer_of(asked)
+    if (key, version) in WITHOUT_ERROR:
+        assert answer is None
+        return
+    assert answer is not None
+    frame = b"".join(map(bytes, answer.buffers))
+    at = 9 if is_flexible(key, version) and key != ApiKey.API_VERSIONS else 8
+    response, size = entity_reader(load_response_schema(key, version))(frame, at)
+    assert at + size == len(frame)
+    assert {*errors_in(response)} == {ErrorCode.unknown_server_error}
+    if not hasattr(response, "error_code") and key not in (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
+        assert "'orders'" in repr(response) or key == ApiKey.WRITE_TXN_MARKERS
+
+
+WITHOUT_ERROR = [(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)]
+
+
+def errors_in(value: Any) -> Iterator[ErrorCode]:
+    if isinstance(value, ErrorCode):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from errors_in(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from errors_in(getattr(value, field.name))
+
+
+def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
+    creation = {"resource_name": "orders", "principal": "User:a", "host": "*"}
+    body = decode(ApiKey.CREATE_ACLS, 3, creations=[creation] * 3)
+    answer = fault_answers.answer_of(Request(ApiKey.CREATE_ACLS, 3, 7, "c", body))
+    assert answer is not None
+    response, _ = entity_reader(load_response_schema(ApiKey.CREATE_ACLS, 3))(b"".join(map(bytes, answer.buffers)), 9)
+    assert len(response.results) == 3
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(fault_answers.ITEMS_MAX, True), (fault_answers.ITEMS_MAX + 1, False)])
+def test_fault_is_told_in_one_turn_of_the_loop_or_not_at_all(count: int, is_told: bool) -> None:
+    body = decode(ApiKey.DESCRIBE_GROUPS, 5, groups=tuple(f"g{n}" for n in range(count)))
+    answer = fault_answers.answer_of(Request(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body))
+    assert (answer is not None) is is_told
+
+
+def decode(key: ApiKey, version: int, **values: Any) -> Any:
+    frame = frame_of(key, version, 7, **values)
+    return decode_request(key, version, frame, decode_header(frame[4:]).body_at + 4)
+
+
+def test_fault_of_a_handler_is_told_for_each_topic_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = tolerant(Desk())
+    monkeypatch.setitem(KAFKA, ApiKey.CREATE_TOPICS, KAFKA[ApiKey.CREATE_TOPICS]._replace(handler=raises))
+    client = desk.connect()
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "ab"]
+    given = client.ask(ApiKey.CREATE_TOPICS, 7, topics=topics)
+    assert [(each.name, each.error_code, each.error_message) for each in given.topics] == [
+        (name, ErrorCode.unknown_server_error, BUG) for name in "ab"
+    ]
+    assert not client.is_closed
 
 
 def test_fault_of_produce_is_told_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
