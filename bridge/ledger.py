@@ -101,7 +101,7 @@ class Ledger:
         """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
 
         They must be the state at the moment of `begin` all the same, whatever changes meanwhile
-        (`bridge/copy_on_write.py`). `end` is called when no more are wanted.
+        (`store/copy_on_write.py`). `end` is called when no more are wanted.
         """
         self._snapshots.append(begin)
         self._snapshot_ends.append(end)

@@ -17,7 +17,6 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from bridge.config import GroupsOptions
-from bridge.copy_on_write import CopyOnWrite
 from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
 from bridge.records import (
@@ -27,6 +26,7 @@ from bridge.records import (
     PositionsDeleted,
     Record,
 )
+from store.copy_on_write import CopyOnWrite
 from store.entry import Promise, Slot
 from store.errors import StoreError
 

@@ -27,7 +27,6 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from bridge.config import KafkaOptions
-from bridge.copy_on_write import CopyOnWrite
 from bridge.forms import KAFKA
 from bridge.gone import IsGone, in_slices
 from bridge.ledger import Ledger
@@ -40,6 +39,7 @@ from bridge.records import (
     Record,
 )
 from protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
+from store.copy_on_write import CopyOnWrite
 from store.entry import Promise, Slot
 from store.format import NO_OFFSET
 

@@ -7,7 +7,7 @@ writer never holds more than one unit:
     CHECKPOINT   the state of the log
     CLOCK_STEPS  where store times fall
     QUEUES ...   the queues, with the rows of their indexes that are durable
-    SEGMENT ...  one for each segment: the queues that may be live in it, and up to where
+    SEGMENT ...  of each segment: the queues that may be live in it, and up to where, in one entry or several
     STATE ...    records that rebuild the replayer's state
 
 Two kinds of files have this form:
@@ -28,6 +28,7 @@ missing rows.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from store.control import (
     Control,
@@ -61,7 +62,7 @@ CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
 PART_BYTES = 96 * 1024  # of a unit, unless a single entry is larger: some milliseconds of work to encode
 PART_ENTRIES = 1024  # of a unit at most: an entry costs about as much as 256 bytes
-ROWS_IN_ENTRY = 4096  # of queues
+ROWS_IN_ENTRY = 2048  # of queues, at about 1 us each: of the table, or of what may be live in a segment
 _NEW_SUFFIX = ".new"
 
 log = logging.getLogger("store")
@@ -76,7 +77,7 @@ class Checkpoint:
     epoch: int
     stored_ms: int
     closed: bool  # taken behind the last unit of a run that ended in order
-    queues: list[QueueRow] = field(default_factory=list)
+    queues: Iterable[QueueRow] = ()
     last_offsets: Mapping[int, Mapping[int, int]] = field(default_factory=dict)  # start of a segment -> key -> offset
     records: Iterable[bytes] = ()
     steps: tuple[StepBack, ...] = ()  # of store times
@@ -85,9 +86,11 @@ class Checkpoint:
 # -- Writing
 
 
-def parts_of(checkpoint: Checkpoint, part_bytes: int = PART_BYTES) -> Iterator[bytearray]:
+def parts_of(
+    checkpoint: Checkpoint, part_bytes: int = PART_BYTES, rows_in_entry: int = ROWS_IN_ENTRY
+) -> Iterator[bytearray]:
     """Yield the units of the file, one at a time: the records are asked for only as they are needed."""
-    entries = _entries(checkpoint)
+    entries = _entries(checkpoint, rows_in_entry)
     following = next(entries, None)
     while following is not None:
         part, size = [following], entry_size(len(following[3]), 0, 0)
@@ -102,21 +105,25 @@ def parts_of(checkpoint: Checkpoint, part_bytes: int = PART_BYTES) -> Iterator[b
 _Entry = tuple[int, int, int, bytes]  # form, kind, key, payload
 
 
-def _entries(checkpoint: Checkpoint) -> Iterator[_Entry]:
-    for control in _controls(checkpoint):
+def _entries(checkpoint: Checkpoint, rows_in_entry: int) -> Iterator[_Entry]:
+    for control in _controls(checkpoint, rows_in_entry):
         yield CONTROL_FORM, int(control.kind), control.key, control.payload
     for record in checkpoint.records:
         yield STATE_FORM, 0, 0, record
 
 
-def _controls(checkpoint: Checkpoint) -> Iterator[Control]:
+def _controls(checkpoint: Checkpoint, rows_in_entry: int) -> Iterator[Control]:
     yield checkpoint_control(checkpoint.read_from, checkpoint.closed)
     if checkpoint.steps:
         yield Control(Kind.CLOCK_STEPS, 0, pack_steps(checkpoint.steps))
-    for at in range(0, len(checkpoint.queues), ROWS_IN_ENTRY):
-        yield queues_control(checkpoint.queues[at : at + ROWS_IN_ENTRY])
+    rows = iter(checkpoint.queues)
+    while some := [*islice(rows, rows_in_entry)]:
+        yield queues_control(some)
     for start, last_offsets in checkpoint.last_offsets.items():
-        yield segment_control(start, last_offsets)
+        pairs = iter(last_offsets.items())
+        yield segment_control(start, islice(pairs, rows_in_entry))
+        while more := [*islice(pairs, rows_in_entry)]:
+            yield segment_control(start, more)
 
 
 def _unit(checkpoint: Checkpoint, part: list[_Entry], size: int, flags: int) -> bytearray:
@@ -249,6 +256,7 @@ def decode(units: Iterable[Buffer]) -> Checkpoint:
     found: Checkpoint | None = None
     last_offsets: dict[int, dict[int, int]] = {}
     records: list[bytes] = []
+    queues: list[QueueRow] = []
     is_whole = False
     for unit in units:
         block = memoryview(unit)
@@ -259,15 +267,15 @@ def decode(units: Iterable[Buffer]) -> Checkpoint:
             if entry.form == STATE_FORM:
                 records.append(bytes(entry.frame))
             elif entry.kind == Kind.SEGMENT:
-                last_offsets[entry.key] = read_last_offsets(entry.frame)
+                last_offsets.setdefault(entry.key, {}).update(read_last_offsets(entry.frame))
             elif entry.kind == Kind.CLOCK_STEPS:
                 found.steps = read_steps(entry.frame)
             elif entry.kind == Kind.QUEUES:
-                found.queues += read_queue_rows(entry.frame)
+                queues += read_queue_rows(entry.frame)
             elif entry.kind == Kind.CHECKPOINT:
                 found.read_from, found.closed = read_log_state(entry.frame)
         is_whole = header.flags & LAST_FLAG != 0
     if found is None or not is_whole:
         raise BadUnit("its last unit is missing")
-    found.last_offsets, found.records = last_offsets, records
+    found.queues, found.last_offsets, found.records = queues, last_offsets, records
     return found

@@ -55,16 +55,16 @@ class CheckpointRun:
         flush = self._checkpoints.flush_some()
         if flush is not None:
             self._host.background.submit(flush.run, partial(self._flushed, closed, flush))
-        elif not self._checkpoints.is_flushed or not self._host.write_silently():
+        elif not self._host.write_silently():
             self._checkpoints.end(is_in_place=False)
         else:
             self._write_part(self._checkpoints.capture(self._host.last_stored_ms_of_log, closed=closed))
 
     def _flushed(self, closed: bool, flush: Flush, outcome: Failure | None) -> None:
-        flush.end()
+        flush.end(self._queues.moment.before_change)
         if self._host.is_closed and not closed:
             return
-        if outcome is None:
+        if outcome is None and flush.is_complete:
             self._flush(closed)
             return
         self._checkpoints.end(is_in_place=False)

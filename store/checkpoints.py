@@ -2,7 +2,8 @@
 
     begin      in the loop's thread, at position R
     flush      the indexes that have rows of entries below R in memory only: a few in each turn of the loop
-    capture    the state of a moment, at position C: queues and segments at once, the replayer's state when it is asked
+    capture    the state of a moment, at position C: which segments there are, at once; queues and the replayer's
+               state when they are asked for
     parts      one unit of the file is encoded in each turn of the loop, and written in the background
     wait       until the log is durable up to C
     finish     in the background: sync the indexes, then put the file in place that counts their rows
@@ -13,15 +14,16 @@ next start, and in a snapshot for a start without one. The snapshot is the same 
 It is written where segments are dead that the one before does not cover.
 
 While parts are encoded the state goes on changing. They give the state at C all the same: the owners of much state copy
-what changes before it was read (`bridge/copy_on_write.py`), the others all of theirs at C.
+what changes before it was read (`store/copy_on_write.py`), the others all of theirs at C.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from store.checkpoint import (
     CHECKPOINT_PATH,
     PART_BYTES,
+    ROWS_IN_ENTRY,
     Checkpoint,
     NewFile,
     parts_of,
@@ -29,6 +31,7 @@ from store.checkpoint import (
     snapshot_path,
 )
 from store.commitlog import CommitLog
+from store.control import QueueRow
 from store.files import Files
 from store.format import POSITION_MAX
 from store.index_files import IndexSync
@@ -41,6 +44,7 @@ from store.replay import Replayer, StateRecords
 from store.segment import Segment
 
 FLUSHED_AT_ONCE = 32  # indexes in one task of the background thread
+LOOKED_AT_ONCE = 8192  # queues in one turn of the loop that may have nothing to flush, at about 0.1 us each
 KEYS_IN_SLICE = 20_000  # of segments, looked at in one turn of the loop, at about 0.1 us each
 
 
@@ -56,20 +60,23 @@ class CheckpointTask:
         *,
         dead: list[Segment],
         starts: list[tuple[QueueIndex, int]],
+        end: Callable[[], None],
         dropped: list[Queue],
         has_snapshot: bool,
         part_bytes: int,
+        rows_in_entry: int,
     ) -> None:
         checkpoint.records = records
         self.position = checkpoint.position
         self.dead = dead  # may go
-        self.starts = starts  # index files of rows below these offsets may go
+        self.starts = starts  # index files of rows below these offsets may go; complete when all parts were taken
+        self._end = end  # of the reading of queues
         self.dropped = dropped  # their index files may go
         self.has_snapshot = has_snapshot
         self.index_error: OSError | None = None
         self._files = files
         self._records = records
-        self._parts: Iterator[bytearray] = parts_of(checkpoint, part_bytes)
+        self._parts: Iterator[bytearray] = parts_of(checkpoint, part_bytes, rows_in_entry)
         self._index_sync = index_sync
         self._file = NewFile(files, CHECKPOINT_PATH)
         self._snapshot = NewFile(files, snapshot_path(checkpoint.position)) if has_snapshot else None
@@ -81,6 +88,7 @@ class CheckpointTask:
     def close(self) -> None:
         """No more parts are wanted, whether all were taken or not."""
         self._records.close()
+        self._end()
 
     def write(self, part: bytearray) -> None:
         """Blocks; raises OSError."""
@@ -124,7 +132,7 @@ class Checkpoints:
         self.held_from = POSITION_MAX  # segments that reach beyond are read by somebody, and stay
         self.is_running = False  # one at a time
         self.task: CheckpointTask | None = None  # of the one that runs, once it is captured
-        self.part_bytes = PART_BYTES
+        self.part_bytes, self.rows_in_entry = PART_BYTES, ROWS_IN_ENTRY
         self._snapshot_position = snapshot_position  # of the newest snapshot; -1: there is none
         self._files = files
         self._bytes = options.checkpoint_bytes
@@ -136,8 +144,7 @@ class Checkpoints:
         self._begun_mono_ms: int | None = None  # the last one; None: nobody has asked the time yet
         self._is_asked_for = False
         self._read_from = 0  # of the one that runs
-        self._to_flush: list[QueueIndex] = []
-        self._flushed_to: list[tuple[QueueIndex, int]] = []  # the same with their ends at the beginning
+        self._to_flush: Iterator[Queue] = iter(())
         self.flushed_at_once = FLUSHED_AT_ONCE
 
     def is_due(self, mono_ms: int) -> bool:
@@ -162,29 +169,28 @@ class Checkpoints:
         self.is_running = True
         self._is_asked_for = False
         self._read_from = self._log.next_position
-        self._to_flush = [queue.index for queue in self._queues if queue.index.wants_flush]
-        self._flushed_to = [(index, index.end_row) for index in self._to_flush]
+        self._to_flush = iter([*self._queues])
 
     def flush_some(self) -> Flush | None:
-        """Take the rows of a few indexes to be written; None when all were."""
-        while self._to_flush:
-            some = self._to_flush[-self.flushed_at_once :]
-            del self._to_flush[-self.flushed_at_once :]
-            flush = Flush(self._queues.index_files, some)
-            if flush:
-                return flush
-        return None
+        """Take the rows of a few indexes to be written, of none if it takes long to find any; None when all were.
 
-    @property
-    def is_flushed(self) -> bool:
-        """All rows of entries below the beginning are in files; false where another flush has failed meanwhile."""
-        return all(index.written_row >= end_row for index, end_row in self._flushed_to)
+        Each must be complete before the state is captured.
+        """
+        some: list[Queue] = []
+        looked_at = 0
+        for queue in self._to_flush:
+            looked_at += 1
+            if queue.index.wants_flush:
+                some.append(queue)
+            if len(some) == self.flushed_at_once or looked_at == LOOKED_AT_ONCE:
+                break
+        return Flush(self._queues.index_files, some) if looked_at else None
 
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
-        """Take the present state. All that was appended must be written."""
+        """Take the present state. All that was appended must be written, and the indexes flushed."""
         assert self.is_running, "begin comes first"
-        assert self.is_flushed, "the indexes come first"
         log = self._log
+        starts: list[tuple[QueueIndex, int]] = []
         # What an index had in files at this moment: `take_unsynced` makes no later row durable.
         checkpoint = Checkpoint(
             position=log.next_position,
@@ -192,7 +198,7 @@ class Checkpoints:
             epoch=log.epoch,
             stored_ms=stored_ms,
             closed=closed,
-            queues=self._queues.rows(),
+            queues=self._rows(starts),
             last_offsets=self._last_offsets(),
             steps=self._queues.index_files.steps,
         )
@@ -203,12 +209,24 @@ class Checkpoints:
             self._replayer.snapshot(),
             self._queues.index_files.take_unsynced(),
             dead=dead,
-            starts=[(queue.index, queue.start_offset) for queue in self._queues],
+            starts=starts,
+            end=self._queues.moment.end,
             dropped=list(self._queues.dropped),
             has_snapshot=bool(dead) and dead[-1].known_end > self._snapshot_position,
             part_bytes=self.part_bytes,
+            rows_in_entry=self.rows_in_entry,
         )
         return self.task
+
+    def _rows(self, starts: list[tuple[QueueIndex, int]]) -> Iterator[QueueRow]:
+        """Yield the queues of this moment; what is yielded adds to `starts` where files of its index may go."""
+        return (self._noting_start(row, starts) for row in self._queues.capture())
+
+    def _noting_start(self, row: QueueRow, starts: list[tuple[QueueIndex, int]]) -> QueueRow:
+        queue = self._queues.find(row.key)
+        if queue is not None and queue.index.has_sealed_files:
+            starts.append((queue.index, row.start_offset))
+        return row
 
     def _last_offsets(self) -> dict[int, dict[int, int]]:
         """Return what may be live in each segment. Nothing is added any more to what a sealed one has."""

@@ -10,11 +10,11 @@ and only in checkpoints and snapshots (`store/checkpoint.py`):
 
     QUEUES           payload  one row for each queue                        some of the queues; all of them together
     CHECKPOINT       payload  read_from u64 | closed u8
-    SEGMENT          key = start position                                   what may be live in it
+    SEGMENT          key = start position                                   what may be live in it, or a part of that
                      payload  queue key u64 | last offset u64 | ...
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -74,8 +74,8 @@ def read_queue_rows(payload: Buffer) -> Iterator[QueueRow]:
     return map(QueueRow._make, _QUEUE_ROW.iter_unpack(payload))
 
 
-def segment_control(start: int, last_offsets: Mapping[int, int]) -> Control:
-    return Control(Kind.SEGMENT, start, b"".join(_PAIR.pack(*pair) for pair in last_offsets.items()))
+def segment_control(start: int, last_offsets: Iterable[tuple[int, int]]) -> Control:
+    return Control(Kind.SEGMENT, start, b"".join(_PAIR.pack(*pair) for pair in last_offsets))
 
 
 def read_last_offsets(payload: Buffer) -> dict[int, int]:

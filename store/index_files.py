@@ -9,7 +9,7 @@ under them.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -42,8 +42,8 @@ class IndexFiles:
         self._open_max = open_max
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
         self._opening: set[str] = set()  # by a thread
-        self._unsynced: set[str] = set()
-        self._unsynced_directories: set[str] = set()
+        self._unsynced: dict[str, dict[int, None]] = {}  # the files' first rows, by directory
+        self._unsynced_directories: dict[str, None] = {}
         self._taken: IndexSync | None = None  # the last round that was handed over
         self.steps: tuple[StepBack, ...] = ()  # of store times, in all of the log; replaced, never changed
 
@@ -58,10 +58,11 @@ class IndexFiles:
         run, or has not ended, is part of the next one.
         """
         if self._taken is not None and not self._taken.is_done:
-            self._unsynced.update(self._taken.paths)
-            self._unsynced_directories.update(self._taken.directories)
-        self._taken = IndexSync(self._files, sorted(self._unsynced), sorted(self._unsynced_directories))
-        self._unsynced, self._unsynced_directories = set(), set()
+            for directory, starts in self._taken.starts.items():
+                self._unsynced.setdefault(directory, {}).update(dict.fromkeys(starts))
+            self._unsynced_directories.update(dict.fromkeys(self._taken.directories))
+        self._taken = IndexSync(self._files, self._unsynced, self._unsynced_directories)
+        self._unsynced, self._unsynced_directories = {}, {}
         return self._taken
 
     def close(self) -> None:
@@ -94,10 +95,11 @@ class IndexFiles:
         The names of files from row `named_to` on were not noted yet in this run. Returns up to where they are now.
         """
         for start, _, _ in self._pieces(row, until):
-            self._unsynced.add(_path(directory, start))
+            self._unsynced.setdefault(directory, {})[start] = None
             if start >= named_to:
                 # Whether the file is new or not: the name of one that a killed process left need not be durable either.
-                self._unsynced_directories.update((directory, directory.rpartition("/")[0], INDEX_DIRECTORY, "."))
+                named = (directory, directory.rpartition("/")[0], INDEX_DIRECTORY, ".")
+                self._unsynced_directories.update(dict.fromkeys(named))
                 named_to = start + self.rows_per_file
         return named_to
 
@@ -153,9 +155,10 @@ class IndexFiles:
 
     def release(self, directory: str, starts: Iterable[int]) -> None:
         """Close files that are about to be removed."""
+        unsynced = self._unsynced.get(directory, {})
         for start in starts:
             path = _path(directory, start)
-            self._unsynced.discard(path)
+            unsynced.pop(start, None)
             self._opening.discard(path)
             handle = self._open.pop(path, None)
             if handle is not None:
@@ -164,7 +167,9 @@ class IndexFiles:
     def release_all(self, directories: Iterable[str]) -> None:
         """Close all files of queues that are gone."""
         gone = {*directories}
-        for paths in (self._open.keys(), self._unsynced, self._opening):
+        for directory in gone:
+            self._unsynced.pop(directory, None)
+        for paths in (self._open.keys(), self._opening):
             for path in [path for path in paths if path.rpartition("/")[0] in gone]:
                 directory, _, name = path.rpartition("/")
                 self.release(directory, [int(name)])
@@ -195,7 +200,8 @@ class IndexFiles:
                 raise Corruption(f"{path} has {found} bytes, {size} were counted")
             if found > size:
                 self._files.truncate(handle, size)
-                self._unsynced.add(path)
+                directory, _, name = path.rpartition("/")
+                self._unsynced.setdefault(directory, {})[int(name)] = None
         finally:
             self._files.close(handle)
 
@@ -230,14 +236,14 @@ class IndexSync:
     """One round of syncs before a checkpoint; it runs in a thread that may block."""
 
     files: Files
-    paths: list[str]
-    directories: list[str]
+    starts: Mapping[str, Iterable[int]]  # of files: their first rows, by directory
+    directories: Iterable[str]
     is_done: bool = False
     has_failed: bool = False  # An fsync did, so that another one proves nothing. A file that cannot be opened is none.
 
     def run(self) -> None:
         """Make all durable. A file that is gone needs nothing; any other OSError is the disk's."""
-        for path in self.paths:
+        for path in (_path(directory, start) for directory, starts in self.starts.items() for start in starts):
             try:
                 handle = self.files.open(path)
             except FileNotFoundError:

@@ -3,7 +3,7 @@
 A thread does what blocks; the loop takes rows and forgets rows, a bounded number of indexes in each turn.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
 
@@ -20,10 +20,11 @@ LOOKED_AT_IN_SLICE = 2048  # that may have nothing
 class Flush:
     """One round of flushes: the rows that some indexes have in memory only are written by a thread, in this order."""
 
-    def __init__(self, files: IndexFiles, indexes: Iterable[QueueIndex]) -> None:
+    def __init__(self, files: IndexFiles, queues: Collection[Queue]) -> None:
         """Take the rows. `run` must follow in a thread, then `end` in the loop's."""
         self._files = files
-        self._taken = [rows for index in indexes if (rows := index.begin_flush()) is not None]
+        self._ends = [(queue.index, queue.index.end_row) for queue in queues]
+        self._taken = [(queue, rows) for queue in queues if (rows := queue.index.begin_flush()) is not None]
         self._written: list[RowsToWrite] = []
 
     def __bool__(self) -> bool:
@@ -31,17 +32,26 @@ class Flush:
 
     def run(self) -> None:
         """Blocks; raises OSError, and then nothing more was written."""
-        for rows in self._taken:
+        for _, rows in self._taken:
             rows.write(self._files)
             self._written.append(rows)
 
     @property
-    def unwritten(self) -> list[QueueIndex]:
-        return [rows.index for rows in self._taken[len(self._written) :]]
+    def unwritten(self) -> list[Queue]:
+        return [queue for queue, _ in self._taken[len(self._written) :]]
 
-    def end(self) -> None:
-        """Note what was written. The rest is in memory still, and the next flush takes it again."""
-        for number, rows in enumerate(self._taken):
+    @property
+    def is_complete(self) -> bool:
+        """After `end`: all rows that there were at the beginning are in files. A flush before this may have failed."""
+        return all(index.written_row >= end_row for index, end_row in self._ends)
+
+    def end(self, before_change: Callable[[int], None]) -> None:
+        """Note what was written. The rest is in memory still, and the next flush takes it again.
+
+        `before_change` is told the key of each queue of which `written_row` is about to move.
+        """
+        for number, (queue, rows) in enumerate(self._taken):
+            before_change(queue.key)
             rows.index.end_flush(rows.first_row, rows.end_row, is_written=number < len(self._written))
 
 

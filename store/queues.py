@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from store.control import QueueRow
+from store.copy_on_write import CopyOnWrite
 from store.entry import new_tuple
 from store.errors import Corruption
 from store.files import Files
@@ -21,6 +22,8 @@ class Queues:
         self._by_topic: dict[int, dict[int, Queue]] = {}  # the same queues, by topic and key
         self.index_files = IndexFiles(files)
         self.dropped: dict[Queue, None] = {}  # their index files go once a checkpoint no longer names them
+        self.touched: list[Queue] = []  # appended to since the last write
+        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(self._row_of)  # of the checkpoint that runs
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_key.values())
@@ -57,6 +60,7 @@ class Queues:
             self.drop(queue)
 
     def drop(self, queue: Queue) -> None:
+        self.moment.before_change(queue.key)
         del self._by_key[queue.key]
         queues = self._by_topic[queue.topic]
         del queues[queue.key]
@@ -73,12 +77,22 @@ class Queues:
 
     # -- Checkpoints and recovery
 
-    def rows(self) -> list[QueueRow]:
-        """Return the table as a snapshot or a checkpoint keeps it."""
-        return [
-            new_tuple(QueueRow, (queue.key, queue.start_offset, queue.end_offset, queue.index.written_row))
-            for queue in self._by_key.values()
-        ]
+    def capture(self) -> Iterator[QueueRow]:
+        """Return the table of this moment, as a checkpoint keeps it, to be read until `moment.end`.
+
+        Whoever changes a queue calls `moment` before: where it is dropped, trimmed, flushed, and where it is appended
+        to for the first time since the last write. So those that were appended to already are copied here.
+        """
+        self.moment.begin(self._by_key)
+        for queue in self.touched:
+            self.moment.before_change(queue.key)
+        return (row for _, row in self.moment.entries())
+
+    def _row_of(self, key: int) -> QueueRow | None:
+        queue = self._by_key.get(key)
+        if queue is None:
+            return None
+        return new_tuple(QueueRow, (key, queue.start_offset, queue.end_offset, queue.index.written_row))
 
     def restore(self, rows: Iterable[QueueRow]) -> None:
         """Take the queues of a checkpoint; raises Corruption when rows of an index are missing."""

@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from store.checkpoint_run import CheckpointRun, log_left
 from store.checkpoints import Checkpoints
 from store.commitlog import CommitLog, SyncTask
-from store.control import Control, Kind, queue_control
+from store.control import Control, Kind, QueueRow, queue_control
 from store.encode import Entry, put_frame, put_other, put_run, sizes_of
 from store.entry import Appended, Frame, FrameRun, Part, Place, Promise, Slot, Stored, new_tuple
 from store.errors import (
@@ -51,7 +51,7 @@ from store.key_index import KeyIndex, Search
 from store.options import StoreOptions
 from store.promises import Done, Promises
 from store.queue import Queue, queue_key
-from store.queue_index import QueueIndex, Row
+from store.queue_index import Row
 from store.queues import Queues
 from store.readers import ColdEntries, ColdRead
 from store.recovery import RecoveryReport, recover
@@ -112,11 +112,11 @@ class Store:
         self.written = recovered.end_position  # kill -9 does not lose what lies below
         self._to_write = Promises(self._contain)
         self._to_sync = Promises(self._contain)
-        self._touched: list[Queue] = []  # appended to since the last write
+        self._touched, self._moment = self._queues.touched, self._queues.moment
         self._unsynced: dict[Queue, int] = {}  # written, to be seen up to this offset when durable
         self._syncing: dict[Queue, int] = {}  # the same of the task that runs
         self._sync: SyncTask | None = None  # the task that runs
-        self._full_indexes: dict[QueueIndex, None] = {}  # flushed with the next write
+        self._full_indexes: dict[Queue, None] = {}  # flushed with the next write
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
         self.is_closed = False
@@ -349,12 +349,14 @@ class Store:
             log.segments.active.last_offsets[queue.key] = base_offset + count - 1
             index = queue.index
             if index.append(base_offset, position, size, count, frame.timestamp_ms, stored_ms, frame.tags, frame.form):
-                self._full_indexes[index] = None
+                self._full_indexes[queue] = None
         except Exception as error:
             raise self._half_applied(error) from error
         if not queue.is_touched:
             queue.is_touched = True
             self._touched.append(queue)
+            if self._moment.is_active:
+                self._keep(queue, base_offset)
         return slot
 
     def _half_applied(self, error: Exception) -> HalfApplied:
@@ -379,10 +381,17 @@ class Store:
             queue = entry.queue
             last_offsets[queue.key] = base_offset + count - 1
             if is_full:
-                self._full_indexes[index] = None
+                self._full_indexes[queue] = None
             if not queue.is_touched:
                 queue.is_touched = True
                 self._touched.append(queue)
+                if self._moment.is_active:
+                    self._keep(queue, base_offset)
+
+    def _keep(self, queue: Queue, end_offset: int) -> None:
+        """The queue was appended to for the first time since the last write: a checkpoint has its end before that."""
+        row = QueueRow(queue.key, queue.start_offset, end_offset, queue.index.written_row)
+        self._moment.keep(queue.key, row)
 
     def _write_early(self) -> None:
         """Keep the tail within its bound before the loop's turn ends. Promises and readers hear at the next `write`."""
@@ -450,13 +459,13 @@ class Store:
     def _flush_indexes(self) -> None:
         """Have the rows of indexes written that want it."""
         full, self._full_indexes = self._full_indexes, {}
-        flush = Flush(self._queues.index_files, [index for index in full if index.has_much_to_write])
+        flush = Flush(self._queues.index_files, [queue for queue in full if queue.index.has_much_to_write])
         if flush:
             self.background.submit(flush.run, partial(self._indexes_flushed, flush))
 
     def _indexes_flushed(self, flush: Flush, outcome: Failure | None) -> None:
         """What a full disk does not take stays in memory until it does."""
-        flush.end()
+        flush.end(self._moment.before_change)
         if outcome is not None:
             self._full_indexes.update(dict.fromkeys(flush.unwritten))
         if isinstance(outcome, OSError):
@@ -705,6 +714,7 @@ class Store:
         if start_offset > queue.start_offset:
             self._refuse_when_ended()
             self._append_unit([queue_control(queue.key, start_offset, queue.end_offset)], now_ms)
+            self._moment.before_change(queue.key)
             queue.move_start(start_offset)
             self._count_bytes(queue)
 

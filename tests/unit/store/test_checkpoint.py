@@ -12,6 +12,7 @@ from store.control import QueueRow
 from store.entry import FIRST_FRAME_FORM, Frame, State
 from store.errors import Corruption
 from store.format import BadUnit
+from store.index_work import Flush
 from store.options import StoreOptions
 from store.queue import queue_key
 from store.store import Store
@@ -168,6 +169,66 @@ def test_a_checkpoint_holds_the_state_of_the_moment_at_which_it_was_captured() -
     again = Notes()
     Store.open(left, SMALL_SEGMENTS, again, 1000)
     assert again.values == notes.values, "and what came behind it is in the log"
+
+
+def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_it_is_read() -> None:
+    disk, count = CrashDisk(), 12
+    store = Store.open(disk, StoreOptions(), Notes(), 1000)
+    queues = [store.queue(queue_key(topic, queue_id)) for topic in (1, 2, 3) for queue_id in range(4)]
+    for queue in queues:
+        store.append([Frame(queue, FIRST_FRAME_FORM, b"x") for _ in range(3)], 1000)
+    sync(store)
+    store.trim(queues[5], 1, 1000)
+    store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)  # In the same turn as the capture.
+    store._checkpoints.part_bytes = store._checkpoints.rows_in_entry = 1
+    store._checkpoints.flushed_at_once = count
+    store.background = background = Deferred()
+    store.checkpoint(0)
+    store.append([Frame(queues[4], FIRST_FRAME_FORM, b"x")], 1000)  # Not flushed by the checkpoint.
+    sync(store)
+    expected = {queue.key: (queue.start_offset, queue.end_offset) for queue in queues}
+    background.run_one()  # The flush; behind it the state is captured.
+    assert store._queues.moment.is_active
+    flush = Flush(store._queues.index_files, [queues[4]])
+    flush.run()
+    flush.end(store._queues.moment.before_change)
+    store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x"), Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)
+    store.append([Frame(queues[7], FIRST_FRAME_FORM, b"x")], 1000)
+    sync(store)
+    store.trim(queues[5], 2, 1000)
+    store.trim(queues[7], 2, 1000)
+    store.drop_topic(3, 1000)
+    store.append([Frame(store.queue(queue_key(4, 0)), FIRST_FRAME_FORM, b"x")], 1000)
+    taken = len(background.waiting)
+    while background.waiting:
+        background.run_one()
+        sync(store)
+        taken += 1
+    assert taken > count, "the rows were read one in each turn"
+    found = decode(units(disk))
+    assert {row.key: (row.start_offset, row.end_offset) for row in found.queues} == expected
+    flushed = {row.key: row.end_row for row in found.queues}
+    assert flushed == dict.fromkeys(expected, 3) | {queues[6].key: 4}, "the flush before the moment, not that behind it"
+    assert not store._queues.moment.is_active
+
+
+def test_a_checkpoint_looks_at_so_many_queues_in_a_turn_for_what_is_to_be_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("store.checkpoints.LOOKED_AT_ONCE", 10)
+    store = Store.open(CrashDisk(), StoreOptions(), Notes(), 1000)
+    queues = [store.queue(queue_key(1, queue_id)) for queue_id in range(95)]
+    store.append([Frame(queues[94], FIRST_FRAME_FORM, b"x")], 1000)
+    sync(store)
+    store.background = background = Deferred()
+    store.checkpoint(0)
+    for _ in range(9):
+        assert not store._queues.moment.is_active
+        background.run_one()
+    assert queues[94].index.written_row == 0
+    background.run_one()
+    assert queues[94].index.written_row == 1
+    assert store._queues.moment.is_active
 
 
 def units(disk: CrashDisk) -> list[bytes]:

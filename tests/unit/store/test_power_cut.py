@@ -55,6 +55,7 @@ class History:
         self.store.background = self.background = Deferred()
         self.store._checkpoints.flushed_at_once = 1  # so that appends come between the flushes of a checkpoint
         self.store._checkpoints.part_bytes = PART_BYTES
+        self.store._checkpoints.rows_in_entry = 1  # so that queues change while they are read
         self.sync = None
         self.boundaries |= {self.store.recovery.end_position, self.store.next_position}
         for queue in self.store.queues():
