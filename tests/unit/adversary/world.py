@@ -39,7 +39,7 @@ from tests.unit.bridge.batches import batch
 
 STORE = StoreOptions(segment_bytes=16 << 20, reserve_bytes=0, tail_bytes=1 << 20)
 WAIT_MS = 350_000
-STEPS = 2  # After so many waits every held request was answered, or its connection closed for its silence.
+STEPS, STEPS_MAX = 2, 8  # So often it waits, and longer for what is held: until silence closes the connection.
 BROKEN_RATIO = 0.1  # Of the mutated requests: a fault in the bytes, wherever it falls.
 
 
@@ -96,6 +96,11 @@ class Attacker:
         if isinstance(self.connection, KafkaConnection):
             return len(frames)
         return sum(remoting.decode(frame).is_response for frame in frames)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its requests are answered, or its connection is closed."""
+        return self.connection.closed or self.answers() >= self.unanswered
 
     @property
     def kind(self) -> str:
@@ -235,11 +240,13 @@ class World(ManualCore):
     def end(self, *attackers: Attacker) -> None:
         """Let time pass, ask as another client does, close the connections; note all that does not hold."""
         first = attackers[0]
-        for _ in range(STEPS):
+        for step in range(STEPS_MAX):
+            if step >= STEPS and all(each.is_done for each in attackers):
+                break
             self.guarded(first, self.pass_ms, WAIT_MS)
             self._ask_as_others(first)
         for attacker in attackers:
-            if not attacker.connection.closed and attacker.answers() < attacker.unanswered:
+            if not attacker.is_done:
                 self.found(attacker, f"{attacker.answers()} of {attacker.unanswered} requests answered")
             self.guarded(attacker, attacker.connection.close, "")
         self.guarded(first, self.settle)
