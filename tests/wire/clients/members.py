@@ -39,7 +39,7 @@ class Event:
 
 
 class KafkaMember:
-    """A member of a classic consumer group. Leaving the block closes it properly."""
+    """A member of a classic consumer group. Leaving the block closes it properly. One text for topics is a pattern."""
 
     def __init__(self, agent: Agent, bootstrap: str, group: str, topics: Sequence[str], **config: object) -> None:
         self._agent = agent
@@ -48,9 +48,8 @@ class KafkaMember:
         self.arrivals: list[Arrival] = []
         self.events: list[Event] = []
         settings = {name.replace("_", "."): str(value) for name, value in config.items()}
-        agent.call(
-            "join", name=self._name, bootstrap=bootstrap, topics=list(topics), config={"group.id": group} | settings
-        )
+        what: dict[str, object] = {"pattern": topics} if isinstance(topics, str) else {"topics": list(topics)}
+        agent.call("join", name=self._name, bootstrap=bootstrap, **what, config={"group.id": group} | settings)
 
     def act(self, action: str, **arguments: Any) -> Any:
         return self._agent.call("member", name=self._name, action=action, **arguments)

@@ -16,15 +16,18 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeTopicsOptions;
 import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.ProducerState;
+import org.apache.kafka.clients.admin.QuorumInfo;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.admin.TransactionListing;
@@ -70,6 +73,10 @@ final class KafkaAgent {
         commands.put("create_partitions", KafkaAgent::createPartitions);
         commands.put("delete_topic", args -> admin(args).deleteTopics(List.of(topic(args))).all().get());
         commands.put("describe_topic", KafkaAgent::describeTopic);
+        commands.put("describe_topics", KafkaAgent::describeTopics);
+        commands.put("describe_quorum", KafkaAgent::describeQuorum);
+        commands.put("list_client_metrics", args -> admin(args).listClientMetricsResources().all().get(20, TimeUnit.SECONDS)
+                .size());
         commands.put("list_topics", args -> admin(args).listTopics().names().get());
         commands.put("topic_config", KafkaAgent::topicConfig);
         commands.put("set_topic_config", KafkaAgent::setTopicConfig);
@@ -312,9 +319,13 @@ final class KafkaAgent {
 
         Member(JsonObject args) {
             consumer = consumer(args);
-            List<String> topics = new ArrayList<>();
-            args.getAsJsonArray("topics").forEach(topic -> topics.add(topic.getAsString()));
-            consumer.subscribe(topics, this);
+            if (Agent.has(args, "pattern")) {
+                consumer.subscribe(Pattern.compile(args.get("pattern").getAsString()), this);
+            } else {
+                List<String> topics = new ArrayList<>();
+                args.getAsJsonArray("topics").forEach(topic -> topics.add(topic.getAsString()));
+                consumer.subscribe(topics, this);
+            }
             thread.start();
         }
 
@@ -498,6 +509,29 @@ final class KafkaAgent {
                 "id", topic.topicId().toString(),
                 "partitions", topic.partitions().stream().map(p -> p.partition()).toList(),
                 "leaders", topic.partitions().stream().map(p -> p.leader().id()).toList());
+    }
+
+    /** Of all topics named: their numbers of partitions, asked for page by page. */
+    private static Object describeTopics(JsonObject args) throws Exception {
+        List<String> topics = new ArrayList<>();
+        args.getAsJsonArray("topics").forEach(topic -> topics.add(topic.getAsString()));
+        DescribeTopicsOptions options = new DescribeTopicsOptions()
+                .partitionSizeLimitPerResponse((int) Agent.number(args, "page", 2000));
+        Map<String, Object> found = new TreeMap<>();
+        admin(args).describeTopics(topics, options).allTopicNames().get(20, TimeUnit.SECONDS)
+                .forEach((name, topic) -> found.put(name, topic.partitions().stream().map(p -> p.partition()).toList()));
+        return found;
+    }
+
+    private static Object describeQuorum(JsonObject args) throws Exception {
+        QuorumInfo quorum = admin(args).describeMetadataQuorum().quorumInfo().get(20, TimeUnit.SECONDS);
+        return Map.of(
+                "leader", quorum.leaderId(),
+                "epoch", quorum.leaderEpoch(),
+                "high_watermark", quorum.highWatermark(),
+                "voters", quorum.voters().stream().map(each -> each.replicaId()).toList(),
+                "log_ends", quorum.voters().stream().map(each -> each.logEndOffset()).toList(),
+                "observers", quorum.observers().size());
     }
 
     private static Object topicConfig(JsonObject args) throws Exception {

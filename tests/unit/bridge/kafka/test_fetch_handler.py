@@ -7,6 +7,7 @@ import pytest
 from bridge.kafka import TABLE
 from protocol.kafka import record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
+from tests.kit.core import UNANSWERED_MAX
 from tests.unit.bridge.kafka.desk import Client, Desk
 
 OK = ErrorCode.none
@@ -267,3 +268,27 @@ def test_cold_read_for_a_client_that_has_gone_is_dropped(desk: Desk, client: Cli
     desk.reader_threads.run()
     desk.settle()
     assert len(desk.purgatory) == 0
+
+
+def test_fetches_that_wait_count_by_the_bytes_that_they_keep(desk: Desk) -> None:
+    """Beyond the limit of a connection's unsent answers it is not read from until some of them are answered."""
+    desk.topic("many", 1000)
+    client = desk.connect()
+    partitions = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 100} for n in range(1000)]
+    asked = {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": 1000,
+        "topics": [{"topic": "many", "partitions": partitions}],
+    }
+    sent = 0
+    while not client.transport.is_paused:
+        client.send(ApiKey.FETCH, 4, **asked)
+        sent += 1
+    kept_bytes = client.connection.pending_bytes
+    assert sent < UNANSWERED_MAX, "it is not the number of requests that stops it"
+    assert 0 < kept_bytes - desk.server.limits.unsent_bytes_max <= kept_bytes // sent
+    assert (desk.server.answer_bytes, len(desk.purgatory)) == (kept_bytes, sent)
+    desk.pass_ms(500)
+    desk.loop.turn()
+    assert (desk.server.answer_bytes, client.transport.is_paused, len(desk.purgatory)) == (0, False, 0)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka import TABLE
+from bridge.produced import RECORD_ERRORS_MAX
 from protocol.kafka import record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
 from protocol.kafka.compression import Codec
@@ -128,6 +129,14 @@ def test_records_at_fault_are_named_from_version_8_on(desk: Desk, client: Client
             (2, reason),
         ]
         assert answer.error_message == f"record 0 of the batch (and 1 more record): {reason}"
+
+
+def test_no_more_records_at_fault_are_named_than_an_answer_has_room_for(desk: Desk, client: Client) -> None:
+    """A producer meets the others when it sends the rest again."""
+    desk.topic("compacted", cleanup_policy="compact")
+    answer = produce(client, 9, batch([b"a"] * (RECORD_ERRORS_MAX + 50)), topic="compacted")
+    assert answer.error_code == ErrorCode.invalid_record
+    assert [error.batch_index for error in answer.record_errors] == [*range(RECORD_ERRORS_MAX)]
 
 
 def test_partitions_of_a_request_fail_alone(client: Client) -> None:
