@@ -35,16 +35,15 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /api/leases."""
 
     topics: list[str]
-    lease_ms: int = LEASE_MS
+    lease_ms: int | None = None  # LEASE_MS, or what the broker allows at most.
 
 
 def take(broker: "Broker", wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
     """Take a lease and plan a scan of some topics. Raises HTTPException."""
     lease_ms_max = broker.options.leases.lease_ms_max
-    if not 0 < wanted.lease_ms <= lease_ms_max:
-        raise web.HTTPBadRequest(
-            text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {wanted.lease_ms}"
-        )
+    lease_ms = min(LEASE_MS, lease_ms_max) if wanted.lease_ms is None else wanted.lease_ms
+    if not 0 < lease_ms <= lease_ms_max:
+        raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {lease_ms}")
     _check(readers, caller, [])
     try:
         topics = named(broker.topics, wanted.topics)
@@ -52,7 +51,7 @@ def take(broker: "Broker", wanted: NewLease, readers: Readers, caller: str, addr
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     _check(readers, caller, topics)
     try:
-        lease = broker.leases.take(topics, address, wanted.lease_ms, broker.clock.mono_ms())
+        lease = broker.leases.take(topics, address, lease_ms, broker.clock.mono_ms())
     except TooManyLeases as error:
         raise web.HTTPServiceUnavailable(text=str(error)) from error
     return Listing(_plan(broker, lease), 201, undo=partial(broker.leases.release, lease))

@@ -1,6 +1,10 @@
 """`python -m spark JOB ...`, which `duolog pipeline run` starts; and the file that `spark-submit` is given."""
 
+import signal
 import sys
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # The imports take a second; Ctrl-C ends them without a traceback.
 
 try:
     from spark.commands import main

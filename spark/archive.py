@@ -9,17 +9,16 @@ a run may be killed at any moment: the next one goes on, with the same rows in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from protocol.names import kafka_name
 from spark.checkpoints import Progress, progress_of, query_of
 from spark.files import HadoopFiles
-from spark.progress import Summary, follow
+from spark.progress import Batches, Summary, Told, follow
+from spark.stopping import Stop
 from spark.tables import DELTA_MODULE, ICEBERG_MODULE, DeltaTable, IcebergTable, ParquetTable, Table, TableError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ SCHEMA: Final = """
     store_time timestamp, deliver_time timestamp, producer string, topic string, date date
 """
 COMPACT_EVERY_BATCHES: Final = 16
-ASK_MS: Final = 10_000  # for the broker to say which topics it has
 _DAY_MS: Final = 86_400_000
 
 
@@ -44,9 +42,14 @@ class ArchiveOptions:
 
 
 def archive(
-    session: SparkSession, stream: DataFrame, options: ArchiveOptions, told: Callable[[int, int], None] | None = None
+    session: SparkSession,
+    stream: DataFrame,
+    options: ArchiveOptions,
+    told: Told | None = None,
+    stop: Stop | None = None,
 ) -> Summary:
     """Bring a stream of `messages` into the archive. Raises what the query raises, and TableError."""
+    stop = stop or Stop()
     table = open_table(session, options.path, options.format)
     if isinstance(table, ParquetTable):
         table.clear_away()
@@ -59,43 +62,15 @@ def archive(
         if batch_id % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
             merged += table.compact()
 
+    batches = Batches(append)
     rows = stream.withColumn("date", date()).select(*schema().names)
-    writer = rows.writeStream.foreachBatch(append)
+    writer = rows.writeStream.foreachBatch(batches)
     writer = writer.queryName("archive").option("checkpointLocation", f"{options.path}/{CHECKPOINT}")
     query = (writer if options.follows else writer.trigger(availableNow=True)).start()
-    row_count, batch_count = follow(query, told)
-    merged += table.compact() if batch_count else 0
+    row_count, batch_count = follow(query, batches, stop, told)
+    if batch_count and not stop.is_requested:
+        merged += table.compact()
     return {"rows": row_count, "batches": batch_count, "files merged": merged, "archive": options.path}
-
-
-def require_topics(session: SparkSession, topics: Sequence[str], bootstrap: str) -> None:
-    """Raise TableError if the broker has not all of these topics: Spark would say so without a name.
-
-    Of a broker that is not there it says nothing: the query waits for it, as long as Spark's own retries last.
-    """
-    from py4j.protocol import Py4JJavaError
-
-    if not topics:
-        return
-    jvm = session._jvm
-    assert jvm is not None
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "request.timeout.ms": str(ASK_MS),
-        "default.api.timeout.ms": str(ASK_MS),
-    }
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(jvm.java.util.HashMap(settings))
-    try:
-        found = admin.describeTopics([kafka_name(topic) for topic in topics]).topicNameValues()
-        for topic in topics:
-            try:
-                found[kafka_name(topic)].get()
-            except Py4JJavaError as error:
-                if "UnknownTopicOrPartitionException" in str(error.java_exception):
-                    raise TableError(f"there is no topic {topic}") from None
-                return
-    finally:
-        admin.close()
 
 
 def schema() -> StructType:

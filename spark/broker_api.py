@@ -7,6 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+CONNECT_WITHIN_S: Final = 2.5  # So that a command says within three seconds that no broker is there.
 TIMEOUT_S: Final = 60.0
 
 
@@ -27,6 +28,11 @@ class BrokerApi:
             self._headers["Authorization"] = f"Bearer {token}"
         self._host, self._port = host.strip("[]"), int(port)
 
+    def kafka_address(self) -> str:
+        """Say where its Kafka port is: on the host that its HTTP port was reached by, for it listens on one address."""
+        port = self.get("/api/status")["listeners"]["kafka"].rpartition(":")[2]
+        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+
     def get(self, *path: str, **query: object) -> Any:
         return self._call("GET", _target(path, query))
 
@@ -34,13 +40,16 @@ class BrokerApi:
         return self._call("POST", _target(path, {}), None if body is None else json.dumps(body))
 
     def _call(self, method: str, target: str, body: str | None = None) -> Any:
-        connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        connection = HTTPConnection(self._host, self._port, timeout=CONNECT_WITHIN_S)
         try:
+            connection.connect()
+            connection.sock.settimeout(TIMEOUT_S)
             connection.request(method, target, body, self._headers)
             response = connection.getresponse()
             content = response.read()
         except (OSError, HTTPException) as error:
-            raise ApiError(f"no broker answers on {self.address}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
         finally:
             connection.close()
         try:

@@ -1,6 +1,7 @@
 """The command line of the jobs: options, a progress bar, a summary.
 
-Exit status: 0 done; 1 a state of affairs (no broker, no archive, a difference found); 2 a bad option.
+Exit status: 0 done; 1 a state of affairs (no broker, no archive, a difference found); 2 a bad option; 128 + the number
+of the signal that ended the job (`spark/stopping.py`).
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, NoReturn
 
 import typer
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from spark.broker_api import ApiError
+from spark.broker_api import ApiError, BrokerApi
+from spark.kafka_port import KafkaPortError, check_kafka
 from spark.progress import Summary, Told
-from spark.session import SessionError, open_session
+from spark.session import SessionError, is_submitted, new_log, open_session
+from spark.stopping import Stop, Stopped, ending_at_once, run_until_signal
 from spark.tables import TableError
 
 if TYPE_CHECKING:
@@ -38,33 +41,46 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Kafka = Annotated[str, typer.Option(metavar="HOST:PORT", envvar="DUOLOG_KAFKA", help="the broker's Kafka port")]
-Http = Annotated[str, typer.Option(metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port")]
+Kafka = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", envvar="DUOLOG_KAFKA", help="the broker's Kafka port [what its HTTP port says]"),
+]
+Http = Annotated[
+    str,
+    typer.Option(metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port, which knows the others"),
+]
 Master = Annotated[str, typer.Option(metavar="URL", help="where a local run computes; spark-submit has its own")]
 AsJson = Annotated[bool, typer.Option("--json", help="the summary as one line of JSON")]
 Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="folder or URL of the archive")]
 Format = Annotated[Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="of the archive's table")]
-KAFKA, HTTP, MASTER = "127.0.0.1:9092", "127.0.0.1:9644", "local[*]"
+HTTP, MASTER = "127.0.0.1:9644", "local[*]"
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; everything that a user can cause ends in one line on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run_until_signal(lambda stop: _run(arguments or ["--help"], stop)))
+
+
+def _run(arguments: list[str], stop: Stop) -> int:
     try:
-        status = app(arguments or ["--help"], prog_name="duolog pipeline run", standalone_mode=False)
+        return int(app(arguments, prog_name="duolog pipeline run", standalone_mode=False, obj=stop) or 0)
     except typer.TyperException as error:
         _say(error.format_message())
-        status = error.exit_code
-    except (TableError, ApiError, SessionError) as error:
+        return error.exit_code
+    except typer.Abort:
+        return REFUSED
+    except (TableError, ApiError, KafkaPortError, SessionError) as error:
         _say(str(error))
-        status = REFUSED
     except (PySparkException, Py4JError, OSError) as error:
-        _say(_reason(error))
-        status = REFUSED
-    except (typer.Abort, KeyboardInterrupt):
-        _say("interrupted")
-        status = REFUSED
-    sys.exit(status)
+        if not (stop.is_requested and isinstance(error, Py4JNetworkError | OSError)):  # The JVM got the signal, too.
+            _say(_reason(error))
+    except Stopped:
+        pass
+    finally:
+        if stop.is_requested:
+            _say(stop.reason)
+    return REFUSED
 
 
 def _say(message: str) -> None:
@@ -96,6 +112,7 @@ def _root_cause(error: Py4JJavaError) -> str:
 
 @app.command(epilog="Example: duolog pipeline run archive ./lake --topics orders,payments")
 def archive(
+    context: typer.Context,
     path: Archive,
     topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="the topics")] = None,
     pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="or all topics of that pattern")] = None,
@@ -104,49 +121,59 @@ def archive(
     ] = "parquet",
     follow: Annotated[bool, typer.Option("--follow", help="go on until stopped; else end with what is there")] = False,
     batch_offsets: Annotated[int, typer.Option(metavar="N", min=1, help="offsets of one batch")] = 500_000,
-    kafka: Kafka = KAFKA,
+    http: Http = HTTP,
+    kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
     """Bring topics into a lake table, exactly once, partitioned by topic and date."""
-    from spark.archive import ArchiveOptions, require_topics
+    from spark.archive import ArchiveOptions
     from spark.archive import archive as run
     from spark.messages import messages
 
-    if (topics is None) == (pattern is None):
+    names = _names(topics)
+    if (names is None) == (pattern is None):
         raise typer.BadParameter("give --topics or --pattern")
-    with _running("archive", master, as_json, _formats(format_)) as (session, told):
-        require_topics(session, topics.split(",") if topics else (), kafka)
+    bootstrap = _kafka_port(kafka, http, names or ())
+    with _running(context, "archive", master, as_json, _formats(format_)) as (session, told, stop):
         stream = messages(
             session,
-            topics,
+            names,
             pattern=pattern,
-            bootstrap=kafka,
+            bootstrap=bootstrap,
             streaming=True,
             max_offsets_per_trigger=batch_offsets,
         )
-        _show(run(session, stream, ArchiveOptions(path, format_, follow), told), as_json)
+        _show(run(session, stream, ArchiveOptions(path, format_, follow), told, stop), as_json)
     return 0
 
 
 @app.command(epilog="Example: duolog pipeline run reconcile ./lake || echo the archive and the broker differ")
 def reconcile(
-    path: Archive, format_: Format = "parquet", http: Http = HTTP, master: Master = MASTER, as_json: AsJson = False
+    context: typer.Context,
+    path: Archive,
+    format_: Format = "parquet",
+    http: Http = HTTP,
+    master: Master = MASTER,
+    as_json: AsJson = False,
 ) -> int:
     """Prove that the archive and the broker agree; exit status 1 if they do not."""
     from spark.archive import open_table, progress_of_archive
-    from spark.broker_api import BrokerApi
     from spark.reconcile import reconcile as run
 
-    with _running("reconcile", master, as_json, _formats(format_)) as (session, told):
-        progress = progress_of_archive(session, path)
-        report = run(open_table(session, path, format_).read(), progress, BrokerApi(http), told)
+    api = _broker(http)
+    with _running(context, "reconcile", master, as_json, _formats(format_)) as (session, told, stop):
+        progress, table = progress_of_archive(session, path), open_table(session, path, format_)
+        lost = table.lost()
+        report = run(table.read(lost), progress, api, told, stop=stop)
+        report.files_gone = len(lost)
         _show(report.summary(), as_json)
     return REFUSED if report.differences else 0
 
 
 @app.command(epilog="Example: duolog pipeline run replay ./lake --topics orders --to orders.again --from 2026-11-01")
 def replay(
+    context: typer.Context,
     path: Archive,
     topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="of the archive; else all")] = None,
     to: Annotated[str | None, typer.Option(metavar="NAME", help="one topic for all; else each to its own")] = None,
@@ -155,7 +182,8 @@ def replay(
     speed: Annotated[float, typer.Option(min=0, help="1: as far apart as they were; 2: twice as fast; 0: at once")] = 0,
     keep_queues: Annotated[bool, typer.Option(help="into queues of the same numbers, else by key")] = True,
     format_: Format = "parquet",
-    kafka: Kafka = KAFKA,
+    http: Http = HTTP,
+    kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
@@ -164,15 +192,16 @@ def replay(
     from spark.replay import ReplayOptions
     from spark.replay import replay as run
 
-    chosen = topics.split(",") if topics else None
-    options = ReplayOptions(kafka, chosen, to, _ms(since), _ms(until), speed, keep_queues)
-    with _running("replay", master, as_json, _formats(format_)) as (session, told):
-        _show(run(open_table(session, path, format_).read(), options, told), as_json)
+    bootstrap = _kafka_port(kafka, http, [to] if to else (), may_create=True)
+    options = ReplayOptions(bootstrap, _names(topics), to, _ms(since), _ms(until), speed, keep_queues)
+    with _running(context, "replay", master, as_json, _formats(format_)) as (session, told, stop):
+        _show(run(open_table(session, path, format_).read(), options, told, stop), as_json)
     return 0
 
 
 @app.command(epilog="Example: duolog pipeline run lateness ./late --topics reminders")
 def lateness(
+    context: typer.Context,
     path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table and the plot")],
     topics: Annotated[str, typer.Option(metavar="NAME,...", help="the topics")],
     directory: Annotated[str | None, typer.Option(metavar="DIR", help="the broker's data, if seen elsewhere")] = None,
@@ -185,22 +214,22 @@ def lateness(
     from spark.lateness import lateness as run
     from spark.log_source import DuologLog
 
-    with _running("lateness", master, as_json) as (session, told):
+    given = {"directory": directory, "token": token}
+    asked = {"topics": topics, "http": http, "withTimes": "true"} | {key: each for key, each in given.items() if each}
+    _broker(http, _names(topics) or ())
+    with _running(context, "lateness", master, as_json) as (session, told, stop):
         session.dataSource.register(DuologLog)
-        given = {"directory": directory, "token": token}
-        asked = {"topics": topics, "http": http, "withTimes": "true"} | {
-            key: each for key, each in given.items() if each
-        }
         Path(path).mkdir(parents=True, exist_ok=True)
-        _show(run(session.read.format("duolog-log").options(**asked).load(), path, told), as_json)
+        _show(run(session.read.format("duolog-log").options(**asked).load(), path, told, stop), as_json)
     return 0
 
 
 @app.command(epilog="Example: duolog pipeline run transactions ./halves")
 def transactions(
+    context: typer.Context,
     path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table")],
-    kafka: Kafka = KAFKA,
     http: Http = HTTP,
+    kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
@@ -208,18 +237,21 @@ def transactions(
     from spark.transactions import TransactionsOptions
     from spark.transactions import transactions as run
 
-    with _running("transactions", master, as_json) as (session, told):
-        _show(run(session, TransactionsOptions(path, kafka, http), told), as_json)
+    _broker(http)
+    options = TransactionsOptions(path, _kafka_port(kafka, http), http)
+    with _running(context, "transactions", master, as_json) as (session, told, stop):
+        _show(run(session, options, told, stop), as_json)
     return 0
 
 
 @app.command(epilog="Example: duolog pipeline run schedule reminders.parquet --state ./reminders.state")
 def schedule(
+    context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="topic, key, body, deliver_at: Parquet, CSV or JSON")],
     state: Annotated[str, typer.Option(metavar="FOLDER", help="of this job alone; run again with it after a kill")],
     part_rows: Annotated[int, typer.Option(metavar="N", min=1, help="rows of one part")] = 200_000,
-    kafka: Kafka = KAFKA,
     http: Http = HTTP,
+    kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
@@ -227,10 +259,12 @@ def schedule(
     from spark.schedule import ScheduleOptions
     from spark.schedule import schedule as run
 
-    with _running("schedule", master, as_json) as (session, told):
+    _broker(http)
+    options = ScheduleOptions(state, _kafka_port(kafka, http), http, part_rows)
+    with _running(context, "schedule", master, as_json) as (session, told, stop):
         format_ = table.rstrip("/").rpartition(".")[2].lower()
         reader = session.read.option("header", "true").format(format_ if format_ in ("csv", "json") else "parquet")
-        _show(run(session, reader.load(table), ScheduleOptions(state, kafka, http, part_rows), told), as_json)
+        _show(run(session, reader.load(table), options, told, stop=stop), as_json)
     return 0
 
 
@@ -242,25 +276,66 @@ def _formats(format_: str) -> list[str]:
     return [] if format_ == "parquet" else [format_]
 
 
+def _names(topics: str | None) -> list[str] | None:
+    """Split the value of --topics; raises BadParameter if it names none."""
+    if topics is None:
+        return None
+    names = [name.strip() for name in topics.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter(f"--topics: expected names, separated by commas, got {topics!r}")
+    return names
+
+
 def _ms(at: datetime | None) -> int | None:
     return None if at is None else round(at.replace(tzinfo=UTC).timestamp() * 1000)
 
 
+def _broker(http: str, topics: Sequence[str] = ()) -> BrokerApi:
+    """Give the broker behind an HTTP port that answers and has these topics. Raises ApiError.
+
+    A job asks before Spark starts, which takes its time.
+    """
+    api = BrokerApi(http)
+    api.get("/api/status")
+    for topic in topics:
+        api.get("/api/topics", topic)
+    return api
+
+
+def _kafka_port(kafka: str | None, http: str, topics: Sequence[str] = (), *, may_create: bool = False) -> str:
+    """Say where the Kafka port is that answers and has these topics. Raises ApiError and KafkaPortError."""
+    bootstrap = kafka or BrokerApi(http).kafka_address()
+    check_kafka(bootstrap, topics, may_create=may_create)
+    return bootstrap
+
+
+class Running(NamedTuple):
+    """What a job works with."""
+
+    session: SparkSession
+    told: Told
+    stop: Stop
+
+
 @contextmanager
 def _running(
-    name: str, master: str, as_json: bool, formats: list[str] | None = None
-) -> Iterator[tuple[SparkSession, Told | None]]:
-    """Give a session, and whom to tell about progress: a bar on a terminal."""
+    context: typer.Context, name: str, master: str, as_json: bool, formats: Sequence[str] = ()
+) -> Iterator[Running]:
+    """Give a session, whom to tell about progress (a bar on a terminal), and whether to stop."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    session = open_session(name, master, formats or ())
+    stop: Stop = context.obj
+    log = None if is_submitted() else new_log(name)
+    if log is not None:
+        _say(f"Spark writes its log to {log}")
+    with ending_at_once(stop):
+        session = open_session(name, master, formats, log)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=Console(stderr=True), disable=as_json) as progress:
             task = progress.add_task(name, total=None)
-            told: Callable[[int, int], None] = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
-            yield session, told
+            yield Running(session, lambda done, total: progress.update(task, completed=done, total=total), stop)
     finally:
         session.stop()
 

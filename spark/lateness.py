@@ -12,19 +12,31 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark.axis import duration_axis, time_limits
 from spark.progress import Summary, Told, watched
+from spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pyspark.sql import Column, DataFrame, Row
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 WAITED: Final = "due > born or born is null"
+PLOTTED_MAX: Final = 20  # topics in the plot: matplotlib refuses pictures of 65,536 pixels and more
 _ACCURACY: Final = 10_000  # of the percentiles: 1 in so many ranks
 
 
-def lateness(rows: DataFrame, path: str, told: Told | None = None) -> Summary:
+def lateness(rows: DataFrame, path: str, told: Told | None = None, stop: Stop | None = None) -> Summary:
     """Write the table of a log with times to `path`/table (CSV) and its plot to `path`/lateness.png, if it is a folder
     of this machine; returns the figures of all of it."""
+    try:
+        with cancelling(stop or Stop(), rows.sparkSession):
+            return _measured(rows, path, told)
+    except Stopped:
+        return {"table": "not written"}
+
+
+def _measured(rows: DataFrame, path: str, told: Told | None) -> Summary:
     with watched(rows.sparkSession, told):
         late = by_minute(rows).persist()
         late.coalesce(1).write.mode("overwrite").option("header", "true").csv(f"{path}/table")
@@ -64,17 +76,34 @@ def _figures() -> list[Column]:
 
 
 def plot(minutes: list[Row], path: str) -> str:
-    """Draw the percentiles of each topic over time into a PNG file; returns its path."""
+    """Draw the percentiles of each topic over time into a PNG file; returns its path, and what was left out."""
     from matplotlib.figure import Figure
 
-    topics = sorted({row.topic for row in minutes})
+    latest = sorted({row.topic for row in minutes}, key=lambda topic: (-_maximum_ms(minutes, topic), topic))
+    topics = sorted(latest[:PLOTTED_MAX])
     figure = Figure(figsize=(9, 3 * len(topics)), layout="constrained")
     for number, topic in enumerate(topics):
-        axes = figure.add_subplot(len(topics), 1, number + 1)
-        rows = [row for row in minutes if row.topic == topic]
-        for name in (*QUANTILES, "max"):
-            axes.plot([row.minute for row in rows], [row[f"{name}_ms"] for row in rows], marker=".", label=name)
-        axes.set(title=topic, ylabel="ms late", ylim=(min(0, *(row.p50_ms for row in rows), 0), None))
-        axes.legend(loc="upper right", ncols=4, frameon=False)
+        _draw(figure.add_subplot(len(topics), 1, number + 1), topic, [row for row in minutes if row.topic == topic])
     figure.savefig(path, dpi=110)
-    return path
+    return path if len(topics) == len(latest) else f"{path}, of the {len(topics)} latest of {len(latest)} topics"
+
+
+def _maximum_ms(minutes: list[Row], topic: str) -> int:
+    return max(int(row.max_ms) for row in minutes if row.topic == topic)
+
+
+def _draw(axes: Axes, topic: str, rows: list[Row]) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    names = [*QUANTILES, "max"]
+    axis = duration_axis([row[f"{name}_ms"] for row in rows for name in names])
+    times = [row.minute for row in rows]
+    for name in names:
+        axes.plot(times, [row[f"{name}_ms"] / axis.unit_ms for row in rows], marker=".", label=name)
+    if axis.is_logarithmic:
+        axes.set_yscale("symlog", linthresh=1 / axis.unit_ms)
+    axes.set(title=topic, ylabel=f"{axis.unit} late", ylim=(axis.low, axis.high), xlim=time_limits(times))
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.legend(loc="upper right", ncols=4, frameon=False)

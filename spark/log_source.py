@@ -16,11 +16,12 @@
     endingOffsets     latest                     the same
     directory         what the broker says       the data directory, where tasks see it under another path
     splitBytes        67108864                   of a file, for one task
-    leaseMs           600000                     how long files are held behind a task's last sign of life
+    leaseMs           the broker's, 600000       how long files are held behind a task's last sign of life
     withTimes         false                      three more columns: `stored`, when the broker appended the message
                                                  where it can be seen; `due`, when a delayed one was to be delivered,
-                                                 which is not known of RocketMQ's delay levels; `born`, its producer's
-                                                 own timestamp, of a delayed one
+                                                 which is not known of RocketMQ's delay levels, nor of Kafka's messages
+                                                 in a topic of LogAppendTime; `born`, its producer's own timestamp,
+                                                 of a delayed one
 
 The files must be readable where tasks run. Every task reads its piece whole, so a topic that is a small part of the log
 is read faster over the network. Rows are what was there at planning; for a stream take the Kafka source.
@@ -28,7 +29,6 @@ is read faster over the network. Rows are what was there at planning; for a stre
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +41,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from protocol.convert import kafka_record
 from protocol.errors import ProtocolError
 from protocol.kafka.record_batch import FIRST, Record, open_batch, read_header, read_records
-from protocol.names import kafka_name
 from protocol.rocketmq import message, properties
 from spark.broker_api import ApiError, BrokerApi
+from spark.log_options import Offsets, read_options, with_times
 from spark.messages import BORN_TIMESTAMP
 from store.format import Entry
 from store.reader import LogReader
@@ -59,8 +59,6 @@ SCHEMA: Final = """
 TIMES: Final = ", stored timestamp, due timestamp, born timestamp"
 ROWS_MAX: Final = 8192  # of one Arrow batch
 ROW_BYTES_MAX: Final = 16 << 20  # of keys and values of one Arrow batch, unless one row is larger
-SPLIT_BYTES: Final = 64 << 20
-LEASE_MS: Final = 600_000
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
 _TIME: Final = re.compile(r"[0-9]{1,15}")  # milliseconds that a timestamp of Arrow can be
 _ENDS: Final = {-2: "start", -1: "end"}
@@ -74,7 +72,7 @@ class DuologLog(DataSource):
         return "duolog-log"
 
     def schema(self) -> str:
-        return SCHEMA + TIMES if _with_times(self.options) else SCHEMA
+        return SCHEMA + TIMES if with_times(self.options) else SCHEMA
 
     def reader(self, schema: StructType) -> LogScan:
         # Here, and not with the partitions: Spark pickles the reader before it asks for those.
@@ -126,52 +124,31 @@ class Piece(InputPartition):
 
 def plan(options: Mapping[str, str]) -> Plan:
     """Take a lease and cut the files into pieces. Raises ApiError, ValueError for an option that is wrong."""
-    topics = options.get("topics") or options.get("subscribe")
-    if not topics:
-        raise ValueError("duolog-log: give the option topics, names separated by commas")
-    http = options.get("http", "127.0.0.1:9644")
-    names = [kafka_name(topic.strip()) for topic in topics.split(",")]
-    wanted = {"topics": names, "lease_ms": int(options.get("leaseMs", LEASE_MS))}
-    token = options.get("token", "")
-    found = BrokerApi(http, token).post("/api/leases", body=wanted)
-    starting, ending = _offsets(options, "startingOffsets"), _offsets(options, "endingOffsets")
-    queues = {each["key"]: _queue_range(each, starting, ending) for each in found["queues"]}
-    split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
+    asked = read_options(options)
+    wanted: dict[str, Any] = {"topics": asked.topics}
+    if asked.lease_ms is not None:
+        wanted["lease_ms"] = asked.lease_ms
+    found = BrokerApi(asked.http, asked.token).post("/api/leases", body=wanted)
+    queues = {each["key"]: _queue_range(each, asked.starting, asked.ending) for each in found["queues"]}
     return Plan(
-        http,
-        token,
+        asked.http,
+        asked.token,
         found["lease"],
         found["lease_ms"],
-        options.get("directory") or found["directory"],
+        asked.directory or found["directory"],
         found["inflate_bytes_max"],
         found["forms"]["kafka"],
         found["forms"]["rocketmq"],
-        _with_times(options),
+        asked.with_times,
         {key: range_ for key, range_ in queues.items() if range_.start < range_.end},
-        [piece for segment in found["segments"] for piece in _pieces(segment, split_bytes)],
+        [piece for segment in found["segments"] for piece in _pieces(segment, asked.split_bytes)],
     )
 
 
-def _with_times(options: Mapping[str, str]) -> bool:
-    return options.get("withTimes", "false").lower() == "true"
-
-
-def _offsets(options: Mapping[str, str], name: str) -> Mapping[str, Mapping[str, int]]:
-    text = options.get(name, "")
-    if text in ("", "earliest", "latest"):
-        if text == ("latest" if name.startswith("starting") else "earliest"):
-            raise ValueError(f"duolog-log: {name}={text} is an empty range")
-        return {}
-    found: Mapping[str, Mapping[str, int]] = json.loads(text)
-    return {kafka_name(topic): queues for topic, queues in found.items()}
-
-
-def _queue_range(
-    found: Mapping[str, Any], starting: Mapping[str, Mapping[str, int]], ending: Mapping[str, Mapping[str, int]]
-) -> QueueRange:
+def _queue_range(found: Mapping[str, Any], starting: Offsets, ending: Offsets) -> QueueRange:
     topic, queue = found["topic"], found["queue"]
 
-    def place(wanted: Mapping[str, Mapping[str, int]], default: int) -> int:
+    def place(wanted: Offsets, default: int) -> int:
         offset = wanted.get(topic, {}).get(str(queue), default)
         return int(found[_ENDS[offset]]) if offset in _ENDS else offset
 
@@ -225,7 +202,7 @@ class LogScan(DataSourceReader):
                         self._take_batch(entry, range_, unit.header.stored_ms, rows)
                 if rows.is_full:
                     yield rows.batch()
-                    lease.renew_sometimes()
+                lease.renew_sometimes()
             if rows.records:
                 yield rows.batch()
 
@@ -255,7 +232,9 @@ class LogScan(DataSourceReader):
             records, _ = read_records(opened, FIRST, header.record_count)
         except ProtocolError as error:
             raise _unreadable("batch", range_, entry, error) from None
-        times = [_times_of_record(record, stored_ms) for record in records] if self._plan.with_times else ()
+        times: Sequence[Times] = ()
+        if self._plan.with_times:
+            times = [_times_of_record(record, stored_ms, header.is_log_append_time) for record in records]
         if records[0].offset < range_.start or records[-1].offset >= range_.end:
             inside = [range_.start <= record.offset < range_.end for record in records]
             records, times = list(compress(records, inside)), list(compress(times, inside))
@@ -276,8 +255,13 @@ class Times(NamedTuple):
     born_ms: int | None = None
 
 
-def _times_of_record(record: Record, stored_ms: int) -> Times:
-    """Give the times of a Kafka message: of a delayed one the timestamp is the due time, its own is in a header."""
+def _times_of_record(record: Record, stored_ms: int, is_log_append_time: bool) -> Times:
+    """Give the times of a Kafka message: of a delayed one the timestamp is the due time, its own is in a header.
+
+    In a topic of LogAppendTime the timestamp is the store time, and the due time is not known.
+    """
+    if is_log_append_time:
+        return Times(stored_ms)
     for name, value in record.headers:
         if name == BORN_TIMESTAMP:
             born = (value or b"").decode("latin-1")  # Who copies headers may have changed it.

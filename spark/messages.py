@@ -12,13 +12,14 @@
     timestamp     timestamp              as Kafka has it; null if its producer gave none
     born_time     timestamp              when its producer made it; null in a topic of LogAppendTime
     store_time    timestamp              when the broker stored it, in a topic of LogAppendTime; else Kafka is not told
-    deliver_time  timestamp              of a delayed message: when it was due
+    deliver_time  timestamp              of a delayed message: when it was due; null where that is not kept: RocketMQ's
+                                         delay levels, Kafka's messages in a topic of LogAppendTime
     producer      string                 rocketmq or kafka
 
 All of it is column expressions: no Python runs for a row. `producer` follows from the header UNIQ_KEY, which every
 RocketMQ client gives; who copies headers with Kafka copies that too. A header that is not text is no property, and is
 in `headers` still. A message that was delayed has its due time as Kafka's timestamp, and its own in the header
-__BORN_TIMESTAMP.
+__BORN_TIMESTAMP. One of RocketMQ keeps its own timestamp, and has its due time in the property TIMER_OUT_MS.
 
 Errors are Spark's: a topic that is missing, an offset that is gone (`fail_on_data_loss`), a broker that is not there.
 """
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from protocol.names import kafka_name
+from protocol.rocketmq.properties import TIMER_OUT_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,7 +104,7 @@ def as_messages(frame: DataFrame) -> DataFrame:
     """Give the columns above for a frame of Spark's Kafka source; it must have been loaded with `includeHeaders`."""
     when = F.when(F.unix_millis("timestamp") != _NO_TIMESTAMP_MS, F.col("timestamp"))
     is_log_append_time = F.col("timestampType") == _LOG_APPEND_TIME
-    born = F.timestamp_millis(first_header(BORN_TIMESTAMP).cast("string").try_cast("bigint"))
+    born, due = _moment(BORN_TIMESTAMP), _moment(TIMER_OUT_MS)
     key_text = F.col("key").cast("string")
     return frame.select(
         "topic",
@@ -117,7 +119,7 @@ def as_messages(frame: DataFrame) -> DataFrame:
         when.alias("timestamp"),
         F.coalesce(born, F.when(~is_log_append_time, when)).alias("born_time"),
         F.when(is_log_append_time, when).alias("store_time"),
-        F.when(born.isNotNull(), when).alias("deliver_time"),
+        F.coalesce(F.when(born.isNotNull() & ~is_log_append_time, when), due).alias("deliver_time"),
         F.when(first_header("UNIQ_KEY").isNotNull(), "rocketmq").otherwise("kafka").alias("producer"),
     )
 
@@ -128,6 +130,15 @@ def as_messages(frame: DataFrame) -> DataFrame:
 def first_header(name: str) -> Column:
     """Give the value of the first header of that name, null if there is none."""
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value
+
+
+def _moment(name: str) -> Column:
+    """Give the header of that name, milliseconds as text, as a timestamp; null if it is not there, or something else.
+
+    Fifteen digits: what has more is no time that Spark's timestamps can be.
+    """
+    text = first_header(name).cast("string")
+    return F.timestamp_millis(F.when(text.rlike("^[0-9]{1,15}$"), text.cast("bigint")))
 
 
 def _properties() -> Column:

@@ -3,31 +3,81 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
+
+from spark.stopping import Stop, Stopped
+
 if TYPE_CHECKING:
     from pyspark import StatusTracker
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 Summary = dict[str, Any]  # what a job did, in the order in which it is shown
 Told = Callable[[int, int], None]
 
 EVERY_S: Final = 0.3
+COMMIT_WITHIN_S: Final = 10.0  # for Spark to note that a batch is done
 
 
-def follow(query: StreamingQuery, told: Told | None = None) -> tuple[int, int]:
-    """Wait for the end of a query, or for Ctrl-C: (its rows, its batches). Raises the query's exception."""
+class Batches:
+    """The body of `foreachBatch`: takes batches one at a time, until it is closed."""
+
+    def __init__(self, append: Callable[[DataFrame, int], None]) -> None:
+        self._append = append
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.turned_away = False  # A batch came after `close`.
+        self.last = -1  # The number of the last batch that was taken.
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        with self._lock:
+            if self._is_closed:
+                self.turned_away = True
+                raise Stopped(f"batch {batch_id} is left to the next run")
+            self._append(batch, batch_id)
+            self.last = batch_id
+
+    def close(self) -> None:
+        """Wait for the batch that is being taken, and take no other."""
+        with self._lock:
+            self._is_closed = True
+
+
+def follow(query: StreamingQuery, batches: Batches, stop: Stop, told: Told | None = None) -> tuple[int, int]:
+    """Wait until a query has ended, or end it when the job is asked to stop: (its rows, its batches).
+
+    Raises the query's exception.
+    """
     rows_of: dict[int, int] = {}
-    try:
-        while not query.awaitTermination(EVERY_S):  # type: ignore[arg-type]  # Spark takes parts of a second.
-            _take(query, rows_of, told)
-    except KeyboardInterrupt:
-        query.stop()
+    while not query.awaitTermination(EVERY_S):  # type: ignore[arg-type]  # Spark takes parts of a second.
+        _take(query, rows_of, told)
+        if stop.is_requested:
+            _end(query, batches)
+            break
     _take(query, rows_of, told)
     return sum(rows_of.values()), len(rows_of)
+
+
+def _end(query: StreamingQuery, batches: Batches) -> None:
+    """End a query behind the batch that it is at, when its checkpoint has noted that batch.
+
+    `StreamingQuery.stop` alone would cancel the batch, and fail its callback with hundreds of lines.
+    """
+    batches.close()
+    until = time.perf_counter() + COMMIT_WITHIN_S
+    try:
+        while not query.awaitTermination(EVERY_S):  # type: ignore[arg-type]
+            done = max((each["batchId"] for each in query.recentProgress), default=-1)
+            if done >= batches.last or time.perf_counter() > until:
+                query.stop()
+    except PySparkException:
+        if not batches.turned_away:
+            raise
 
 
 def _take(query: StreamingQuery, rows_of: dict[int, int], told: Told | None) -> None:

@@ -11,6 +11,8 @@ offset, timestamp, key, value, headers). Where they differ the step is looked at
     changed     both have it, and the bytes differ
     invented    the archive has an offset that is no record of the broker's
 
+A file of the archive that is gone makes the records that it had missing ones.
+
 What retention has taken from the broker cannot be compared, and is counted; so is what lies behind the archive's end.
 """
 
@@ -19,14 +21,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
-from spark.broker_api import BrokerApi
+from spark.broker_api import ApiError, BrokerApi
 from spark.checkpoints import Progress
 from spark.checksums import record_checksum
 from spark.progress import Summary, Told
+from spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,6 +64,8 @@ class Report:
     absent: int = 0  # offsets that are no records
     gone: int = 0  # offsets that the broker does not have any more
     behind: int = 0  # offsets that are not archived yet
+    files_gone: int = 0  # of the archive; what they had is missing
+    queues_left: int = 0  # that were not compared, because the job was stopped
     differences: list[Difference] = field(default_factory=list)
 
     def summary(self) -> Summary:
@@ -71,6 +76,10 @@ class Report:
             "offsets gone from the broker": self.gone,
             "offsets not archived yet": self.behind,
         }
+        if self.files_gone:
+            told["files gone from the archive"] = self.files_gone
+        if self.queues_left:
+            told["queues not compared"] = self.queues_left
         for kind in ("missing", "repeated", "changed", "invented"):
             found = {f"{each.topic}/{each.queue}": getattr(each, kind) for each in self.differences}
             told[kind] = sum(map(len, found.values()))
@@ -107,20 +116,33 @@ NOTHING: Final = Sum(0, 0)
 
 
 def reconcile(
-    rows: DataFrame, progress: Progress, api: BrokerApi, told: Told | None = None, step: int = STEP
+    rows: DataFrame,
+    progress: Progress,
+    api: BrokerApi,
+    told: Told | None = None,
+    step: int = STEP,
+    stop: Stop | None = None,
 ) -> Report:
-    """Compare an archive's rows with the broker. Raises ApiError."""
-    report = Report()
+    """Compare an archive's rows with the broker, queue by queue until the job is to stop. Raises ApiError."""
+    stop = stop or Stop()
+    report, asked = Report(), _Asked(api, stop)
     ranges = [_range(queue, progress, api, report) for queue in sorted(progress.ends)]
     in_ranges = _numbered(rows, ranges, step).persist()
+    report.queues_left = len(ranges)
     try:
-        archived = _archived_sums(in_ranges)
-        for done, range_ in enumerate(ranges):
-            difference = _compare(range_, in_ranges, archived.get(range_[:2], {}), api, step, report)
-            if difference:
-                report.differences.append(difference)
-            if told is not None:
-                told(done + 1, len(ranges))
+        with cancelling(stop, rows.sparkSession):
+            archived = _archived_sums(in_ranges)
+            for done, range_ in enumerate(ranges):
+                if stop.is_requested:
+                    break
+                difference = _compare(range_, in_ranges, archived.get(range_[:2], {}), asked, step, report)
+                report.queues_left -= 1
+                if difference:
+                    report.differences.append(difference)
+                if told is not None:
+                    told(done + 1, len(ranges))
+    except Stopped:
+        pass  # The report says how many queues are left.
     finally:
         in_ranges.unpersist()
     return report
@@ -128,7 +150,11 @@ def reconcile(
 
 def _range(key: tuple[str, int], progress: Progress, api: BrokerApi, report: Report) -> Range:
     topic, queue = key
-    known = next(each for each in api.get("/api/topics", topic)["queues"] if each["queue"] == queue)
+    known = next((each for each in api.get("/api/topics", topic)["queues"] if each["queue"] == queue), None)
+    if known is None:
+        raise ApiError(
+            f"the archive has {topic}/{queue}, and the broker's topic {topic} has no such queue: another topic"
+        )
     first, end = progress.starts[key], progress.ends[key]
     start = max(first, min(known["start"], end))
     report.queues += 1
@@ -138,9 +164,9 @@ def _range(key: tuple[str, int], progress: Progress, api: BrokerApi, report: Rep
 
 
 def _compare(
-    range_: Range, in_ranges: DataFrame, archived: dict[int, Sum], api: BrokerApi, step: int, report: Report
+    range_: Range, in_ranges: DataFrame, archived: dict[int, Sum], asked: _Asked, step: int, report: Report
 ) -> Difference:
-    stored, absent_count = _stored_sums(range_, api, step)
+    stored, absent_count = _stored_sums(range_, asked, step)
     report.absent += absent_count
     report.records += sum(sum_.records for number, sum_ in stored.items() if archived.get(number) == sum_)
     differ = sorted(number for number in archived.keys() | stored.keys() if archived.get(number) != stored.get(number))
@@ -149,7 +175,7 @@ def _compare(
     for number in differ[:DETAILED_MAX]:
         start = range_.start + number * step
         part = range_._replace(start=start, end=min(start + step, range_.end))
-        _find(difference, _stored_sums(part, api, 1)[0], start, rows.get(number, []))
+        _find(difference, _stored_sums(part, asked, 1)[0], start, rows.get(number, []))
     return difference
 
 
@@ -199,7 +225,20 @@ def _rows_of_steps(in_ranges: DataFrame, range_: Range, numbers: list[int]) -> d
 # -- The broker's side
 
 
-def _stored_sums(range_: Range, api: BrokerApi, step: int) -> tuple[dict[int, Sum], int]:
+class _Asked(NamedTuple):
+    """The broker, until the job is to stop."""
+
+    api: BrokerApi
+    stop: Stop
+
+    def sums(self, range_: Range, start: int, end: int, step: int) -> Any:
+        """Give one answer. Raises Stopped, and ApiError."""
+        if self.stop.is_requested:
+            raise Stopped
+        return self.api.get("/api/topics", range_.topic, "sums", queue=range_.queue, start=start, end=end, step=step)
+
+
+def _stored_sums(range_: Range, asked: _Asked, step: int) -> tuple[dict[int, Sum], int]:
     """Ask the broker, answer by answer: (sums by number of the step, how many offsets are no records)."""
     sums: dict[int, Sum] = {}
     absent = 0
@@ -208,7 +247,7 @@ def _stored_sums(range_: Range, api: BrokerApi, step: int) -> tuple[dict[int, Su
         # An answer may end within a step; then the rest of that step is asked for by itself.
         begun = (at - range_.start) % step
         end = min(at + step - begun, range_.end) if begun else range_.end
-        answer = api.get("/api/topics", range_.topic, "sums", queue=range_.queue, start=at, end=end, step=step)
+        answer = asked.sums(range_, at, end, step)
         for each in answer["sums"]:
             number = (each["start"] - range_.start) // step
             before = sums.get(number, NOTHING)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from protocol.names import kafka_name
 from spark.progress import Summary, Told, watched
+from spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,22 +36,30 @@ class ReplayOptions:
     keeps_queues: bool = True
 
 
-def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None) -> Summary:
+def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, stop: Stop | None = None) -> Summary:
     """Send rows of an archive again; returns what was sent."""
+    stop = stop or Stop()
     chosen = _chosen(rows, options).withColumn("at_ms", F.unix_millis("timestamp")).persist()
+    sent: Summary = {"rows": 0, "from ms": None, "to ms": None, "topic": options.to or "as archived"}
     try:
-        ends = chosen.agg(
-            F.count("*").alias("rows"), F.min("at_ms").alias("first"), F.max("at_ms").alias("last")
-        ).first()
+        with cancelling(stop, rows.sparkSession):
+            ends = chosen.agg(
+                F.count("*").alias("rows"), F.min("at_ms").alias("first"), F.max("at_ms").alias("last")
+            ).first()
         assert ends is not None
+        sent |= {"rows": ends.rows, "from ms": ends.first, "to ms": ends.last}
         if ends.rows and options.speed and ends.first is not None:
-            _send_spaced(chosen, ends.first, options, told)
+            sent["rows"] = _send_spaced(chosen, ends.first, options, told, stop)
         elif ends.rows:
-            with watched(rows.sparkSession, told):
+            sent["rows"] = f"unknown, at most {ends.rows}"  # If the job is stopped.
+            with cancelling(stop, rows.sparkSession), watched(rows.sparkSession, told):
                 _send(chosen, options)
-        return {"rows": ends.rows, "from ms": ends.first, "to ms": ends.last, "topic": options.to or "as archived"}
+            sent["rows"] = ends.rows
+    except Stopped:
+        pass  # `sent` says how far the job has come.
     finally:
         chosen.unpersist()
+    return sent
 
 
 def _chosen(rows: DataFrame, options: ReplayOptions) -> DataFrame:
@@ -63,23 +72,31 @@ def _chosen(rows: DataFrame, options: ReplayOptions) -> DataFrame:
     return rows
 
 
-def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told: Told | None) -> None:
-    """Send window after window; a row without a timestamp goes with the first."""
+def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told: Told | None, stop: Stop) -> int:
+    """Send window after window until the job is to stop; a row without a timestamp goes with the first.
+
+    Returns how many rows were sent.
+    """
     number = F.coalesce(F.floor((F.col("at_ms") - first_ms) / STEP_MS), F.lit(0)).cast("bigint")
     windowed = chosen.withColumn("window", number).persist()
+    sent = 0
     try:
-        windows = [row.window for row in windowed.select("window").distinct().orderBy("window").toLocalIterator()]
+        windows = [(row.window, row["count"]) for row in windowed.groupBy("window").count().orderBy("window").collect()]
         begun: float | None = None
-        for done, window in enumerate(windows):
+        for done, (window, count) in enumerate(windows):
             if begun is not None:
-                due_s = (window - windows[0]) * STEP_MS / 1000 / options.speed
-                time.sleep(max(0.0, due_s - (time.perf_counter() - begun)))
+                due_s = (window - windows[0][0]) * STEP_MS / 1000 / options.speed
+                stop.wait(max(0.0, due_s - (time.perf_counter() - begun)))
+            if stop.is_requested:
+                break
             _send(windowed.where(F.col("window") == window), options)
+            sent += count
             begun = begun or time.perf_counter()  # Spark's first job takes longer; the others shall not come closer.
             if told is not None:
                 told(done + 1, len(windows))
     finally:
         windowed.unpersist()
+    return sent
 
 
 def _send(rows: DataFrame, options: ReplayOptions) -> None:

@@ -29,6 +29,7 @@ from spark.broker_api import ApiError, BrokerApi
 from spark.files import Files, HadoopFiles
 from spark.messages import LATEST, first_header, messages
 from spark.progress import Summary, Told
+from spark.stopping import Stop
 from spark.tables import TableError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ SCHEDULE_KEY: Final = "__SCHEDULE_KEY"
 COLUMNS: Final = ("topic", "key", "body", "deliver_at")
 PART_ROWS: Final = 200_000
 _BEGUN, _DONE, _ROWS = "begun", "done", "rows"
+_FOUND: Final = "found sent by an earlier run"
 
 Ends = dict[str, dict[str, int]]  # topic -> queue -> offset, as Spark's options have them
 
@@ -63,6 +65,7 @@ def schedule(
     options: ScheduleOptions,
     told: Told | None = None,
     files: Files | None = None,
+    stop: Stop | None = None,
 ) -> Summary:
     """Send the rows of a table that no run with this state has sent.
 
@@ -70,6 +73,7 @@ def schedule(
     may be null. It is read by the first run only. Raises TableError for rows that cannot be sent, before any is;
     ApiError; and what Spark raises.
     """
+    stop = stop or Stop()
     files = files or HadoopFiles(session, options.state)
     rows_path = f"{options.state.rstrip('/')}/{_ROWS}"
     if files.read_text(f"{_ROWS}/_SUCCESS") is None:
@@ -84,12 +88,14 @@ def schedule(
         raise
     sent = found = 0
     for done, part in enumerate(parts):
+        if stop.is_requested:
+            return {"parts": len(parts), "parts left": len(parts) - done, "sent": sent, _FOUND: found}
         if files.read_text(f"{_DONE}/{part.number}.json") is None:
             counts = _send_part(kept.where(F.col("part") == part.number), part, options, files)
             sent, found = sent + counts[0], found + counts[1]
         if told is not None:
             told(done + 1, len(parts))
-    return {"parts": len(parts), "sent": sent, "found sent by an earlier run": found}
+    return {"parts": len(parts), "sent": sent, _FOUND: found}
 
 
 def _check_columns(table: DataFrame) -> None:

@@ -3,19 +3,26 @@
 A local session takes the connector's jars from the folders that DUOLOG_SPARK_JARS names, separated by colons; without
 that Spark fetches them once from Maven Central. There each has the version of Spark that it is for; `SessionError` says
 what to do where one is not to be had.
+
+What the JVM of a local session writes, from Ivy's report to Spark's stack traces, goes to a log file.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 JARS_VARIABLE: Final = "DUOLOG_SPARK_JARS"
@@ -40,6 +47,7 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # Else errors are logged with places in this package.
     "spark.jars.ivy": str(Path.home() / ".ivy2"),
+    "spark.sql.streaming.stopTimeout": "10s",
 }
 
 
@@ -47,20 +55,48 @@ class SessionError(Exception):
     """Spark does not start; the message says what to do."""
 
 
-def open_session(name: str, master: str, formats: Iterable[str] = ()) -> SparkSession:
-    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own. Raises SessionError."""
-    builder = SparkSession.builder.appName(f"duolog {name}")
+def is_submitted() -> bool:
+    """Tell whether `spark-submit` runs this process, with a JVM and a terminal of its own."""
+    return _SUBMITTED in os.environ
+
+
+def new_log(job: str) -> Path:
+    """Make an empty log file for the JVM of a local session."""
+    descriptor, path = tempfile.mkstemp(prefix=f"duolog-{job}-", suffix=".log")
+    os.close(descriptor)
+    return Path(path)
+
+
+def open_session(name: str, master: str, formats: Iterable[str] = (), log: Path | None = None) -> SparkSession:
+    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own. Raises SessionError.
+
+    A local session writes to `log`, unless it is None.
+    """
+    conf = SparkConf().setAppName(f"duolog {name}")
     for format_ in formats:
-        builder = builder.config(map=dict(_EXTENSIONS[format_]))
-    if _SUBMITTED not in os.environ:
+        conf.setAll(list(_EXTENSIONS[format_].items()))
+    if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whatever `python3` is.
-        builder = builder.master(master).config(map={**_LOCAL, **_jars(("kafka", *formats))})
-    try:
-        session = builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        raise SessionError(_why_not_started(error, ("kafka", *formats))) from error
+        conf.setMaster(master).setAll([*_LOCAL.items(), *_jars(("kafka", *formats)).items()])
+        try:
+            SparkContext(conf=conf, gateway=launch_gateway(conf, _popen_options(log)))  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise SessionError(_why_not_started(error, ("kafka", *formats))) from error
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _popen_options(log: Path | None) -> dict[str, Any]:
+    """Put the JVM into a session of its own, which no signal of the terminal reaches, and its output into the log."""
+    options: dict[str, Any] = {"start_new_session": True}
+    if log is not None:
+        handler = logging.FileHandler(log, delay=True)
+        py4j = logging.getLogger("py4j")  # It logs the stack of each error that crosses into the JVM.
+        py4j.addHandler(handler)
+        py4j.propagate = False
+        options |= {"stdout": log.open("ab"), "stderr": subprocess.STDOUT}
+    return options
 
 
 def _jars(wanted: Iterable[str]) -> dict[str, str]:
@@ -72,7 +108,7 @@ def _jars(wanted: Iterable[str]) -> dict[str, str]:
 
 
 def _why_not_started(error: PySparkRuntimeError, wanted: Iterable[str]) -> str:
-    """Explain what Spark calls JAVA_GATEWAY_EXITED, whatever was the matter; Java's own words are above it already."""
+    """Explain what Spark calls JAVA_GATEWAY_EXITED, whatever was the matter; Java's own words are in the log."""
     java = os.environ.get("JAVA_HOME")
     if shutil.which(f"{java}/bin/java" if java else "java") is None:
         return f"Spark needs Java 17 or later, and there is none in {java or 'the PATH'}"

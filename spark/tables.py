@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark.files import File, Files
@@ -47,8 +47,11 @@ class Table(Protocol):
     def append(self, batch: DataFrame, query: str, batch_id: int) -> None:
         """Add the rows of a batch of a query; nothing, if they are there."""
 
-    def read(self) -> DataFrame:
-        """All rows; raises TableError if there is no table yet."""
+    def read(self, without: Collection[str] = ()) -> DataFrame:
+        """All rows but those of some files; raises TableError if there is no table yet."""
+
+    def lost(self) -> list[str]:
+        """The files that the table should have and has not."""
 
     def compact(self) -> int:
         """Merge small files; returns how many are gone."""
@@ -129,12 +132,15 @@ class ParquetTable:
         self._files.write_text(f"{LOG}/{number:08}.json", json.dumps(commit))
         self._query, self._batch, self._live, self._next_commit = query, batch_id, live, number + 1
 
-    def read(self) -> DataFrame:
+    def lost(self) -> list[str]:
+        return sorted(self._live - {file.path for file in self._files.list("")})
+
+    def read(self, without: Collection[str] = ()) -> DataFrame:
         if not self._next_commit:
             raise TableError(f"there is no archive in {self._root}")
-        if not self._live:
+        paths = [f"{self._root}/{path}" for path in sorted(self._live.difference(without))]
+        if not paths:
             return self._session.createDataFrame([], self._schema)
-        paths = [f"{self._root}/{path}" for path in sorted(self._live)]
         return self._session.read.schema(self._schema).option("basePath", self._root).parquet(*paths)
 
     def compact(self, small_files_max: int = SMALL_FILES_MAX) -> int:
@@ -194,7 +200,12 @@ class DeltaTable:
         writer = batch.write.format("delta").mode("append").partitionBy(*PARTITIONED_BY)
         writer.option("txnAppId", query).option("txnVersion", batch_id).save(self._root)
 
-    def read(self) -> DataFrame:
+    def lost(self) -> list[str]:
+        return _not_there(self._session, self.read().inputFiles())
+
+    def read(self, without: Collection[str] = ()) -> DataFrame:
+        if without:  # Delta has no other way to name those that shall be read.
+            self._session.conf.set("spark.sql.files.ignoreMissingFiles", "true")
         return self._session.read.format("delta").load(self._root)
 
     def compact(self) -> int:
@@ -227,9 +238,31 @@ class IcebergTable:
         last = found.where(found.query == query).selectExpr("max(batch) as last").first()
         return -1 if last is None or last.last is None else int(last.last)
 
-    def read(self) -> DataFrame:
-        return self._session.table(self._name)
+    def lost(self) -> list[str]:
+        return _not_there(self._session, self._paths())
+
+    def read(self, without: Collection[str] = ()) -> DataFrame:
+        rows = self._session.table(self._name)
+        if not without:
+            return rows
+        # Iceberg reads all of its files or none. They are Parquet, with the columns of the partitions in them.
+        kept = sorted(self._paths() - set(without))
+        return self._session.read.schema(rows.schema).parquet(*kept) if kept else rows.limit(0)
+
+    def _paths(self) -> set[str]:
+        return {row.file_path for row in self._session.table(f"{self._name}.files").select("file_path").collect()}
 
     def compact(self) -> int:
         rewritten = self._session.sql(f"CALL {_CATALOG}.system.rewrite_data_files(table => 'archive')").first()
         return int(rewritten.rewritten_data_files_count) if rewritten else 0
+
+
+def _not_there(session: SparkSession, paths: Iterable[str]) -> list[str]:
+    jvm: Any = session._jvm
+    configuration = session._jsc.hadoopConfiguration()
+    found = []
+    for path in paths:
+        file = jvm.org.apache.hadoop.fs.Path(path)
+        if not file.getFileSystem(configuration).exists(file):
+            found.append(path)
+    return sorted(found)

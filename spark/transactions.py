@@ -27,6 +27,7 @@ from protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
 from spark.broker_api import ApiError, BrokerApi
 from spark.messages import messages
 from spark.progress import Summary, Told, watched
+from spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,11 +49,21 @@ class TransactionsOptions:
     http: str
 
 
-def transactions(session: SparkSession, options: TransactionsOptions, told: Told | None = None) -> Summary:
+def transactions(
+    session: SparkSession, options: TransactionsOptions, told: Told | None = None, stop: Stop | None = None
+) -> Summary:
     """Write the table as Parquet to `path`/table; returns the figures of all of it.
 
     Raises ApiError, and what Spark raises.
     """
+    try:
+        with cancelling(stop or Stop(), session):
+            return _traced(session, options, told)
+    except Stopped:
+        return {"table": "not written"}
+
+
+def _traced(session: SparkSession, options: TransactionsOptions, told: Told | None) -> Summary:
     with watched(session, told):
         table = _table(session, options).persist()
         table.coalesce(1).write.mode("overwrite").parquet(f"{options.path}/table")

@@ -21,7 +21,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import Spark, source
-from tests.wire.clients.topics import create_topic
+from tests.wire.clients.topics import create_topic, end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -130,6 +130,42 @@ def test_row_has_its_columns_of_messages(broker: Broker, agents: Agents, spark: 
     write_from_rocketmq(broker, agents, topic, 2)
     row = as_messages(direct(broker, spark, topic)).where("queue = 1").collect()[0]
     assert (row["keys"], row.tags, row.properties["city"], row.producer) == (["k1", "k2"], "t", "Bern", "rocketmq")
+
+
+def test_delayed_messages_of_either_family_have_their_due_time(broker: Broker, agents: Agents, spark: Spark) -> None:
+    """From the Kafka source and from the log's files; of a delay level it is not kept."""
+    from spark.messages import as_messages
+
+    topic, by_broker = new_topic(broker), new_topic(broker, **{"message.timestamp.type": "LogAppendTime"})
+    due_ms = int(time.time() * 1000) + 1500
+    later = {"setDeliverTimeMs": due_ms}
+    by_level = {"setDelayTimeLevel": 1}
+    for name in (topic, by_broker):
+        delayed = Message(b"kafka", 0, headers=(("TIMER_DELIVER_MS", b"%d" % due_ms),))
+        Confluent(broker.kafka).write(name, [delayed, Message(b"at once")], way="batch", codec="none")
+        sent = [Message(body).as_rocketmq_json() | asked for body, asked in ((b"at", later), (b"level", by_level))]
+        agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=name, messages=sent)
+        eventually("deliveries", lambda name=name: end_of(broker, name), lambda end: end == 4, WITHIN_S)  # type: ignore[misc]
+    for load in (over_kafka, direct):
+        found = as_messages(load(broker, spark, f"{topic},{by_broker}")).selectExpr(
+            "topic", "cast(body as string) as text", "unix_millis(deliver_time) as due_ms"
+        )
+        seen = {(row.topic, row.text): row.due_ms for row in found.collect()}
+        assert seen == {
+            **{(name, text): None for name in (topic, by_broker) for text in ("at once", "level")},
+            (topic, "kafka"): due_ms,
+            (by_broker, "kafka"): None,  # Its timestamp had that place.
+            **{(name, "at"): due_ms for name in (topic, by_broker)},
+        }
+
+
+def end_of(broker: Broker, topic: str) -> int:
+    return sum(end_offsets(broker.kafka, topic).values())
+
+
+def test_wrong_option_is_refused_with_the_known_ones(broker: Broker, spark: Spark) -> None:
+    with pytest.raises(Exception, match=r"unknown option startoffsets; the options are .*startingOffsets"):
+        direct(broker, spark, "any", startOffsets="earliest").collect()
 
 
 def test_lease_holds_the_files_that_retention_would_remove(broker: Broker, spark: Spark) -> None:

@@ -5,17 +5,22 @@ Most run in the one session of the test run, on files that fail at any operation
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
+import pty
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +35,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS, Spark
 from tests.wire.clients.spark_cluster import submit
-from tests.wire.clients.topics import create_topic
+from tests.wire.clients.topics import create_topic, end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +46,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("both_families")
 
 QUEUES = 2
+LACK_WITHIN_S = 10  # Three seconds, of which Python's imports take one, on a machine that others use too.
 COMMAND_WITHIN_S = 240  # Spark alone takes a minute where others have the cores.
+STOP_WITHIN_S = 30  # The batch that it is at, and what Spark takes to end.
+WITHIN_S = 30
 DAY_MS = 86_400_000
 LONG_AGO_MS = 1_600_000_000_000  # 2020-09-13
 _numbers = itertools.count()
@@ -220,6 +228,110 @@ def test_archive_is_exactly_once_though_it_is_killed(
     assert Counter(texts_of(archived(spark, path))) == Counter(texts)
 
 
+def test_one_signal_ends_a_job_with_its_summary(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
+    """Ctrl-C on a terminal, which all of its foreground group get, ends an archive; SIGTERM ends a slow replay."""
+    path = tmp_path / "lake"
+    write(broker, topic, [f"{number:04}" for number in range(200)])
+    write(broker, topic, ["last"], at_ms=LONG_AGO_MS + DAY_MS)
+    follow = ("archive", str(path), "--topics", topic, "--batch-offsets", "40", "--http", broker.http, "--follow")
+    with terminal(*follow) as (process, keyboard, screen):
+        seen = lambda: (len(list(path.glob("_duolog/log/*.json"))), process.poll())  # noqa: E731
+        eventually("a commit", seen, lambda seen: seen[0] > 0 or seen[1] is not None, COMMAND_WITHIN_S)
+        children = children_of(process.pid)
+        os.write(keyboard, b"\x03")
+        status = process.wait(STOP_WITHIN_S)
+        text = screen()
+        assert status == 130, text
+        assert "Traceback" not in text, text
+        rows = re.search(r"^ rows +(\d+)", text, re.MULTILINE)
+        assert rows is not None, text
+        assert int(rows[1]) > 0
+        assert "duolog: stopped by SIGINT" in text
+        assert len(text.splitlines()) < 30, text
+        assert children, "there was no JVM"
+        eventually("the JVM", lambda: [pid for pid in children if is_running(pid)], lambda left: not left, WITHIN_S)
+    done = run_archive(broker, spark, topic, path)
+    assert done["rows"] + int(rows[1]) == 201, "a batch was lost, or done twice"
+    assert archived(spark, path).count() == 201
+    slow = ("replay", str(path), "--to", topic, "--http", broker.http, "--speed", "0.001", "--json")
+    with pipeline(*slow) as replaying:
+        ends = lambda: sum(end_offsets(broker.kafka, topic).values())  # noqa: E731
+        eventually("a replayed row", ends, lambda end: end > 201 or replaying.poll() is not None, COMMAND_WITHIN_S)
+        os.killpg(replaying.pid, signal.SIGTERM)
+        out, errors = replaying.communicate(timeout=STOP_WITHIN_S)
+    assert replaying.returncode == 143, errors
+    assert json.loads(out)["rows"] == ends() - 201 == 1
+    assert "Traceback" not in errors
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, Callable[[], str]]]:
+    """Run `duolog pipeline run ...` on a terminal of its own: (process, its keyboard, what its screen has shown)."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
+    places = {"DUOLOG_SPARK_JARS": str(jars(PROFILE)), "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        command,
+        env=os.environ | QUICK_START_OF_COMMANDS | places,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # It is what a terminal does.
+    )
+    os.close(theirs)
+    shown = bytearray()
+
+    def read() -> None:
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # EIO: nobody has the terminal open any more.
+                return
+            if not part:
+                return
+            shown.extend(part)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+
+    def screen() -> str:
+        reader.join(5)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace"))
+        # What a carriage return alone leads back over is shown no more.
+        return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+    try:
+        yield process, ours, screen
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        reader.join(5)
+        os.close(ours)
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended.
+        if int(fields[1]) == pid:
+            found.append(int(entry.parent.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("format_", "profile"), [("delta", "delta-4.0"), ("iceberg", "iceberg-1.10")])
@@ -277,7 +389,6 @@ def pipeline_result(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> An
 
 
 def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
-    from spark.archive import require_topics
     from spark.tables import TableError
 
     with pytest.raises(TableError, match=r"Spark has no Delta.*io\.delta:delta-spark"):
@@ -286,18 +397,45 @@ def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tm
         run_archive(broker, spark, topic, tmp_path / "lake", format="iceberg")
     with pytest.raises(TableError, match="there is no archive"):
         archived(spark, tmp_path / "lake")
-    require_topics(spark.session, [topic], broker.kafka)
-    with pytest.raises(TableError, match="there is no topic nobody-made-this"):
-        require_topics(spark.session, [topic, "nobody-made-this"], broker.kafka)
 
 
-def test_spark_that_lacks_its_connector_says_so_in_its_last_line(tmp_path: Path) -> None:
+def test_what_a_job_lacks_is_one_line_before_spark_starts(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Spark could not start: there is no Java."""
+    lake, nowhere = str(tmp_path / "lake"), "127.0.0.1:1"
+    by_http, by_kafka = ("--http", broker.http), ("--http", nowhere, "--kafka", broker.kafka)
+    refused = r"no Kafka broker answers on 127\.0\.0\.1:1: Connection refused \(--kafka names its Kafka port\)"
+    cases = [
+        (("archive", lake, "--topics", topic, "--kafka", nowhere), refused),
+        (("archive", lake, "--topics", f"{topic},nope", *by_kafka), rf"there is no topic nope on {broker.kafka}"),
+        (("archive", lake, "--topics", "nope", *by_http), rf"there is no topic nope on {broker.kafka}"),
+        (("archive", lake, "--topics", topic, "--kafka", broker.http), r"no Kafka broker .*the answer is none of.*"),
+        (("archive", lake, "--topics", topic, "--kafka", broker.namesrv), r"no Kafka broker answers on .*"),
+        (("archive", lake, "--topics", ","), r"Invalid value: --topics: expected names, .* got ','"),
+        (("replay", lake, "--to", "a b", *by_http), "'a b' is no name of a topic"),
+        (("schedule", "t.csv", "--state", lake, "--http", nowhere), r"no broker answers on 127\.0\.0\.1:1: .*"),
+        (("reconcile", lake, "--http", nowhere), r"no broker answers on .* \(--http names its HTTP port\)"),
+        (("lateness", lake, "--topics", f"{topic},nope", *by_http), "there is no topic nope"),
+        (("transactions", lake, *by_http, "--kafka", nowhere), refused),
+    ]
+    for arguments, expected in cases:
+        command = [sys.executable, "-P", "-m", "spark", *arguments]
+        environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+        begun = time.perf_counter()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
+        took_s = time.perf_counter() - begun
+        assert re.fullmatch(rf"duolog: {expected}\n", done.stderr), (arguments, done.stderr)
+        assert done.returncode == (2 if "Invalid" in expected else 1)
+        assert took_s < LACK_WITHIN_S, f"{arguments}: {took_s:.1f} s"
+
+
+def test_spark_that_lacks_its_connector_says_so_in_its_last_line(broker: Broker, tmp_path: Path) -> None:
     """A Java that fails at once stands for one that fails to fetch."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o755)
-    command = [sys.executable, "-P", "-m", "spark", "archive", str(tmp_path / "lake"), "--topics", "orders"]
+    lake = str(tmp_path / "lake")
+    command = [sys.executable, "-P", "-m", "spark", "archive", lake, "--pattern", ".*", "--kafka", broker.kafka]
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "DUOLOG_SPARK_JARS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
     last = done.stderr.splitlines()[-1]
@@ -361,6 +499,42 @@ def test_reconcile_finds_a_loss_a_repeat_and_a_changed_byte(
         "changed": f"{topic}/0: 70; {topic}/1: 33 40",
     }
     rows.unpersist()
+
+
+def test_reconcile_reports_what_lost_files_had_as_missing(
+    broker: Broker, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    from spark.archive import open_table
+
+    path = tmp_path / "lake"
+    for _ in range(2):
+        write(broker, topic, [f"{number:03}" for number in range(20)])
+        run_archive(broker, spark, topic, path)
+    next(path.glob("topic=*/date=*/batch-00000000-*.parquet")).unlink()
+    table = open_table(spark.session, str(path), "parquet")
+    (lost,) = table.lost()
+    assert lost.startswith(f"topic={topic}/")
+    found = reconciled(broker, spark, path, table.read([lost]))
+    assert (found["records equal"], found["missing"]) == (20, 20)
+    shutil.rmtree(path / f"topic={topic}")
+    assert reconciled(broker, spark, path, table.read(table.lost()))["missing"] == 40
+
+
+def test_reconcile_that_is_stopped_says_how_much_is_left(
+    broker: Broker, spark: Spark, topic: str, tmp_path: Path
+) -> None:
+    from spark.archive import progress_of_archive
+    from spark.broker_api import BrokerApi
+    from spark.reconcile import reconcile
+    from spark.stopping import Stop
+
+    path, stop = tmp_path / "lake", Stop()
+    write(broker, topic, ["a", "b"])
+    run_archive(broker, spark, topic, path)
+    progress = progress_of_archive(spark.session, str(path))
+    told = lambda *_: stop.request(signal.SIGINT)  # noqa: E731  # With the first queue.
+    report = reconcile(archived(spark, path), progress, BrokerApi(broker.http), told, stop=stop)
+    assert (report.summary()["queues not compared"], report.summary()["records equal"]) == (1, 1)
 
 
 WRONG = [("lost", 0, 3), ("repeated", 1, 20), ("changed", 1, 33), ("header", 1, 40)]
