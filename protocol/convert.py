@@ -15,7 +15,8 @@
     -                                physical offset: entry's position + offset in its batch (message ids), at most
                                      the entry's last position: more records than bytes share it
     -                                hosts: 127.0.0.1:0 was the sender, the broker stored it
-    no header                        what steers clients and brokers: WAIT, CLUSTER, DELAY, ... (STEERING)
+    no header                        what steers clients and brokers: WAIT, CLUSTER, DELAY, ... (STEERING); but
+                                     TIMER_OUT_MS, when a delayed message was due, is shown
     control batch                    nothing; its offsets pass
 
 The one rule of escapes: a header becomes the property of its name if the name is not empty, occurs for the first time,
@@ -89,6 +90,7 @@ STEERING: Final = frozenset((
     "EXTEND_UNIQ_INFO",
 ))
 # fmt: on
+_HIDDEN: Final = STEERING - {names.TIMER_OUT_MS}
 _TRANSIENT: Final = "__RMQ.TRANSIENT."  # never stored by a RocketMQ broker
 
 _NULL_PROPERTY: Final = f"{KAFKA_NULL}\x01true\x02".encode()
@@ -280,7 +282,7 @@ def _header_name(name: bytes) -> bytes:
 def _header_text(name: bytes) -> str:
     """Give a property's name as that of a header; nothing, if no header shows it."""
     text = name.decode("utf-8", "replace")
-    shown = "" if text in STEERING or text.startswith(_TRANSIENT) else text
+    shown = "" if text in _HIDDEN or text.startswith(_TRANSIENT) else text
     if len(name) <= _NAME_CACHED_CHARACTERS_MAX:
         if len(_header_texts) >= _NAMES_CACHED_MAX:
             _header_texts.clear()

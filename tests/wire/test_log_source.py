@@ -137,7 +137,8 @@ def test_delayed_messages_of_either_family_have_their_due_time(broker: Broker, a
     from spark.messages import as_messages
 
     topic, by_broker = new_topic(broker), new_topic(broker, **{"message.timestamp.type": "LogAppendTime"})
-    due_ms = int(time.time() * 1000) + 1500
+    write_from_rocketmq(broker, agents, new_topic(broker), 1)  # The agent has started then.
+    due_ms = int(time.time() * 1000) + 3000
     later = {"setDeliverTimeMs": due_ms}
     by_level = {"setDelayTimeLevel": 1}
     for name in (topic, by_broker):
@@ -145,7 +146,8 @@ def test_delayed_messages_of_either_family_have_their_due_time(broker: Broker, a
         Confluent(broker.kafka).write(name, [delayed, Message(b"at once")], way="batch", codec="none")
         sent = [Message(body).as_rocketmq_json() | asked for body, asked in ((b"at", later), (b"level", by_level))]
         agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=name, messages=sent)
-        eventually("deliveries", lambda name=name: end_of(broker, name), lambda end: end == 4, WITHIN_S)  # type: ignore[misc]
+    ends = lambda: [end_of(broker, name) for name in (topic, by_broker)]  # noqa: E731
+    eventually("deliveries", ends, lambda ends: ends == [4, 4], WITHIN_S)
     for load in (over_kafka, direct):
         found = as_messages(load(broker, spark, f"{topic},{by_broker}")).selectExpr(
             "topic", "cast(body as string) as text", "unix_millis(deliver_time) as due_ms"

@@ -37,6 +37,13 @@ def test_plan_names_what_is_visible_and_holds_its_files() -> None:
     assert bench.ask("DELETE", lease)[0] == bench.ask("POST", lease)[0] == 410
 
 
+def test_lease_of_no_stated_length_is_as_long_as_the_broker_allows() -> None:
+    for lease_ms_max, expected in ((3_600_000, 600_000), (30_000, 30_000)):
+        bench = bench_with(1, Options(leases=LeasesOptions(lease_ms_max=lease_ms_max)))
+        status, plan = bench.ask("POST", "/api/leases", {"topics": ["orders0"]})
+        assert (status, plan["lease_ms"]) == (201, expected)
+
+
 def test_names_that_repeat_count_once() -> None:
     bench = bench_with(2)
     once = bench.ask("POST", "/api/leases", {"topics": ["orders0", "orders1"]})[1]
