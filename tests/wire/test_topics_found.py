@@ -59,6 +59,7 @@ def test_java_describes_topics_page_by_page(broker: Broker | Peers, java: Agent)
     names = {fresh("pages"): count for count in (3, 1, 5)}
     for name, count in names.items():
         java.call("create_topic", bootstrap=broker.kafka, topic=name, partitions=count)
+    eventually("they are known", lambda: {*names} - all_topics(broker), lambda unknown: not unknown, 10)
     expected = {name: list(range(count)) for name, count in names.items()}
     for page in (2000, 4, 1):
         assert java.call("describe_topics", bootstrap=broker.kafka, topics=[*names], page=page) == expected
