@@ -2,6 +2,7 @@
 
 import logging
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,24 @@ def test_large_batch_is_inflated_once_for_many_pulls() -> None:
             assert [at.body for at in found] == [b"%d" % at.queue_offset for at in found]
     assert len(opened._opened) == 1
     assert all(len(held.marks) <= 64 for held in opened._opened.values())
+
+
+def test_pull_from_the_end_of_a_large_batch_reads_no_record_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door()
+    topic = door.topic()
+    door.kafka(topic, batch([b"x"] * 5000))
+    counts: list[int] = []
+    read = record_batch.read_records
+
+    def counted(opened: Any, mark: Any, count: int) -> Any:
+        counts.append(count)
+        return read(opened, mark, count)
+
+    monkeypatch.setattr(record_batch, "read_records", counted)
+    for offset in (4990, 17, 4990, 2500):
+        found, _ = read_rocketmq(door, topic, offset, max_count=4)
+        assert [at.queue_offset for at in found] == [*range(offset, offset + 4)]
+    assert counts == [4] * 4
 
 
 def test_open_batches_stay_within_their_limit() -> None:

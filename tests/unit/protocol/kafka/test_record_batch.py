@@ -457,6 +457,21 @@ def test_reading_in_parts_gives_the_same_records() -> None:
         assert found == sent
 
 
+def test_records_are_skipped_by_their_sizes_where_nothing_is_wrong() -> None:
+    sent = [Record(n, NOW + n * 1000, b"k", b"v" * n, (("h", b"x"),)) for n in range(300)]
+    opened = rb.open_batch(rb.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
+    for skipped in (0, 1, 127, 128, 299):
+        start = rb.read_records(opened, rb.FIRST, skipped)[1]
+        for count in (0, 1, 2, 172, 299):
+            if skipped + count <= 300:
+                assert rb.skip_records(opened, start, count) == rb.read_records(opened, start, count)[1]
+    assert rb.skip_records(opened, rb.FIRST, 301) is None  # There are 300.
+    with_gap = rb.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0c\0\0\x04\x01\x01\0")
+    assert rb.skip_records(with_gap, rb.FIRST, 2) is None
+    too_short = rb.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0e\0\0\x02\x01\x01\0")
+    assert rb.skip_records(too_short, rb.FIRST, 2) is None
+
+
 def test_inflation_is_limited() -> None:
     batch = rb.build([Record(0, NOW, None, bytes(1 << 20))], 0, 0, codec=Codec.ZSTD)
     with pytest.raises(ProtocolError):
