@@ -47,12 +47,12 @@ lock:
 LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock build *.egg-info
+	rm -rf $(VENV) $(VENV)-lock build *.egg-info protocol/kafka/_records.*.so
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Duolog needs Python 3.11 or later; name one with PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+$(VENV)/.run: requirements.lock pyproject.toml setup.py protocol/kafka/_records.c | $(BIN)/python
 	$(PIP) install --require-hashes --only-binary :all: -r requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@

@@ -38,6 +38,7 @@ from bridge.rocketmq.hooked import HookedConnection
 from bridge.rocketmq.transactions import Checks
 from bridge.server import Bounds, Server, StartError, bind, endpoint
 from bridge.ticker import Ticker
+from protocol.kafka import record_check
 from protocol.rocketmq.message_id import pack_host
 from store.errors import StoreError
 from store.files import RealFiles
@@ -371,6 +372,11 @@ async def _serve(options: Options, load: Callable[[], Options]) -> int:
     broker = Broker(options, SystemClock(), loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
+    if not record_check.IN_C:
+        log.warning(
+            "records of Kafka batches are checked in Python, at fifty times the price; install again with a C compiler "
+            "and Python.h (Debian: gcc, python3-dev) to have it done in C"
+        )
     await broker.start()
     loop.add_signal_handler(signal.SIGHUP, Reload(broker, load).request)
     print(broker.ready_line(), flush=True)  # noqa: T201

@@ -261,13 +261,6 @@ class KafkaOptions(_Section, frozen=True):
     unanswered_max: Annotated[
         int, _setting("requests of one connection in work; then it is not read from until answers left", ge=1)
     ] = 100
-    check_uncompressed: Annotated[
-        bool,
-        _setting(
-            "check all records of uncompressed batches, too, at 0.3 us each; else the first ones, so that a producer "
-            "can store a batch that stops consumers"
-        ),
-    ] = False
     idle_ms: Annotated[
         int, _setting("close a connection with no traffic for so long", kafka="connections.max.idle.ms", ge=1)
     ] = 10 * MINUTE_MS

@@ -6,12 +6,8 @@
     headers      what asks for a delay: `bridge/wishes.py`; for an expiry: `bridge/lifetimes.py`; for a half message of
                  Kafka's: `bridge/half_records.py`
 
-All records of a compressed batch are checked. Of an uncompressed one the first few are, and more in a larger batch, so
-that it costs a few percent of an append: all would cost 0.3 us each, several times what is spent on a small record.
-`kafka.check_uncompressed` has them all checked.
-
-Records are only decoded if the names of these headers occur in the batch: one search, 0.1 to 0.5 ns a byte, is what
-they cost those who do not use them. The topic config `delay.headers` turns the search off.
+Records are only decoded if one of their header keys begins like the names of these headers: the check of the records
+looks for that on its way. The topic config `delay.headers` turns the search off.
 
 Records that are refused are named in the error (KIP-467), so that clients can send the others again.
 
@@ -46,32 +42,19 @@ from protocol.kafka.record_batch import (
     Record,
     RecordError,
 )
-from protocol.kafka.record_check import Walked, check_records
+from protocol.kafka.record_check import Checked, check_records
 from store.entry import Buffer
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
-FIRST_RECORDS: Final = 2  # of an uncompressed batch, which are always checked
-BYTES_A_RECORD: Final = 16 << 10  # and one more for so many bytes of it: a check costs some percent of their append
 REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
 RECORD_ERRORS_MAX: Final = 100  # of one batch; a producer meets the others when it sends the rest again
-_RECORD_COST_BYTES: Final = 512  # walking through a record takes as long as inflating so much
+_DECODED_COST_BYTES: Final = 512  # decoding a record takes as long as inflating so much
 _ASKING_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
 _SCHEDULE_COST_BYTES: Final = 256 << 10  # and reading a cron expression
 _RECORDS_AT_ONCE: Final = 64
 NO_TIMESTAMP: Final = -1
 
-_TIMER_PREFIX: Final = unknown_names.TIMER_PREFIX.encode()
-_TIMER_UNDERSCORE_AT: Final = _TIMER_PREFIX.index(b"_")
-_HALF_PREFIX: Final = unknown_names.HALF_PREFIX.encode()
-_HALF_UNDERSCORE_AT: Final = _HALF_PREFIX.index(b"_")
-_EXPIRY_PREFIX: Final = lifetimes.PREFIX.encode()
-_EXPIRY_UNDERSCORE_AT: Final = _EXPIRY_PREFIX.index(b"_")  # Invariant: not before the others'.
-_AMQ_PREFIX: Final = unknown_names.AMQ_PREFIX.encode()
-_AMQ_UNDERSCORE_AT: Final = _AMQ_PREFIX.index(b"_")  # Invariant: not behind the others'.
-_WISH_NAMES: Final = (_TIMER_PREFIX, _HALF_PREFIX, _AMQ_PREFIX, _EXPIRY_PREFIX)
-_BYTES_AN_UNDERSCORE: Final = 4096  # With more of them than one in so many bytes, a search for the whole is faster.
-
-
+NAMES: Final = tuple(prefix.encode() for prefix in unknown_names.PREFIXES)  # how the headers' names begin
 ASKING_NAMES: Final = frozenset({*TIMER_NAMES, *AMQ_NAMES, *lifetimes.NAMES, half_records.ID})
 
 
@@ -101,8 +84,7 @@ class Inspector:
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._asking_max = options.delay.batch_delayed_max
         self._schedules_max = options.delay.batch_schedules_max
-        self._checks_uncompressed = options.kafka.check_uncompressed
-        # Inflated and walked through, ever; what does not inflate counts as the most that it may.
+        # Inflated and checked, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
 
     def check(self, topic: Topic, batch: Buffer, now_ms: int, sender: Sender | None, *, allows_zstd: bool) -> Produced:
@@ -114,20 +96,17 @@ class Inspector:
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         if header.codec == Codec.ZSTD and not allows_zstd:
             raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
-        codec = header.codec
-        body = self._inflated(batch, header) if codec else bytes(memoryview(batch)[HEADER_BYTES:])
-        records_max = None
-        if not (codec or settings.compact or self._checks_uncompressed):
-            records_max = FIRST_RECORDS + len(body) // BYTES_A_RECORD
-        walked = check_records(body, header, records_max)
-        self.opened_bytes += walked.stepped * _RECORD_COST_BYTES
-        if settings.compact and walked.has_null_key:
-            raise refused(Reason.INVALID, _without_key(topic, OpenBatch(header, body)))
-        if not settings.log_append_time and not _are_times_right(topic, header, walked, now_ms):
-            batch, header = _with_right_times(topic, batch, OpenBatch(header, body), now_ms)
-        parted = None
-        if settings.delay_headers and _has_wish_name(body):
-            parted = self._part(topic, OpenBatch(header, body), now_ms, sender)
+        data, start = (self._inflated(batch, header), 0) if header.codec else (batch, HEADER_BYTES)
+        checked = check_records(data, start, header, NAMES if settings.delay_headers else ())
+        self.opened_bytes += checked.cost_bytes
+        if settings.compact and checked.has_null_key:
+            raise refused(Reason.INVALID, _without_key(topic, _opened(header, data, start)))
+        if not settings.log_append_time and not _are_times_right(topic, header, checked, now_ms):
+            _check_times(topic, _opened(header, data, start), checked, now_ms)
+            if checked.latest_ms != header.max_timestamp:
+                batch = record_batch.with_max_timestamp(batch, checked.latest_ms)
+                header = record_batch.read_header(batch)
+        parted = self._part(topic, _opened(header, data, start), now_ms, sender) if checked.has_name else None
         return Produced(batch, header, parted)
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
@@ -142,10 +121,10 @@ class Inspector:
     def _part(self, topic: Topic, opened: OpenBatch, now_ms: int, sender: Sender | None) -> Parted | None:
         """Sort the records; None if nothing of the batch is delayed or expires. Raises for those that are refused."""
         self._delays.check_room(0)  # Before records are decoded, for who is refused tries again soon.
-        self.opened_bytes += opened.header.record_count * _RECORD_COST_BYTES
+        self.opened_bytes += opened.header.record_count * _DECODED_COST_BYTES
         parted, errors = Parted([], [], [], set()), list[RecordError]()
         asking = schedules = 0
-        for index, record in enumerate(_sound(opened)):
+        for index, record in enumerate(_records(opened)):
             if not record.headers:
                 parted.now.append(record)
                 continue
@@ -222,14 +201,8 @@ def refused(reason: Reason, errors: Sequence[RecordError]) -> InvalidBatch:
     return InvalidBatch(reason, f"record {index} of the batch{more}: {message}", errors)
 
 
-def _sound(opened: OpenBatch) -> Iterator[Record]:
-    """Give the records of a batch of which some may not be checked yet. Raises InvalidBatch."""
-    try:
-        yield from _records(opened)
-    except InvalidBatch:
-        raise
-    except ProtocolError as error:
-        raise InvalidBatch(Reason.INVALID, str(error)) from error
+def _opened(header: BatchHeader, data: Buffer, start: int) -> OpenBatch:
+    return OpenBatch(header, bytes(memoryview(data)[start:]))
 
 
 def _records(opened: OpenBatch) -> Iterator[Record]:
@@ -242,75 +215,36 @@ def _records(opened: OpenBatch) -> Iterator[Record]:
 # -- Timestamps
 
 
-def _are_times_right(topic: Topic, header: BatchHeader, walked: Walked, now_ms: int) -> bool:
-    """Tell whether all records are within the topic's bounds, and the header names the greatest timestamp.
-
-    Where not all records were walked through, by what the header says of them.
-    """
-    latest_ms = header.max_timestamp
-    if walked.records < header.record_count:
-        earliest_ms = header.base_timestamp
-    elif walked.latest_ms != latest_ms:
-        return False
-    else:
-        earliest_ms = walked.earliest_ms
+def _are_times_right(topic: Topic, header: BatchHeader, checked: Checked, now_ms: int) -> bool:
+    """Tell whether all records are within the topic's bounds, and the header names the greatest timestamp."""
+    earliest_ms, latest_ms = checked.earliest_ms, checked.latest_ms
     settings = topic.settings
     return (
-        latest_ms <= now_ms + settings.timestamp_after_max_ms
+        latest_ms == header.max_timestamp
+        and latest_ms <= now_ms + settings.timestamp_after_max_ms
         and earliest_ms >= now_ms - settings.timestamp_before_max_ms
         and earliest_ms >= 0
     )
 
 
-def _with_right_times(topic: Topic, batch: Buffer, opened: OpenBatch, now_ms: int) -> tuple[Buffer, BatchHeader]:
-    """Hold each record to the topic's bounds; -1 is no timestamp. Gives the batch with the greatest one in its header.
+def _check_times(topic: Topic, opened: OpenBatch, checked: Checked, now_ms: int) -> None:
+    """Hold each record to the topic's bounds; -1 is no timestamp. Raises InvalidBatch.
 
-    Raises InvalidBatch. LogValidator.java#validateTimestamp
+    LogValidator.java#validateTimestamp
     """
-    header, body = opened
-    walked = check_records(body, header)
     settings = topic.settings
     earliest_ms = max(now_ms - settings.timestamp_before_max_ms, 0)
     latest_ms = min(now_ms + settings.timestamp_after_max_ms, TIMESTAMP_MS_MAX)
-    if walked[:2] != (NO_TIMESTAMP, NO_TIMESTAMP) and not (
-        earliest_ms <= walked.earliest_ms and walked.latest_ms <= latest_ms
-    ):
-        errors: list[RecordError] = []
-        for index, record in enumerate(_records(opened)):
-            time_ms = record.timestamp_ms
-            if time_ms != NO_TIMESTAMP and not earliest_ms <= time_ms <= latest_ms:
-                errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest_ms} to {latest_ms}"))
-                if len(errors) == RECORD_ERRORS_MAX:
-                    break
-        if errors:
-            raise refused(Reason.TIMESTAMP, errors)
-    if walked.latest_ms == header.max_timestamp:
-        return batch, header
-    corrected = record_batch.with_max_timestamp(batch, walked.latest_ms)
-    return corrected, record_batch.read_header(corrected)
-
-
-# -- Headers
-
-
-def _has_wish_name(data: bytes) -> bool:
-    """Tell whether a prefix of the names that ask for a delay or an expiry occurs, or of those of a half message.
-
-    A search for one byte (memchr) is twenty times as fast as one for nine. So the underscores are looked at one by one
-    while they are few; where there are many, what is left is searched as a whole. From its end: Python's `rfind` leaps
-    over what cannot be part of a match, and takes a half to a quarter of the time of `find`.
-    """
-    at = data.find(b"_", _AMQ_UNDERSCORE_AT)
-    for _ in range(1 + len(data) // _BYTES_AN_UNDERSCORE):
-        if at < 0:
-            return False
-        if (
-            data.startswith(_TIMER_PREFIX, max(0, at - _TIMER_UNDERSCORE_AT))
-            or data.startswith(_HALF_PREFIX, max(0, at - _HALF_UNDERSCORE_AT))
-            or data.startswith(_AMQ_PREFIX, at - _AMQ_UNDERSCORE_AT)
-            or data.startswith(_EXPIRY_PREFIX, max(0, at - _EXPIRY_UNDERSCORE_AT))
-        ):
-            return True
-        at = data.find(b"_", at + 1)
-    left = max(0, at - _EXPIRY_UNDERSCORE_AT)
-    return at >= 0 and any(data.rfind(name, left) >= 0 for name in _WISH_NAMES)
+    if earliest_ms <= checked.earliest_ms and checked.latest_ms <= latest_ms:
+        return
+    if checked.earliest_ms == checked.latest_ms == NO_TIMESTAMP:
+        return
+    errors: list[RecordError] = []
+    for index, record in enumerate(_records(opened)):
+        time_ms = record.timestamp_ms
+        if time_ms != NO_TIMESTAMP and not earliest_ms <= time_ms <= latest_ms:
+            errors.append(RecordError(index, f"timestamp {time_ms} is outside {earliest_ms} to {latest_ms}"))
+            if len(errors) == RECORD_ERRORS_MAX:
+                break
+    if errors:
+        raise refused(Reason.TIMESTAMP, errors)

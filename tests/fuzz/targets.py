@@ -16,7 +16,7 @@ from delay.recurring import BadSchedule, Cron
 from protocol import convert, names
 from protocol.errors import ProtocolError
 from protocol.framing import FrameReader
-from protocol.kafka import api, compression, record_batch
+from protocol.kafka import api, compression, record_batch, record_check, record_walk
 from protocol.kafka.record_batch import InvalidBatch
 from protocol.rocketmq import (
     batch,
@@ -86,6 +86,18 @@ def kafka_batch(sent: bytes) -> None:
             convert.properties_of(record)
     except (ProtocolError, InvalidBatch):
         pass
+
+
+def kafka_records(sent: bytes) -> None:
+    """The records of a batch: the walk in C gives the same as the one in Python, and what passes can be read."""
+    if not sent:
+        return
+    count, limit, names = sent[0], 100, (b"TIMER_", b"T")
+    found = record_check.walk(sent, 1, count, limit, names)
+    assert found == record_walk.walk(sent, 1, count, limit, names), "C and Python differ"
+    if len(found) == 5 and count:
+        header = record_batch.BatchHeader(0, 0, 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+        record_batch.read_records(record_batch.OpenBatch(header, sent[1:]), record_batch.FIRST, count)
 
 
 def kafka_compression(sent: bytes) -> None:
@@ -224,8 +236,8 @@ class Core:
 TARGETS: Final[dict[str, Target]] = {
     each.__name__: each
     for each in (
-        framing, kafka_request, kafka_batch, kafka_compression, rocketmq_command, rocketmq_header, rocketmq_json,
-        rocketmq_message, rocketmq_batch, rocketmq_properties, rocketmq_compression_of_bodies, rocketmq_filter,
-        rocketmq_texts, cron,
+        framing, kafka_request, kafka_batch, kafka_records, kafka_compression, rocketmq_command, rocketmq_header,
+        rocketmq_json, rocketmq_message, rocketmq_batch, rocketmq_properties, rocketmq_compression_of_bodies,
+        rocketmq_filter, rocketmq_texts, cron,
     )
 } | {"core": Core()}  # fmt: skip

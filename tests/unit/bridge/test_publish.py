@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config import ConvertOptions, DelayOptions, KafkaOptions, RocketmqOptions
+from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions
 from bridge.produced import RECORDS_MAX
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
@@ -111,23 +111,19 @@ def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
     assert topic.queues[0].end_offset == 0
 
 
-@pytest.mark.parametrize("checks_all", [False, True])
-def test_how_many_records_of_an_uncompressed_batch_are_checked(checks_all: bool) -> None:
-    """All, if there are few; the first ones of many, or all if that is set. Where the records must be read, all are."""
-    door = Door(kafka=KafkaOptions(check_uncompressed=checks_all))
-    topic = door.topic()
-    for count, at, is_refused in ((2, 1, True), (9, 1, True), (9, 2, checks_all)):
-        sent = bytearray(batch([b"x"] * count))
-        sent[61 + 8 * at + 5] = 6  # The value of that record is longer than its size allows.
-        sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
-        if is_refused:
-            with pytest.raises(InvalidBatch, match=f"record {at} of the batch"):
-                door.kafka(topic, bytes(sent))
-            assert topic.queues[0].end_offset == 0
-        else:
-            door.kafka(topic, bytes(sent))
-        with pytest.raises(InvalidBatch):
-            door.kafka(door.topic("compacted", cleanup_policy="compact"), bytes(sent))
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("count", [1, 2, 9, 1000])
+def test_every_record_of_every_batch_is_checked(count: int, codec: Codec) -> None:
+    door = Door()
+    for at in {0, count // 2, count - 1}:
+        builder = record_batch.BatchBuilder()
+        for number in range(count):
+            headers = b"\x02\0\x03" if number == at else b"\0"  # one header, with a value of -2 bytes
+            builder.append_encoded(number, NOW, None, b"x" * 90, headers)
+        with pytest.raises(InvalidBatch, match=f"record {at} of the batch: a header value of -2 bytes") as refused:
+            door.kafka(door.topic(), bytes(builder.finish(0, -1, codec=codec)))
+        assert [error.index for error in refused.value.record_errors] == [at]
+    assert door.topic().queues[0].end_offset == 0
 
 
 def test_lying_batch_that_asks_for_a_delay_is_refused() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from bridge import produced
-from bridge.unknown_names import PREFIXES, WARNED_MAX, UnknownNames, unknown
+from bridge.unknown_names import KNOWN, PREFIXES, WARNED_MAX, UnknownNames, unknown
 from protocol.kafka.api import ApiKey
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Desk
@@ -104,4 +104,5 @@ def test_memory_of_warnings_is_bounded() -> None:
 def test_every_prefix_is_looked_for_in_batches() -> None:
     for prefix in PREFIXES:
         assert unknown([prefix + "X"]) == [prefix + "X"]
-        assert produced._has_wish_name(b"\0" * 40 + prefix.encode() + b"X")
+        assert prefix.encode() in produced.NAMES
+    assert all(name.startswith(PREFIXES) for name in (*KNOWN, *produced.ASKING_NAMES))
