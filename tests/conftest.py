@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
     os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 2`.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A job in a shell's background ignores SIGINT, and so would each child process that a test interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

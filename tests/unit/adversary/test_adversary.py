@@ -23,7 +23,7 @@ from tests.unit.adversary.world import World
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in rocketmq.TABLE]
-PAIRS = 6  # Of connections, for each row; each sends one request.
+PAIRS = 4  # Of connections, for each row; each sends one request.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many the soak makes another world, for state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
