@@ -264,6 +264,27 @@ def test_one_signal_ends_a_job_with_its_summary(broker: Broker, spark: Spark, to
     assert "Traceback" not in errors
 
 
+def test_computation_is_cancelled_when_the_job_is_to_stop(spark: Spark) -> None:
+    """As by the main thread of a command; the job, its session and its connection to the JVM go on."""
+    from spark import stopping
+
+    stop = stopping.Stop()
+
+    def main_thread() -> None:
+        eventually("tasks", spark.session.sparkContext.statusTracker().getActiveStageIds, bool, WITHIN_S)
+        stop.request(signal.SIGTERM)
+        while stop.cancel is not None:
+            stopping._cancel(stop)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=main_thread)
+    thread.start()
+    with pytest.raises(stopping.Stopped), stopping.cancelling(stop, spark.session):
+        spark.session.range(1 << 50).selectExpr("sum(sqrt(id))").collect()
+    thread.join(WITHIN_S)
+    assert spark.session.range(5).count() == 5
+
+
 @contextmanager
 def terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, Callable[[], str]]]:
     """Run `duolog pipeline run ...` on a terminal of its own: (process, its keyboard, what its screen has shown)."""
