@@ -22,6 +22,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote
 
 from spark.files import File, Files
 
@@ -201,7 +202,7 @@ class DeltaTable:
         writer.option("txnAppId", query).option("txnVersion", batch_id).save(self._root)
 
     def lost(self) -> list[str]:
-        return _not_there(self._session, self.read().inputFiles())
+        return _not_there(self._session, map(unquote, self.read().inputFiles()))  # Spark gives URIs.
 
     def read(self, without: Collection[str] = ()) -> DataFrame:
         if without:  # Delta has no other way to name those that shall be read.

@@ -381,6 +381,15 @@ def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
     assert done["files merged"] > 0
     compared = ("reconcile", *chosen, "--http", broker.http, "--json")
     assert pipeline_result(*compared, profiles=(PROFILE, profile))["records equal"] == len(texts)
+    folder = "data/*/*" if format_ == "iceberg" else "*/date=*"
+    newest = max(path.glob(f"{folder}/*.parquet"), key=lambda file: file.stat().st_mtime)
+    newest.unlink()
+    with pipeline(*compared, profiles=(PROFILE, profile)) as process:
+        out, errors = process.communicate(timeout=2 * COMMAND_WITHIN_S)
+    assert process.returncode == 1, errors
+    found = json.loads(out.splitlines()[-1])
+    assert found["files gone from the archive"] == 1
+    assert 0 < found["missing"] < len(texts)
 
 
 @contextmanager
