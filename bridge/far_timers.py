@@ -30,7 +30,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -220,7 +220,7 @@ class FarTimers:
         self._is_closed = False
         ledger.own(FarTimersChanged, self._replay_changed)
         ledger.own(FarTimersDead, self._replay_dead)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     # -- Opening and closing
 
@@ -997,12 +997,12 @@ class FarTimers:
             self._fates.setdefault((due_ms, address), _Dead(Fate(fate), slot.position))
 
     def _snapshot(self) -> Iterator[FarTimersChanged | FarTimersDead]:
-        manifest = self._buckets.manifest
-        if manifest:
-            yield FarTimersChanged(tuple(tuple(entry) for entry in manifest), b"", b"", 0)
-        dead = [_DEAD.pack(*place, fate) for place, (fate, _) in self._fates.items()]
-        for at in range(0, len(dead), _DEAD_IN_RECORD):
-            yield FarTimersDead(b"".join(dead[at : at + _DEAD_IN_RECORD]))
+        manifest = tuple(tuple(entry) for entry in self._buckets.manifest)
+        changed = [FarTimersChanged(manifest, b"", b"", 0)] if manifest else []
+        table = zip([*self._fates], [*self._fates.values()], strict=True)
+        dead = (_DEAD.pack(*place, fate) for place, (fate, _) in table)
+        parts = iter(lambda: b"".join(islice(dead, _DEAD_IN_RECORD)), b"")
+        return chain(changed, map(FarTimersDead, parts))
 
 
 def _near(timer: FarTimer) -> Timer:

@@ -20,6 +20,7 @@ Reading a half message does not wait until it is durable: what is appended becau
 
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import chain, starmap
 from typing import Final, NamedTuple
 
 from bridge import forms
@@ -107,7 +108,7 @@ class Halves:
         ledger.own(HalvesOpen, self._replay_open)
         ledger.own(HalfVerdicts, self._replay_verdicts)
         ledger.on_frame(self.replay_frame)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot, self.state.end_snapshot)
 
     def attach(self, store: Store, topics: Topics, store_host: bytes) -> None:
         """Name the log, once it is recovered."""
@@ -318,11 +319,9 @@ class Halves:
 
     def _snapshot(self) -> Iterable[Record]:
         end_offset, verdicts = self.state.verdicts()
-        yield HalfVerdicts(end_offset, zlib.compress(verdicts, 1))
-        for page in self.state.snapshot():
-            yield HalvesOpen(*page)
-        for rows in self.ids.snapshot(IDS_IN_RECORD):
-            yield HalfIdsKnown(rows)
+        decided = HalfVerdicts(end_offset, zlib.compress(verdicts, 1))
+        pages = starmap(HalvesOpen, self.state.snapshot())
+        return chain([decided], pages, map(HalfIdsKnown, self.ids.snapshot(IDS_IN_RECORD)))
 
 
 def _first_queue(topics: Topics, name: str) -> Queue:

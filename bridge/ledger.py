@@ -10,16 +10,18 @@ a snapshot function. What follows from an entry alone, by the `extra` in its hea
 Owners register before the store is opened, in an order in which snapshots may be replayed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from bridge.poison import Poison
 from bridge.records import Record, decode, encode
+from store.copy_on_write import CopyOnWrite
 from store.entry import Appended, Frame, FrameRun, Part, Promise, Slot, State
 from store.errors import HalfApplied
 
 RecordT = TypeVar("RecordT", bound=Record)
+NameT = TypeVar("NameT", bound=Hashable)
 ExtraWatcher = Callable[[Slot, int, int, bytes], None]
 FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
 
@@ -97,14 +99,31 @@ class Ledger:
         """Have `snapshot` asked for records that rebuild an owner's state; all are taken at once, so it is small."""
         self._snapshots.append(lambda: [*snapshot()])
 
-    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Record]], end: Callable[[], None]) -> None:
+    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Record]], end: Callable[[], None] = lambda: None) -> None:
         """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
 
-        They must be the state at the moment of `begin` all the same, whatever changes meanwhile
-        (`store/copy_on_write.py`). `end` is called when no more are wanted.
+        They must be the state at the moment of `begin` all the same, whatever changes meanwhile: `begin` copies the
+        names and values of a table where values are never changed in place, for there no copy of a value is needed;
+        else see `on_copied_snapshot`. `end` is called when no more are wanted.
         """
         self._snapshots.append(begin)
         self._snapshot_ends.append(end)
+
+    def on_copied_snapshot(
+        self, names: Callable[[], Iterable[NameT]], records: Callable[[NameT], Sequence[Record] | None]
+    ) -> CopyOnWrite[NameT, Sequence[Record]]:
+        """Do the same for a table of values that change: `records` gives those of one name, as it is then.
+
+        Returns what must be told `before_change` of each name, and of those that are removed.
+        """
+        moment = CopyOnWrite(records)
+
+        def begin() -> Iterable[Record]:
+            moment.begin(names())
+            return chain.from_iterable(found for _, found in moment.entries())
+
+        self.on_sliced_snapshot(begin, moment.end)
+        return moment
 
     def on_frame(self, watcher: FrameWatcher) -> None:
         """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""

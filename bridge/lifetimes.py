@@ -16,8 +16,7 @@ So that nobody else pays, readers look into properties only in queues that were 
 own: one record says so, in the unit of the first of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bridge.config import DAY_MS, DelayOptions
@@ -47,7 +46,7 @@ class Lifetimes:
         self._topics: dict[int, set[int]] = {}  # by topic number: keys of queues
         ledger.own(QueuesExpire, self._replay_queues)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
-        ledger.on_snapshot(self._snapshot)
+        self._moment = ledger.on_copied_snapshot(lambda: self._topics, self._records_of)
 
     def __contains__(self, key: int) -> bool:
         """Whether messages of that queue may have an expiry of their own."""
@@ -85,14 +84,16 @@ class Lifetimes:
 
     def _replay_queues(self, record: QueuesExpire, slot: Slot) -> None:
         for key in record.keys:
+            self._moment.before_change(key >> QUEUE_ID_BITS)
             self._topics.setdefault(key >> QUEUE_ID_BITS, set()).add(key)
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self._moment.before_change(record.number)
         self._topics.pop(record.number, None)
 
-    def _snapshot(self) -> Iterable[Record]:
-        if self._topics:
-            yield QueuesExpire(sorted(chain.from_iterable(self._topics.values())))
+    def _records_of(self, number: int) -> list[Record] | None:
+        keys = self._topics.get(number)
+        return None if keys is None else [QueuesExpire(sorted(keys))]
 
 
 # -- What lies in the log: nothing of it is refused any more

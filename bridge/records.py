@@ -182,6 +182,7 @@ class QueueTransactions(_Record, frozen=True, tag=57):
     key: int
     open: Sequence[tuple[int, int]]  # producer id, first offset
     aborted: bytes  # i64 each: offset of the marker, first offset, producer id, last stable offset then; big-endian
+    is_continued: bool = False  # these are more aborted ones of the same snapshot
 
 
 class TimersHeld(_Record, frozen=True, tag=59):

@@ -63,7 +63,7 @@ class RequestKeys:
         self._answered: OrderedDict[bytes, Answered] = OrderedDict()
         ledger.own(TimerRequested, self._replay)
         ledger.own(TimerRequestsKnown, self._replay_known)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     def __len__(self) -> int:
         return len(self._answered)
@@ -99,9 +99,9 @@ class RequestKeys:
             self._answered.setdefault(row[0], Answered(*row[1:]))
 
     def _snapshot(self) -> Iterable[TimerRequestsKnown]:
-        rows = ((request, *answered) for request, answered in self._answered.items())
-        while some := [*islice(rows, ROWS_IN_RECORD)]:
-            yield TimerRequestsKnown(some)
+        table = zip([*self._answered], [*self._answered.values()], strict=True)
+        rows = ((request, *answered) for request, answered in table)
+        return map(TimerRequestsKnown, iter(lambda: [*islice(rows, ROWS_IN_RECORD)], []))
 
 
 def _hash(text: bytes) -> bytes:

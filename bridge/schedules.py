@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import starmap
 from typing import Final, NamedTuple, Protocol
 
 from bridge.config import DelayOptions
@@ -111,7 +112,7 @@ class Schedules:
         ledger.own(ScheduleStepped, self._replay_stepped)
         ledger.own(DelayPaused, self._replay_paused)
         ledger.own(TopicDeleted, self._replay_topic_deleted)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     def attach(self, door: Door) -> None:
         self._door = door
@@ -145,7 +146,7 @@ class Schedules:
         self, name: str, schedule: Schedule, message: RecurringMessage, run: Run, *, is_kept: bool = True
     ) -> ScheduleRegistered:
         """Give the record that registers a schedule; raises TooManySchedules."""
-        record = _record(Standing(name, schedule, message, run, is_kept))
+        record = _record(Standing(name, schedule, message, run, is_kept), run)
         self.check_room([record])
         return record
 
@@ -315,14 +316,15 @@ class Schedules:
             self._wheel.cancel(standing.timer)
 
     def _snapshot(self) -> Iterable[Record]:
-        return [_record(standing) for standing in self._all.values()]
+        # Of a schedule that stands nothing changes but its next run.
+        return starmap(_record, [(standing, standing.run) for standing in self._all.values()])
 
 
 # -- Records
 
 
-def _record(standing: Standing) -> ScheduleRegistered:
-    schedule, message, run = standing.schedule, standing.message, standing.run
+def _record(standing: Standing, run: Run | None) -> ScheduleRegistered:
+    schedule, message = standing.schedule, standing.message
     plan, burst = schedule.plan, schedule.burst
     every, cron = (plan, None) if isinstance(plan, Every) else (None, plan)
     return ScheduleRegistered(

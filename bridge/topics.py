@@ -197,7 +197,8 @@ class Topics:
         ledger.own(TopicDeleted, self._replay_deleted)
         ledger.own(TopicNumbersUsed, self._replay_numbers_used)
         ledger.own(LeaderEpochsStarted, self._replay_epochs)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_snapshot(lambda: [TopicNumbersUsed(self._next_number)])
+        self._moment = ledger.on_copied_snapshot(lambda: self._by_number, self._records_of)
 
     # -- Finding
 
@@ -390,6 +391,7 @@ class Topics:
         topic = self._by_number.get(record.number)
         if topic is None:
             return
+        self._moment.before_change(record.number)
         if record.queue_count is not None:
             more = max(0, record.queue_count - topic.queue_count)
             topic.queue_count += more
@@ -403,6 +405,7 @@ class Topics:
         self.version += 1
 
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self._moment.before_change(record.number)
         topic = self._by_number.pop(record.number, None)
         if topic is not None:
             self._queue_count -= topic.queue_count
@@ -420,20 +423,21 @@ class Topics:
                 continue
             queue_id = start.key & (1 << QUEUE_ID_BITS) - 1
             if start.epoch > topic.leader_epoch(queue_id):
+                self._moment.before_change(topic.number)
                 starts = topic.epochs.setdefault(queue_id, [])
                 starts.append(start)
                 del starts[:-EPOCHS_MAX]
         self.version += 1
 
-    def _snapshot(self) -> Iterable[Record]:
-        yield TopicNumbersUsed(self._next_number)
-        for topic in self._by_number.values():
-            yield TopicCreated(
-                topic.number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
-            )
-            starts = [start for starts in topic.epochs.values() for start in starts]
-            for part in _parts(starts):
-                yield LeaderEpochsStarted(part)
+    def _records_of(self, number: int) -> list[Record] | None:
+        topic = self._by_number.get(number)
+        if topic is None:
+            return None
+        created = TopicCreated(
+            number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
+        )
+        starts = [start for starts in topic.epochs.values() for start in starts]
+        return [created, *(LeaderEpochsStarted(part) for part in _parts(starts))]
 
     def _bind(self, topic: Topic) -> None:
         """Give a topic its queues; during recovery there are none yet."""

@@ -14,7 +14,7 @@ queue that was added and not written to gets no marker.
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -53,6 +53,7 @@ POSITION_BYTES: Final = 64  # and a position, its text aside
 _CHARACTER_BYTES: Final = 4
 _KEYS_IN_RECORD: Final = 1000
 _ABORTED_BYTES: Final = 32
+_ABORTED_IN_RECORD: Final = 10_000
 
 Transaction = coordinator.Transaction[CommittedPosition]
 
@@ -112,7 +113,10 @@ class Transactions:
         ledger.own(GroupDeleted, self._replay_group_deleted)
         ledger.on_extra(parked.HELD_EXTRA_KIND, self._replay_delayed)
         ledger.on_frame(self._replay_frame)
-        ledger.on_snapshot(self._snapshot)
+        moment = ledger.on_copied_snapshot(lambda: self.coordinator.names, self._records_of_id)
+        self.coordinator.before_change = moment.before_change
+        queues = ledger.on_copied_snapshot(lambda: self.isolation.keys, self._records_of_queue)
+        self.isolation.before_change = queues.before_change
 
     # -- Producers
 
@@ -431,7 +435,12 @@ class Transactions:
         columns = array("q", record.aborted)
         if sys.byteorder == "little":
             columns.byteswap()
-        self.isolation.restore(record.key, record.open, map(Aborted, *(columns[at::4] for at in range(4))))
+        aborted = map(Aborted, *(columns[at::4] for at in range(4)))
+        if record.is_continued:
+            for each in aborted:
+                self.isolation.add_aborted(record.key, each)
+        else:
+            self.isolation.restore(record.key, record.open, aborted)
 
     def _replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if form != forms.KAFKA or not marker.is_transactional(frame):
@@ -462,30 +471,43 @@ class Transactions:
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         self.coordinator.forget_group(record.group)
 
-    def _snapshot(self) -> Iterable[Record]:
-        for transaction in self.coordinator:
-            state = State.EMPTY if transaction.state is State.ONGOING else transaction.state
-            number_before, epoch_before = transaction.before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
-            yield TransactionalIdSettled(
-                transaction.name,
-                *transaction.producer,
-                transaction.timeout_ms,
-                state,
-                transaction.updated_ms,
-                number_before,
-                epoch_before,
+    # -- Snapshots
+
+    def _records_of_id(self, name: str) -> list[Record] | None:
+        transaction = self.coordinator.get(name)
+        if transaction is None:
+            return None
+        state = State.EMPTY if transaction.state is State.ONGOING else transaction.state
+        number_before, epoch_before = transaction.before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
+        producer, started_ms = transaction.producer, transaction.started_ms
+        records: list[Record] = [
+            TransactionalIdSettled(
+                name, *producer, transaction.timeout_ms, state, transaction.updated_ms, number_before, epoch_before
             )
-            if transaction.state is State.ONGOING:
-                yield TransactionGrew(transaction.producer.id, transaction.started_ms, sorted(transaction.keys))
-                for group, positions in transaction.positions.items():
-                    yield TransactionGrew(
-                        transaction.producer.id, transaction.started_ms, (), group, [*positions.values()]
-                    )
-        for key, queue in self.isolation:
-            columns = queue.columns_of_aborted()
-            if sys.byteorder == "little":
-                columns.byteswap()
-            yield QueueTransactions(key, [*queue.open], columns.tobytes())
+        ]
+        if transaction.state is State.ONGOING:
+            records.append(TransactionGrew(producer.id, started_ms, sorted(transaction.keys)))
+            for group, found in transaction.positions.items():
+                positions = [*found.values()]
+                for at in range(0, len(positions) or 1, _KEYS_IN_RECORD):
+                    part = positions[at : at + _KEYS_IN_RECORD]
+                    records.append(TransactionGrew(producer.id, started_ms, (), group, part))
+        return records
+
+    def _records_of_queue(self, key: int) -> list[Record] | None:
+        queue = self.isolation.get(key)
+        if queue is None:
+            return None
+        columns = queue.columns_of_aborted()
+        if sys.byteorder == "little":
+            columns.byteswap()
+        aborted = memoryview(columns).cast("B")
+        size = _ABORTED_IN_RECORD * _ABORTED_BYTES
+        more = (bytes(aborted[at : at + size]) for at in range(size, len(aborted), size))
+        return [
+            QueueTransactions(key, [*queue.open], bytes(aborted[:size])),
+            *(QueueTransactions(key, (), part, is_continued=True) for part in more),
+        ]
 
 
 _REFUSALS: Final[dict[Outcome, type[TransactionError]]] = {

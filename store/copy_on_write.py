@@ -7,10 +7,10 @@
     end()                  no more are wanted; nothing is kept any more
 
 What is changed before it was read is copied then, and what is read is copied, so the copies that exist are those of
-what changes meanwhile. While nothing is read, `before_change` need not be called: `is_active` tells.
+what changes meanwhile. While nothing is read, `before_change` does nothing; where calls cost, ask `is_active` before.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -20,39 +20,33 @@ V = TypeVar("V")
 class CopyOnWrite(Generic[K, V]):
     """`copy` gives the value under a name, in a form that no later change reaches; None if there is none."""
 
-    __slots__ = ("_copied", "_copy", "_left", "_names", "is_active")
+    __slots__ = ("_copied", "_copy", "_names", "is_active")
 
     def __init__(self, copy: Callable[[K], V | None]) -> None:
         self._copy = copy
         self._names: list[K] = []
-        self._left: set[K] = set()  # those whose entries were neither read nor copied
-        self._copied: dict[K, V | None] = {}
+        self._copied: dict[K, V | None] = {}  # None: read already, or not in the table at that moment
         self.is_active = False
 
-    def begin(self, names: Collection[K]) -> None:
-        """Some 20 ns for each name of a dict, whose hashes are known."""
-        self._names = [*names]
-        self._left, self._copied, self.is_active = set(names), {}, True
+    def begin(self, names: Iterable[K]) -> None:
+        """Copy the names only: some 5 ns for each of a dict, 60 of an OrderedDict."""
+        self._names, self._copied, self.is_active = [*names], {}, True
 
     def before_change(self, name: K) -> None:
-        if name in self._left:
-            self._left.discard(name)
+        if self.is_active and name not in self._copied:
             self._copied[name] = self._copy(name)
 
     def keep(self, name: K, value: V) -> None:
-        if name in self._left:
-            self._left.discard(name)
-            self._copied[name] = value
+        if self.is_active:
+            self._copied.setdefault(name, value)
 
     def entries(self) -> Iterator[tuple[K, V]]:
+        copied = self._copied
         for name in self._names:
-            if name in self._left:
-                self._left.discard(name)
-                value = self._copy(name)
-            else:
-                value = self._copied.pop(name, None)
+            value = copied[name] if name in copied else self._copy(name)
+            copied[name] = None
             if value is not None:
                 yield name, value
 
     def end(self) -> None:
-        self._names, self._left, self._copied, self.is_active = [], set(), {}, False
+        self._names, self._copied, self.is_active = [], {}, False

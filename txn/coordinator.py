@@ -189,6 +189,7 @@ class Coordinator(Generic[PositionT]):
         # Invariant: the positions in all open transactions, each of their groups counted as one, too.
         self.pending_count = 0
         self.queue_count = 0  # Invariant: the queues in all open transactions.
+        self.before_change: Callable[[str], object] = _ignore  # Told the name of each whose state is about to change.
 
     # -- Looking
 
@@ -197,6 +198,10 @@ class Coordinator(Generic[PositionT]):
 
     def __iter__(self) -> Iterator[Transaction[PositionT]]:
         return iter(self._by_name.values())
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._by_name
 
     def get(self, name: str) -> Transaction[PositionT] | None:
         return self._by_name.get(name)
@@ -237,12 +242,14 @@ class Coordinator(Generic[PositionT]):
     def shift(self, by_ms: int) -> None:
         """The wall clock jumped by so much: the open transactions keep the time that they have left."""
         for transaction in self._open.values():
+            self.before_change(transaction.name)
             transaction.started_ms += by_ms
         self._file_deadlines()
 
     def begun_by(self, now_ms: int) -> None:
         """Let no open transaction have begun later than now."""
         for transaction in self._open.values():
+            self.before_change(transaction.name)
             transaction.started_ms = min(transaction.started_ms, now_ms)
         self._file_deadlines()
 
@@ -262,6 +269,7 @@ class Coordinator(Generic[PositionT]):
         self, name: str, producer: Producer, timeout_ms: int, state: State, before: Producer | None, at_ms: int
     ) -> None:
         """The id goes on like this; what was open has ended, or there was nothing."""
+        self.before_change(name)
         transaction = self._by_name.get(name)
         if transaction is None:
             transaction = self._by_name[name] = Transaction(name, producer, timeout_ms)
@@ -276,6 +284,7 @@ class Coordinator(Generic[PositionT]):
     def begin(self, transaction: Transaction[PositionT], at_ms: int) -> None:
         """Open a transaction, unless it is open."""
         if transaction.state is not State.ONGOING:
+            self.before_change(transaction.name)
             transaction.state, transaction.started_ms = State.ONGOING, at_ms
             self._open[transaction.producer.id] = transaction
             self._sort_out_deadlines()
@@ -285,6 +294,7 @@ class Coordinator(Generic[PositionT]):
         self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
     ) -> None:
         """Take positions by queue key; none says that some will come."""
+        self.before_change(transaction.name)
         known = transaction.positions.get(group)
         if known is None:
             known = transaction.positions[group] = {}
@@ -295,11 +305,13 @@ class Coordinator(Generic[PositionT]):
         self._groups.setdefault(group, set()).add(transaction.producer.id)
 
     def add_queues(self, transaction: Transaction[PositionT], keys: Iterable[int]) -> None:
+        self.before_change(transaction.name)
         self.queue_count -= len(transaction.keys)
         transaction.keys.update(keys)
         self.queue_count += len(transaction.keys)
 
     def forget(self, name: str) -> None:
+        self.before_change(name)
         transaction = self._by_name.pop(name, None)
         if transaction is not None:
             self._close(transaction)
@@ -313,6 +325,7 @@ class Coordinator(Generic[PositionT]):
         transaction = self._open.get(producer_id)
         if transaction is None:
             return 1
+        self.before_change(transaction.name)
         looked_at = len(transaction.keys) + 1
         self.queue_count -= len(transaction.keys)
         transaction.keys = {key for key in transaction.keys if not is_gone(key)}
@@ -327,6 +340,7 @@ class Coordinator(Generic[PositionT]):
     def forget_group(self, group: str) -> None:
         """The group was deleted: its positions in open transactions go with it."""
         for number in self._groups.pop(group, ()):
+            self.before_change(self._open[number].name)
             self.pending_count -= len(self._open[number].positions.pop(group)) + 1
 
     def _close(self, transaction: Transaction[PositionT]) -> None:
@@ -347,3 +361,7 @@ class Coordinator(Generic[PositionT]):
     def _file_deadlines(self) -> None:
         self._deadlines = [(each.deadline_ms, number) for number, each in self._open.items()]
         heapq.heapify(self._deadlines)
+
+
+def _ignore(name: object) -> None:
+    pass

@@ -34,6 +34,8 @@ from heapq import heappop, heappush
 from itertools import compress
 from typing import Final, NamedTuple, TypeAlias
 
+from store.copy_on_write import CopyOnWrite
+
 PAGE_MAX: Final = 1024  # Half messages of one page: the unit of work of a look.
 VERDICTS_KEPT: Final = 1 << 16  # Of the last so many half messages the verdict is known.
 CHECKS_MAX: Final = 255  # What a byte can count.
@@ -106,6 +108,7 @@ class HalfMessages:
         self._askers = _Askers()
         self._count = 0
         self._verdicts = _Verdicts(verdicts_kept)
+        self._moment: CopyOnWrite[_Page, OpenPage] = CopyOnWrite(self._open_page)  # of a snapshot
 
     # -- Asking
 
@@ -184,6 +187,8 @@ class HalfMessages:
         latest_ms = now_ms + max(self._interval_ms, self._immunity_ms)
         for page in self._pages:
             late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != _HOLE and due_ms > latest_ms]
+            if late:
+                self._moment.before_change(page)
             for at in late:
                 page.dues_ms[at] = latest_ms
             if late:
@@ -209,6 +214,7 @@ class HalfMessages:
         if found is None:
             return  # A start reads this from a place in the log where its half message is over already.
         page, at = found
+        self._moment.before_change(page)
         self._askers.release(page.askers[at])
         page.dues_ms[at] = _HOLE
         page.open_count -= 1
@@ -225,6 +231,7 @@ class HalfMessages:
             if found is None:
                 continue
             page, at = found
+            self._moment.before_change(page)
             last_ms = page.stored_ms[at] + self._open_ms_max
             next_ms = now_ms + self._interval_ms
             page.dues_ms[at] = min(next_ms, last_ms) if last_ms > now_ms else next_ms
@@ -236,13 +243,20 @@ class HalfMessages:
     # -- Snapshots
 
     def snapshot(self) -> Iterator[OpenPage]:
-        for page in self._pages:
-            if not page.open_count:
-                continue
-            columns = page.open_columns()
-            names = {number: self._askers.name(number) for number in {*columns[-1]}}
-            offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, columns)
-            yield OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
+        """Give what is open now, a page at a time while it goes on changing, until `end_snapshot`."""
+        self._moment.begin(self._pages)
+        return (saved for _, saved in self._moment.entries())
+
+    def end_snapshot(self) -> None:
+        self._moment.end()
+
+    def _open_page(self, page: "_Page") -> OpenPage | None:
+        if not page.open_count:
+            return None
+        columns = page.open_columns()
+        names = {number: self._askers.name(number) for number in {*columns[-1]}}
+        offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, columns)
+        return OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
 
     def restore(self, saved: OpenPage) -> None:
         """Take a page of a snapshot; what is known already is left as it is."""
@@ -287,6 +301,7 @@ class HalfMessages:
             page = _Page(self._pages_made)
             self._pages.append(page)
             self._starts.append(offset)
+        self._moment.before_change(page)
         page.offsets.append(offset)
         page.stored_ms.append(stored_ms)
         page.dues_ms.append(due_ms)
@@ -313,6 +328,7 @@ class HalfMessages:
         self._starts[number] = page.offsets[0]
         if number and len(self._pages[number - 1].offsets) + len(page.offsets) <= self._page_max // 2:
             before = self._pages[number - 1]
+            self._moment.before_change(before)
             before.join(page)
             del self._pages[number], self._starts[number]
             if page.heap_ms < before.heap_ms:

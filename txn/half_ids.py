@@ -8,12 +8,13 @@ Names half messages by their offsets, as `txn.half` does. Follows what is append
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 DECIDED_KEPT: Final = 10_000
 
 Id = tuple[str, str]  # topic, id
+Row = tuple[int, str, str, bool]  # offset, topic, id, is decided
 
 
 class HalfIds:
@@ -50,15 +51,25 @@ class HalfIds:
             _, forgotten = self._decided.popitem(last=False)
             del self._offsets[forgotten]
 
-    def snapshot(self, count_max: int) -> Iterator[list[tuple[int, str, str, bool]]]:
-        """Give (offset, topic, id, is decided) of all, in lists of up to `count_max`, to be restored in this order."""
-        for named, is_decided in ((self._decided, True), (self._open, False)):
-            rows = ((offset, topic, id, is_decided) for offset, (topic, id) in named.items())
-            while some := list(islice(rows, count_max)):
-                yield some
+    def snapshot(self, count_max: int) -> Iterator[list[Row]]:
+        """Give (offset, topic, id, is decided) of all there are now, in lists of up to `count_max`.
 
-    def restore(self, rows: Iterable[tuple[int, str, str, bool]]) -> None:
+        They are to be restored in this order.
+        """
+        parts = []
+        for named, is_decided in ((self._decided, True), (self._open, False)):
+            table = zip([*named], [*named.values()], strict=True)
+            parts.append(_parts(table, is_decided, count_max))
+        return chain(*parts)
+
+    def restore(self, rows: Iterable[Row]) -> None:
         for offset, topic, id, is_decided in rows:
             self.prepared(offset, topic, id)
             if is_decided:
                 self.decided(offset)
+
+
+def _parts(table: Iterable[tuple[int, Id]], is_decided: bool, count_max: int) -> Iterator[list[Row]]:
+    rows = ((offset, topic, id, is_decided) for offset, (topic, id) in table)
+    while some := [*islice(rows, count_max)]:
+        yield some

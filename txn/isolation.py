@@ -18,7 +18,7 @@ Only queues with something to say are here; for all others the end is the visibl
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from store.queue import Queue
@@ -141,6 +141,7 @@ class Isolation:
     def __init__(self) -> None:
         self._queues: dict[int, QueueIsolation] = {}
         self.aborted_count = 0  # Invariant: the sum over all queues.
+        self.before_change: Callable[[int], object] = _ignore  # Told the key of a queue that is about to change.
 
     # -- Reading
 
@@ -161,24 +162,32 @@ class Isolation:
     def __iter__(self) -> Iterator[tuple[int, QueueIsolation]]:
         return iter(self._queues.items())
 
+    @property
+    def keys(self) -> Iterable[int]:
+        return self._queues
+
     # -- Following the log
 
     def begin(self, key: int, producer_id: int, offset: int) -> None:
         """A producer wrote at this offset; its transaction in the queue begins there, unless it has begun."""
+        self.before_change(key)
         self._of(key).begin(producer_id, offset)
 
     def end(self, key: int, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
         """A marker was appended at this offset."""
+        self.before_change(key)
         ended = self._of(key).end(producer_id, marker_offset)
         if ended is not None and is_aborted:
             self.add_aborted(key, ended)
 
     def add_aborted(self, key: int, aborted: Aborted) -> None:
+        self.before_change(key)
         self._of(key).add_aborted(aborted)
         self.aborted_count += 1
 
     def restore(self, key: int, open_offsets: Iterable[tuple[int, int]], aborted: Iterable[Aborted]) -> None:
         """Take all that is known of a queue, in the order in which `open` and `aborted` gave it."""
+        self.before_change(key)
         replaced = self._queues.pop(key, None)
         if replaced is not None:
             self.aborted_count -= replaced.aborted_count
@@ -189,6 +198,7 @@ class Isolation:
 
     def forget(self, key: int) -> None:
         """The queue is gone."""
+        self.before_change(key)
         found = self._queues.pop(key, None)
         if found is not None:
             self.aborted_count -= found.aborted_count
@@ -197,6 +207,7 @@ class Isolation:
         """Let go of what lies below the queue's start; of the whole queue, if nothing is left."""
         found = self._queues.get(queue.key)
         if found is not None:
+            self.before_change(queue.key)
             self.aborted_count -= found.forget_below(queue.start_offset)
             found.stable_end(queue.start_offset, queue.visible_end)
             if found.is_empty:
@@ -207,3 +218,7 @@ class Isolation:
         if found is None:
             found = self._queues[key] = QueueIsolation()
         return found
+
+
+def _ignore(name: object) -> None:
+    pass

@@ -50,7 +50,7 @@ class RequestModes:
         self._ledger = ledger
         self._modes: dict[tuple[str, str], Mode] = {}
         ledger.own(RequestModeSet, self._replay)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     def of(self, group: str, topic: str) -> Mode:
         return self._modes.get((group, topic), Mode())
@@ -69,8 +69,8 @@ class RequestModes:
         self._modes[record.group, record.topic] = Mode(record.mode, record.shared_queues)
 
     def _snapshot(self) -> Iterable[Record]:
-        for (group, topic), mode in self._modes.items():
-            yield RequestModeSet(group, topic, *mode)
+        table = zip([*self._modes], [*self._modes.values()], strict=True)
+        return (RequestModeSet(*name, *mode) for name, mode in table)
 
 
 def set_request_mode(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:

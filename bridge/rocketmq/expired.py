@@ -62,12 +62,12 @@ class Expired:
         ranges_in_all_max: int = RANGES_IN_ALL_MAX,
     ) -> None:
         self._positions, self._queues_max, self._ranges_in_all_max = positions, queues_max, ranges_in_all_max
-        self._ranges: dict[tuple[str, int], list[Range]] = {}
+        self._ranges: dict[tuple[str, int], Sequence[Range]] = {}  # Replaced, never changed in place.
         self._of_group: dict[str, set[int]] = {}  # Invariant: the keys of `_ranges`, by group.
         self._count = 0  # Invariant: of the ranges of all.
         ledger.own(MessagesExpired, self._replay_expired)
         ledger.own(GroupDeleted, self._replay_group_deleted)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     def has(self, group: str, key: int, offset: int) -> bool:
         """Whether the group has that message behind it, expired."""
@@ -118,8 +118,8 @@ class Expired:
             del self._of_group[group]
 
     def _snapshot(self) -> Iterable[Record]:
-        for (group, key), ranges in self._ranges.items():
-            yield MessagesExpired(group, key, ranges, is_restored=True)
+        table = zip([*self._ranges], [*self._ranges.values()], strict=True)
+        return (MessagesExpired(*name, ranges, is_restored=True) for name, ranges in table)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

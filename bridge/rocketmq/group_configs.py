@@ -37,7 +37,7 @@ class GroupConfigs:
             self._configs[name] = SubscriptionGroupConfig(group_name=name)
         ledger.own(GroupConfigured, self._replay_configured)
         ledger.own(GroupDeleted, self._replay_deleted)
-        ledger.on_snapshot(self._snapshot)
+        ledger.on_sliced_snapshot(self._snapshot)
 
     def all(self) -> Collection[SubscriptionGroupConfig]:
         return self._configs.values()
@@ -107,8 +107,7 @@ class GroupConfigs:
             self.version += 1
 
     def _snapshot(self) -> Iterable[Record]:
-        for name, settings in self._settings.items():
-            yield GroupConfigured(name, settings)
+        return map(GroupConfigured, [*self._settings], [*self._settings.values()])
 
 
 def _settings_of(config: SubscriptionGroupConfig) -> dict[str, Any]:

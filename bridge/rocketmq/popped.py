@@ -146,7 +146,7 @@ class Popped:
             (GroupDeleted, self._replay_group_deleted),
         ):
             ledger.own(record_type, replay)  # type: ignore[arg-type]
-        ledger.on_snapshot(self._snapshot)
+        self._moment = ledger.on_copied_snapshot(lambda: self._checkpoints, self._records_of)
 
     # -- Asking
 
@@ -196,6 +196,7 @@ class Popped:
     def clock_was_set_back(self, now_ms: int) -> None:
         """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead."""
         for each in self._checkpoints.values():
+            self._moment.before_change(each.name)
             before_ms = each.next_due_ms
             each.due_ms = _moved(each.due_ms, each.name.pop_ms, now_ms)
             each.later = {offset: _moved(due_ms, each.name.pop_ms, now_ms) for offset, due_ms in each.later.items()}
@@ -205,6 +206,7 @@ class Popped:
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
         """Have a checkpoint that could not be given back come due again; nothing that the log need know."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
+            self._moment.before_change(checkpoint.name)
             checkpoint.due_ms = until_ms
             self._schedule(checkpoint)
 
@@ -235,6 +237,7 @@ class Popped:
         checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None:
             return
+        self._moment.before_change(checkpoint.name)
         before = checkpoint.cost_bytes, checkpoint.next_due_ms
         checkpoint.settle(record.start_offset + delta for delta in record.deltas)
         self._bytes += checkpoint.cost_bytes - before[0]
@@ -247,6 +250,7 @@ class Popped:
         checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None or not checkpoint.is_pending(record.offset):
             return
+        self._moment.before_change(checkpoint.name)
         if checkpoint.is_ordered:
             self._bytes -= checkpoint.cost_bytes
             checkpoint.later[record.offset] = record.due_ms
@@ -280,6 +284,7 @@ class Popped:
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         name = checkpoint.name
+        self._moment.before_change(name)
         del self._checkpoints[name]
         self._bytes -= checkpoint.cost_bytes
         if checkpoint.timer is not None:
@@ -291,17 +296,21 @@ class Popped:
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
-    def _snapshot(self) -> Iterable[Record]:
-        for each in self._checkpoints.values():
-            offsets = each.offsets if each.is_ordered else each.pending
-            yield taken(
-                each.name, offsets, each.due_ms, each.next_offset, is_ordered=each.is_ordered, failures=each.failures,
+    def _records_of(self, name: Name) -> list[Record] | None:
+        each = self._checkpoints.get(name)
+        if each is None:
+            return None
+        offsets = each.offsets if each.is_ordered else each.pending
+        records: list[Record] = [
+            taken(
+                name, offsets, each.due_ms, each.next_offset, is_ordered=each.is_ordered, failures=each.failures,
                 attempt_id=each.attempt_id,
-            )  # fmt: skip
-            if each.pending_count < len(offsets):
-                yield settled(each.name, [offset for offset in offsets if not each.is_pending(offset)])
-            for offset, due_ms in each.later.items():
-                yield PopDelayed(*each.name, offset, each.name.pop_ms, due_ms)
+            )
+        ]  # fmt: skip
+        if each.pending_count < len(offsets):
+            records.append(settled(name, [offset for offset in offsets if not each.is_pending(offset)]))
+        records += (PopDelayed(*name, offset, name.pop_ms, due_ms) for offset, due_ms in each.later.items())
+        return records
 
 
 def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
