@@ -193,7 +193,9 @@ class Delays:
         self.check_room(len(frames))
         before = len(self)
         appended = self._ledger.commit(records, now_ms, frames)
-        self._metrics.timers["parked"] += len(self) - before
+        replaced = sum([len(record.ids) // _ID.size for record in records if isinstance(record, TimersCancelled)])
+        self._metrics.timers["parked"] += len(self) - before + replaced
+        self._metrics.timers["cancelled"] += replaced
         return appended
 
     def check_room(self, count: int) -> None:

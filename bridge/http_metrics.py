@@ -62,7 +62,12 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     yield _labelled("faults", "Unexpected exceptions, by what raised them; the log has them.", ("kind",), faults)
     poisoned = {(kind,): count for kind, count in broker.poison.counts.items()}
     yield _labelled("poisoned_records", "Stored records that were set aside, by kind.", ("kind",), poisoned)
-    yield _labelled("errors", "Errors answered.", ("wire", "error"), metrics.errors)
+    yield _labelled(
+        "errors",
+        "Errors answered: over Kafka by Produce, of each partition; over RocketMQ by code; over HTTP by status.",
+        ("wire", "error"),
+        metrics.errors,
+    )
     for name, doc, by_wire in (
         ("records_in", "Records appended, by the wire they came on.", metrics.records_in),
         ("record_bytes_in", "Bytes of frames appended.", metrics.bytes_in),

@@ -56,11 +56,11 @@ def _produce(broker: "Broker", connection: "KafkaConnection", request: Request) 
         if count >= AT_ONCE:
             yield
         if acks not in _ACKS:
-            results.append(_refused(partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
+            results.append(_refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
             continue
         if opened_bytes >= opened_bytes_max:
             results.append(
-                _refused(partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
+                _refused(broker, partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
             )
             continue
         opened_before = inspector.opened_bytes
@@ -82,7 +82,7 @@ def _append(
     name, index, records = partition
     topic = broker.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count:
-        return _refused(partition, ErrorCode.unknown_topic_or_partition, None), None
+        return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None
     try:
         base_offset, log_append_ms, promise = broker.publisher.kafka(
             topic,
@@ -99,14 +99,19 @@ def _append(
         if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
             log.warning("record refused topic=%s queue=%d reason=%r", name, index, message_of(error))
         record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
-        return _refused(partition, code, message_of(error), record_errors), None
+        return _refused(broker, partition, code, message_of(error), record_errors), None
     start = topic.queues[index].start_offset
     return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
 
 
 def _refused(
-    partition: PartitionRecords, error: ErrorCode, message: str | None, record_errors: Sequence[RecordError] = ()
+    broker: "Broker",
+    partition: PartitionRecords,
+    error: ErrorCode,
+    message: str | None,
+    record_errors: Sequence[RecordError] = (),
 ) -> PartitionProduced:
+    broker.metrics.errors["kafka", error.name.upper()] += 1
     told = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
     return PartitionProduced(partition.topic, partition.partition, error, error_message=message, record_errors=told)
 

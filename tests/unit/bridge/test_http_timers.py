@@ -157,6 +157,7 @@ def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
     assert core.delays.count(topic) == 2
     asyncio.run(api._add(asked(wanted | {"delay_ms": 1_000, "replace": True})))
     assert core.delays.count(topic) == 1
+    assert (core.metrics.timers["parked"], core.metrics.timers["cancelled"]) == (3, 2)
 
 
 def test_timer_and_schedule_whose_messages_expire() -> None:

@@ -112,6 +112,7 @@ def test_refused(
     answer = produce(client, version, records, **values)
     assert (answer.error_code, answer.base_offset) == (error, -1)
     assert ("record refused topic=" in caplog.text) is (error is ErrorCode.invalid_record)
+    assert desk.metrics.errors == {("kafka", error.name.upper()): 1}
     assert desk.store.next_position == before
     assert not client.is_closed
 
