@@ -87,7 +87,7 @@ def moved_behind(arguments: Sequence[str]) -> list[str]:
 
 def reading(http: str | None) -> "Api":
     """Give the broker for a command that only looks; say which one it is unless the command line does."""
-    return _broker(http, is_said=http is None and HTTP_VARIABLE in os.environ)
+    return _broker(http, is_said=http is None and bool(os.environ.get(HTTP_VARIABLE)))
 
 
 def writing(http: str | None) -> "Api":

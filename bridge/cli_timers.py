@@ -26,6 +26,7 @@ from bridge.cli_common import (
     new_app,
     query,
     reading,
+    say,
     show_json,
     show_table,
     show_tree,
@@ -34,6 +35,11 @@ from bridge.cli_common import (
 
 BAR_WIDTH = 50
 CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # verdicts
+_REASONS = {
+    CANCELLED: "it was cancelled before",
+    DELIVERED: "it was delivered before",
+    "not_found": "nothing waits under this id or key; `duolog timer list` shows what waits",
+}
 PAGE_MAX = 1_000  # rows, or spans of a histogram, that the broker gives at once
 
 timer_app = new_app("Delayed messages.")
@@ -297,8 +303,10 @@ def _span(start: str | None, until: str | None) -> dict[str, int | None]:
 
 
 def _tell(decided: dict[str, Any], *wanted: str) -> None:
-    """Print the verdict, and of how many; exit status 1 if it is none that was wanted."""
+    """Print the verdict, and of how many; if it is none that was wanted say so, and end with exit status 1."""
     verdict = decided["verdict"].replace("_", " ")
     typer.echo(f"{verdict}, messages: {decided['messages']}" if decided.get("messages") else verdict)
     if decided["verdict"] not in wanted:
+        reason = _REASONS.get(decided["verdict"], verdict)
+        say(f"not {wanted[0]}: {reason}")
         raise typer.Exit(1)

@@ -19,6 +19,7 @@ connections may cost in `bridge/http_connections.py`.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -271,6 +272,8 @@ class HttpPort:
         connection.begin()
         try:
             response = await self._answer_errors(request, handler)
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                self._broker.metrics.errors["http", str(response.status)] += 1
             try:
                 leaving = send(request, response, connection, mono_ms)  # A listing is made while it is written.
                 return await measured(leaving, self._broker.watchdog, _kind_of(request))
@@ -291,7 +294,13 @@ class HttpPort:
             self._guard.check(request)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
             return await measured(work, self._broker.watchdog, _kind_of(request))
+        except web.HTTPMethodNotAllowed as error:
+            return failure(
+                f"{error.method} is not allowed here; expected {', '.join(sorted(error.allowed_methods))}", 405
+            )
         except web.HTTPException as error:
+            if error is request.match_info.http_exception:
+                return failure(f"there is no path {request.path[:80]}; README.md lists them under HTTP", error.status)
             return failure(error.text or error.reason, error.status)
         except TopicExists as error:
             return failure(str(error), 409)

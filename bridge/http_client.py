@@ -8,6 +8,7 @@ from urllib.parse import quote
 import typer
 
 TIMEOUT_S = 10.0
+PORT_MAX = 65535
 
 
 class ApiError(typer.TyperException):
@@ -20,10 +21,10 @@ class Api:
     """Calls to one broker's HTTP port, `HOST:PORT`."""
 
     def __init__(self, address: str) -> None:
-        address = address.removeprefix("http://").rstrip("/")
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdecimal():
-            raise typer.BadParameter(f"--http: expected HOST:PORT, got {address!r}")
+        given, address = address, address.removeprefix("http://").rstrip("/")
+        host, _, port = address.rpartition(":")
+        if not host or "/" in host or not (port.isascii() and port.isdecimal()) or not 0 < int(port[:6]) <= PORT_MAX:
+            raise typer.BadParameter(f"--http: expected HOST:PORT, got {given!r}")
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
 
@@ -56,14 +57,16 @@ class Api:
             raise ApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
         finally:
             connection.close()
-        return _decoded(content, response.status)
+        return _decoded(content, response.status, self.address)
 
 
-def _decoded(content: bytes, status: int) -> Any:
+def _decoded(content: bytes, status: int, address: str) -> Any:
     try:
         answer = json.loads(content)
     except ValueError as error:
-        raise ApiError(f"this is no Duolog broker: status {status}, {content[:60]!r}") from error
+        raise ApiError(
+            f"{address} is no Duolog broker's HTTP port: it answered status {status}, {content[:60]!r}"
+        ) from error
     if status >= 400:
         raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}")
     return answer

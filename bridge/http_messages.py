@@ -136,7 +136,10 @@ class MessageApi:
             _, position = parse_message_id(text)
         except ProtocolError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
-        missing = web.HTTPNotFound(text=f"there is no message {text}; retention may have removed it")
+        missing = web.HTTPNotFound(
+            text=f"there is no message with the offsetMsgId {text}: retention may have removed it; "
+            "an id that the producer made (getMsgId, UNIQ_KEY) is found by mqadmin queryMsgByUniqueKey"
+        )
         place = await awaited(partial(self._broker.store.find_address, position))
         topic = None if place is None else self._broker.topics.by_number(place.queue.topic)
         if topic is None:

@@ -59,6 +59,8 @@ class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 def parsed(body: bytes, form: type[Form]) -> Form:
     """Read a JSON body."""
+    if not body:
+        raise web.HTTPBadRequest(text="the body is empty; expected a JSON object")
     try:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,7 +109,10 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
     """Give queue and record; without a key and a queue the queue is `spread_by`'s, else any."""
     for name in NOT_BY_HEADER:
         if name in wanted.headers:
-            raise web.HTTPBadRequest(text=f"header {name}: asks the broker for what the request itself has to say")
+            raise web.HTTPBadRequest(
+                text=f"header {name}: over HTTP headers ask for nothing; give at_ms or delay_ms (command: --at, --in), "
+                "or add a timer or a schedule"
+            )
     if topic.settings.unknown_headers != unknown_names.IGNORE:
         for name in unknown_names.unknown(wanted.headers):
             raise web.HTTPBadRequest(text=unknown_names.said_of(name))

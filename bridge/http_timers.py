@@ -166,7 +166,7 @@ class TimerApi:
         found = await self._found(request.match_info["id"])
         await self._kept(self._broker.ledger.barrier())
         if found is None:
-            raise web.HTTPNotFound(text="no message waits under this id")
+            raise web.HTTPNotFound(text=f"no message waits under the id {request.match_info['id'][:80]}")
         return answer(_timer_view(found))
 
     async def _found(self, text: str) -> TimerView | None:

@@ -39,23 +39,27 @@ class ConfigType(IntEnum):
     LIST = 7
 
 
+class Check(NamedTuple):
+    accepts: Callable[[str], bool]
+    allowed: str = ""  # said to whom a value is refused
+
+
 class TopicConfig(NamedTuple):
     name: str
     type: ConfigType
     default: str
-    check: Callable[[str], bool]
+    check: Check
     doc: str
-    allowed: str = ""  # said to whom a value is refused
 
 
-def _integer(low: int, high: int) -> Callable[[str], bool]:
+def _integer(low: int, high: int) -> Check:
     def check(value: str) -> bool:
         try:
             return low <= int(value) <= high
         except ValueError:
             return False
 
-    return check
+    return Check(check, f"{low} to {high}")
 
 
 def _share(value: str) -> bool:
@@ -65,29 +69,30 @@ def _share(value: str) -> bool:
         return False
 
 
-def _one_of(*values: str) -> Callable[[str], bool]:
-    return values.__contains__
+def _one_of(*values: str) -> Check:
+    return Check(values.__contains__, ", ".join(values))
 
 
-def _some_of(*values: str) -> Callable[[str], bool]:
-    return lambda value: {part.strip() for part in value.split(",")} <= {"", *values}
+def _some_of(*values: str) -> Check:
+    return Check(
+        lambda value: {part.strip() for part in value.split(",")} <= {"", *values},
+        f"{', '.join(values)}, also several joined by commas",
+    )
 
 
 def _life(value: str) -> bool:
-    return value == "-1" or _integer(1, TTL_MS_MAX)(value)
+    return value == "-1" or _LIVES.accepts(value)
 
 
-def _any_text(value: str) -> bool:
-    return True
-
-
-def _row(name: str, type_: ConfigType, default: int | str, check: Callable[[str], bool], doc: str) -> TopicConfig:
+def _row(name: str, type_: ConfigType, default: int | str, check: Check, doc: str) -> TopicConfig:
     return TopicConfig(name, type_, str(default), check, doc)
 
 
 _B, _S, _I, _L, _D, _LIST = ConfigType
 _BOOL = _one_of("true", "false")
 _POSITIVE, _NATURAL, _FROM_MINUS_1 = _integer(1, INT64_MAX), _integer(0, INT64_MAX), _integer(-1, INT64_MAX)
+_LIVES = _integer(1, TTL_MS_MAX)
+_SHARE, _ANY_TEXT = Check(_share, "0 to 1"), Check(lambda value: True)
 _UNUSED = "Accepted for applications that set it; changes nothing here."
 
 # fmt: off
@@ -109,15 +114,12 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("delay.unknown.headers", _S, "warn", _one_of("warn", "refuse", "ignore"),
          "What is done about a header or property that is probably misspelled: it begins with TIMER_, AMQ_SCHEDULED_, "
          "EXPIRE_ or TRAN_MSG_, and asks for nothing. warn: the log names it once for each producer."),
-    TopicConfig("message.ttl.ms", _L, "-1", _life,
-                "How long RocketMQ groups are given a message after its append; -1: for good.",
-                f"allowed are 1 to {TTL_MS_MAX}, and -1"),
-    TopicConfig("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
-                "What a message becomes that has expired when a RocketMQ group would get it.",
-                "allowed are dead-letter and drop"),
-    TopicConfig("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
-                "What RocketMQ's gRPC proxy lets producers send; PRIORITY: POP takes the last queues first.",
-                f"allowed are {', '.join(MESSAGE_TYPES)}"),
+    _row("message.ttl.ms", _L, -1, Check(_life, f"{_LIVES.allowed}, and -1"),
+         "How long RocketMQ groups are given a message after its append; -1: for good."),
+    _row("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
+         "What a message becomes that has expired when a RocketMQ group would get it."),
+    _row("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
+         "What RocketMQ's gRPC proxy lets producers send; PRIORITY: POP takes the last queues first."),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
     # Shown because applications, Connect and Streams among them, set or read them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
@@ -126,7 +128,7 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("flush.ms", _L, INT64_MAX, _NATURAL, _UNUSED),
     _row("index.interval.bytes", _I, 4096, _integer(0, INT32_MAX), _UNUSED),
     _row("max.compaction.lag.ms", _L, INT64_MAX, _POSITIVE, _UNUSED),
-    _row("min.cleanable.dirty.ratio", _D, "0.5", _share, _UNUSED),
+    _row("min.cleanable.dirty.ratio", _D, "0.5", _SHARE, _UNUSED),
     _row("min.compaction.lag.ms", _L, 0, _NATURAL, _UNUSED),
     _row("min.insync.replicas", _I, 1, _integer(1, INT32_MAX), _UNUSED),
     _row("preallocate", _B, "false", _BOOL, _UNUSED),
@@ -136,8 +138,8 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("segment.ms", _L, 604800000, _POSITIVE, _UNUSED),
     _row("unclean.leader.election.enable", _B, "false", _BOOL, _UNUSED),
     # Set by tools although they mean replication between brokers, or a log format of the past.
-    _row("leader.replication.throttled.replicas", _LIST, "", _any_text, _UNUSED),
-    _row("follower.replication.throttled.replicas", _LIST, "", _any_text, _UNUSED),
+    _row("leader.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
+    _row("follower.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
     _row("remote.storage.enable", _B, "false", _one_of("false"), "There is no tiered storage."),
 )}
 # fmt: on
@@ -190,9 +192,9 @@ def check(configs: Mapping[str, str]) -> None:
         row = TABLE.get(name)
         if row is None:
             raise InvalidConfig(f"unknown topic config {name}")
-        if len(value) > VALUE_CHARACTERS_MAX or not row.check(value):
+        if len(value) > VALUE_CHARACTERS_MAX or not row.check.accepts(value):
             shown = value[:VALUE_CHARACTERS_MAX]
-            allowed = f"; {row.allowed}" if row.allowed else ""
+            allowed = f"; allowed are {row.check.allowed}" if row.check.allowed else ""
             raise InvalidConfig(f"invalid value {shown!r} for topic config {name} ({row.type.name.lower()}){allowed}")
 
 

@@ -139,7 +139,9 @@ class Store:
         try:
             lock = files.lock(LOCK_PATH)
         except BlockingIOError as error:
-            raise DataDirectoryInUse(f"the data directory is locked by another process ({LOCK_PATH})") from error
+            raise DataDirectoryInUse(
+                "the data directory is in use by another process, probably a second broker"
+            ) from error
         try:
             files.make_directory(LOG_DIRECTORY)
             files.sync_directory(".")

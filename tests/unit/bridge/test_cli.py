@@ -12,6 +12,7 @@ import typer
 
 from bridge.cli import JOBS, app, main
 from bridge.cli_common import moved_behind, show_table
+from bridge.cli_timers import _tell
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -74,6 +75,8 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("schedule add s t v --cron @daily --start 2030-01-01", "Invalid value: --start goes with --every"),
         ("schedule add s t v --every 10s --zone UTC", "Invalid value: --zone goes with --cron"),
         ("topic list --http nowhere", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
+        ("topic list --http https://a:9644", "Invalid value: --http: expected HOST:PORT, got 'https://a:9644'"),
+        ("topic list --http a:99999", "Invalid value: --http: expected HOST:PORT, got 'a:99999'"),
     ],
 )
 def test_bad_command_line_is_one_line_with_status_2(
@@ -181,3 +184,18 @@ def test_flags_of_serve_are_those_that_scripts_rely_on(capsys: pytest.CaptureFix
         "--http-port",
         "--set",
     }
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("cancelled", "it was cancelled before"),
+        ("delivered", "it was delivered before"),
+        ("not_found", "nothing waits under this id or key; `duolog timer list` shows what waits"),
+    ],
+)
+def test_verdict_that_was_not_asked_for_says_so(verdict: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        _tell({"verdict": verdict, "messages": 0}, "rescheduled")
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"{verdict.replace('_', ' ')}\n", f"duolog: not rescheduled: {said}\n")

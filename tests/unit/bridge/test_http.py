@@ -9,6 +9,7 @@ import pytest
 
 from bridge.config import Options
 from bridge.http import HttpPort
+from bridge.metrics import Metrics
 from bridge.watchdog import Watchdog
 from store.errors import DiskFull
 from tests.kit.clock import ManualClock
@@ -52,6 +53,7 @@ class Bench:
             delays=SimpleNamespace(is_paused=lambda topic: False),
             not_ready_reason=lambda: self.ready_reason,
             watchdog=Watchdog(),
+            metrics=Metrics(),
             faults=SimpleNamespace(contain=lambda error, kind, peer: self.failures.append((kind, error))),
         )
 
@@ -112,7 +114,7 @@ def test_topic_is_found_by_either_spelling() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
-        ("POST", "/api/topics", b"", 400, "truncated"),
+        ("POST", "/api/topics", b"", 400, "the body is empty; expected a JSON object"),
         ("POST", "/api/topics", b"{", 400, "truncated"),
         ("POST", "/api/topics", b"\xff\xfe", 400, ""),
         ("POST", "/api/topics", b'{"name": "\xff"}', 400, "utf-8"),
@@ -125,11 +127,13 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics", b'{"name": "TBW102"}', 409, "exists"),
         ("POST", "/api/topics", b'"' + b"x" * (1 << 20), 413, "exceeded"),
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"message.ttl.ms": "0"}}', 400, "allowed are 1 to 315360000000"),
+        ("PATCH", "/api/topics/TBW102", b'{"configs": {"flush.mode": "syncc"}}', 400, "allowed are sync, async"),
+        ("PATCH", "/api/topics/TBW102", b'{"configs": {"retention.ms": "7days"}}', 400, "(long); allowed are -1 to 92"),
         ("DELETE", "/api/topics/TBW102", b"", 400, "broker's own"),
         ("DELETE", "/api/topics/none", b"", 404, "there is no topic none"),
         ("GET", "/api/groups/none", b"", 404, "there is no group none"),
         ("POST", "/api/groups/none/redrive", b"", 404, "there is no group none"),
-        ("GET", "/api/nonsense", b"", 404, "Not Found"),
+        ("GET", "/api/nonsense", b"", 404, "there is no path /api/nonsense"),
         (
             "GET",
             "/api/timers?tpic=orders",
@@ -152,7 +156,7 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics/SCHEDULE_TOPIC_XXXX/pause", b"", 400, "SCHEDULE_TOPIC_XXXX is the broker's own"),
         ("GET", "/api/timers/histogram?from_ms=9&until_ms=9", b"", 400, "until_ms 9 is not after from_ms 9"),
         ("DELETE", "/api/timers?topic=TBW102&key=a&limit=1", b"", 400, "limit: expected one of key, topic"),
-        ("PUT", "/api/topics", b"", 405, "Not Allowed"),
+        ("PUT", "/api/topics", b"", 405, "PUT is not allowed here; expected GET, HEAD, POST"),
     ],
 )
 def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: bytes, status: int, says: str) -> None:
@@ -160,6 +164,7 @@ def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: b
     found, answer = bench.ask(method, path, body)
     assert (found, bench.failures) == (status, [])
     assert says in answer["error"]
+    assert bench.broker.metrics.errors == {("http", str(status)): 1}
 
 
 def test_compressed_body_is_not_opened() -> None:

@@ -130,7 +130,11 @@ def test_key_decides_the_queue(bench: HttpBench) -> None:
         ({"queue": 2}, 400, "queue: orders has 2, none is 2"),
         ({"value": "a", "value_base64": "YQ=="}, 400, "expected either value or value_base64"),
         ({"key_base64": "?"}, 400, "key_base64"),
-        ({"headers": {"TIMER_DELAY_SEC": "5"}}, 400, "header TIMER_DELAY_SEC"),
+        (
+            {"headers": {"TIMER_DELAY_SEC": "5"}},
+            400,
+            "header TIMER_DELAY_SEC: over HTTP headers ask for nothing; give at_ms or delay_ms",
+        ),
         ({"headers": {"TAGS": "a"}, "tag": "b"}, 400, "expected either tag or the header TAGS"),
         ({"delay_ms": -1}, 400, "delay_ms: expected 0 or more, got -1"),
         ({"delay_ms": 1, "at_ms": 1}, 400, "expected either at_ms or delay_ms"),
@@ -143,6 +147,19 @@ def test_one_bad_message_refuses_all(bench: HttpBench, bad: dict[str, Any], stat
     before = bench.core.store.next_position
     found, answer = bench.ask("POST", PATH, {"messages": [{"value": "good"}, bad]})
     assert (found, bench.core.store.next_position) == (status, before)
+    assert says in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/api/timers/nonsense", "no message waits under the id nonsense"),
+        (f"/api/messages/{'FD' * 28}", "an id that the producer made (getMsgId, UNIQ_KEY)"),
+    ],
+)
+def test_id_that_names_nothing_is_404_and_named(bench: HttpBench, path: str, says: str) -> None:
+    status, answer = bench.ask("GET", path)
+    assert status == 404
     assert says in answer["error"]
 
 
