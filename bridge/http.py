@@ -35,7 +35,7 @@ from bridge.http_groups import GroupApi
 from bridge.http_guard import Guard
 from bridge.http_messages import Inflating, MessageApi
 from bridge.http_readers import Readers
-from bridge.http_requests import Text, parsed, text_of
+from bridge.http_requests import Text, parsed, text_of, topic_named
 from bridge.http_timers import TimerApi
 from bridge.http_transactions import UnknownTransaction
 from bridge.positions import TooManyPositions
@@ -212,11 +212,7 @@ class HttpPort:
         return answer(http_leases.release(self._broker, lease, self.readers, _caller(request)))
 
     def _topic_named(self, request: web.Request) -> Topic:
-        name = request.match_info["name"]
-        topic: Topic | None = self._broker.topics.get(name)
-        if topic is None:
-            raise web.HTTPNotFound(text=f"there is no topic {name[:300]}")
-        return topic
+        return topic_named(self._broker, request.match_info["name"])
 
     # -- Transactions
 

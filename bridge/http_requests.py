@@ -98,7 +98,10 @@ def number(request: web.Request, name: str, default: int, highest: int, *, lowes
 def topic_named(broker: "Broker", name: str) -> Topic:
     topic: Topic | None = broker.topics.get(name)
     if topic is None:
-        raise web.HTTPNotFound(text=f"there is no topic {name[:300]}; duolog topic create {name[:300]}")
+        shown = name[:300]
+        raise web.HTTPNotFound(
+            text=f"there is no topic {shown}; `duolog topic list` shows all, `duolog topic create {shown}` makes it"
+        )
     return topic
 
 

@@ -145,6 +145,8 @@ class TimerApi:
             await self._kept(broker.ledger.barrier())
             return self._answer_again(known, wanted)
         topic, queue_id, record = self._message(wanted)
+        if wanted.replace and not record.key:
+            raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
         wish = broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and wish is not None
         wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.

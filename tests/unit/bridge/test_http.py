@@ -130,7 +130,7 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"flush.mode": "syncc"}}', 400, "allowed are sync, async"),
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"retention.ms": "7days"}}', 400, "(long); allowed are -1 to 92"),
         ("DELETE", "/api/topics/TBW102", b"", 400, "broker's own"),
-        ("DELETE", "/api/topics/none", b"", 404, "there is no topic none"),
+        ("DELETE", "/api/topics/none", b"", 404, "there is no topic none; `duolog topic list` shows all"),
         ("GET", "/api/groups/none", b"", 404, "there is no group none"),
         ("POST", "/api/groups/none/redrive", b"", 404, "there is no group none"),
         ("GET", "/api/nonsense", b"", 404, "there is no path /api/nonsense"),

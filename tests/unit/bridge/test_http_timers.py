@@ -160,6 +160,16 @@ def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
     assert (core.metrics.timers["parked"], core.metrics.timers["cancelled"]) == (3, 2)
 
 
+def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
+    core = ManualCore()
+    topic = core.topic()
+    wanted = {"topic": "orders", "value": "v", "delay_ms": 1_000, "replace": True}
+    with pytest.raises(web.HTTPBadRequest, match="Bad Request") as refused:
+        asyncio.run(TimerApi(cast(Any, core), kept, read)._add(asked(wanted)))
+    assert "the request has no key" in (refused.value.text or "")
+    assert core.delays.count(topic) == 0
+
+
 def test_timer_and_schedule_whose_messages_expire() -> None:
     core = ManualCore()
     topic = core.topic()
