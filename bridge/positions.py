@@ -32,6 +32,7 @@ from store.errors import StoreError
 
 POSITIONS_IN_RECORD = 1000
 SETTLED_AT_ONCE = 4000  # collected positions that one turn of the loop commits, at some 3 us each
+FREED_AT_ONCE = 10_000  # positions of a deleted group, at 0.1 us each
 EXPIRED_AT_ONCE = 500  # groups that are looked at in one slice of `expire`
 COLLECT_MS = 1000
 ALIVE_MS = 24 * 3600 * 1000  # A group that lives without committing is noted so often, so that it does not expire.
@@ -60,10 +61,11 @@ class _Collected(NamedTuple):
 
 
 class _Group:
-    __slots__ = ("commit_ms", "positions")
+    __slots__ = ("commit_ms", "positions", "text_bytes")
 
     def __init__(self) -> None:
         self.positions: dict[int, Position] = {}
+        self.text_bytes = 0  # Invariant: the sum of `_text_bytes_of` over its positions.
         self.commit_ms = -1
 
 
@@ -74,7 +76,8 @@ class Positions:
         self._ledger, self._knows_topic, self._options = ledger, knows_topic, options
         self._groups: dict[str, _Group] = {}
         self._count = 0
-        self._text_bytes = 0  # Invariant: the sum of `_text_bytes_of` over all positions.
+        self._text_bytes = 0  # Invariant: the sum of `text_bytes` over all groups.
+        self._dead: list[dict[int, Position]] = []  # Of deleted groups: `advance` gives the memory back in slices.
         self._collected: dict[str, dict[int, _Collected]] = {}  # Invariant: no group's dict is empty.
         self._collected_new = 0  # Invariant: how many of all collected positions are new.
         self._due_mono_ms: int | None = None
@@ -160,14 +163,26 @@ class Positions:
         return self.checked_records(group, positions, now_ms)
 
     def next_deadline_mono_ms(self) -> int | None:
-        return self._due_mono_ms
+        return 0 if self._dead else self._due_mono_ms
 
     def advance(self, mono_ms: int, now_ms: int) -> None:
-        """Append what was collected, if its time has come: some groups in one unit, the others in the next turns."""
+        """Append what was collected, if its time has come: some groups in one unit, the others in the next turns.
+
+        Gives back some memory of deleted groups besides.
+        """
+        self._free_some()
         if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
             self._due_mono_ms = mono_ms + COLLECT_MS  # When the log refuses, it is tried again then.
             self._settle_some(now_ms)
             self._due_mono_ms = mono_ms if self._collected else None
+
+    def _free_some(self) -> None:
+        if self._dead:
+            positions = self._dead[-1]
+            for _ in range(min(len(positions), FREED_AT_ONCE)):
+                positions.popitem()
+            if not positions:
+                self._dead.pop()
 
     def settle_all(self, now_ms: int) -> None:
         """Make state of all that was collected: when the broker stops."""
@@ -271,12 +286,14 @@ class Positions:
         group = self._groups.get(record.group)
         if group is None:
             group = self._groups[record.group] = _Group()
-        before = len(group.positions)
+        before, text_bytes = len(group.positions), 0
         for key, offset, leader_epoch, metadata in record.positions:
             if self._knows_topic(key >> 16):
-                self._text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
+                text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
                 group.positions[key] = Position(offset, leader_epoch, metadata, record.commit_ms)
         group.commit_ms = max(group.commit_ms, record.commit_ms)
+        group.text_bytes += text_bytes
+        self._text_bytes += text_bytes
         self._count += len(group.positions) - before
         if self._collected:
             self._drop_collected(record.group, [position.key for position in record.positions])
@@ -293,7 +310,9 @@ class Positions:
         group = self._groups.pop(record.group, None)
         if group is not None:
             self._count -= len(group.positions)
-            self._text_bytes -= sum(map(_text_bytes, group.positions.values()))
+            self._text_bytes -= group.text_bytes
+            if len(group.positions) > FREED_AT_ONCE:
+                self._dead.append(group.positions)
         self._drop_collected(record.group, [*self._collected.get(record.group, ())])
 
     # -- Deleted topics
@@ -316,6 +335,7 @@ class Positions:
             position = group.positions.pop(key, None)
             if position is not None:
                 self._count -= 1
+                group.text_bytes -= _text_bytes(position)
                 self._text_bytes -= _text_bytes(position)
 
     # -- Snapshots

@@ -11,10 +11,14 @@ happened to a queue that it watches. The idea and the name are Kafka's (DelayedO
 monotonic milliseconds.
 
 `try_complete` and `expire` may hold, release and check as they like, also the requests that are being gone through.
+
+One turn of the loop tells TOLD_AT_ONCE of them. Where more watch what has changed, `advance` goes on with the others,
+and a queue that changes again meanwhile is gone through once more afterwards.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
 from delay.wheel import Timer, Wheel
@@ -22,6 +26,7 @@ from store.queue import Queue
 
 AT_ONCE_MS = 0
 HELD_UNIT_BYTES = 512  # What one watched queue of a held request takes, about: the unit of its cost.
+TOLD_AT_ONCE = 256  # in one turn of the loop, at 10 to 40 us each
 HELD_MAX = 500_000  # what `limits.held_requests_max` says unless set otherwise
 
 
@@ -63,6 +68,9 @@ class Purgatory:
         self._wheel: Wheel[Held] = Wheel()
         self._due: deque[Held] = deque()  # out of the wheel, and not told yet
         self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
+        self._to_ask: dict[int, Iterator[Held]] = {}  # by key: those that were not asked yet since it changed
+        self._changed_again: dict[int, None] = {}  # keys in `_to_ask`, after some of their requests were asked
+        self._to_end: deque[Held] = deque()  # a queue of theirs was deleted
 
     def __len__(self) -> int:
         return len(self._wheel) + len(self._due)
@@ -100,16 +108,44 @@ class Purgatory:
 
     def check(self, keys: Iterable[int]) -> None:
         """Something happened to these queues: ask each request that watches any of them, once."""
-        watchers = self._watchers
-        asked = dict.fromkeys(held for key in keys if key in watchers for held in watchers[key])
+        asked: dict[Held, None] = {}
+        for key in keys:
+            watchers = self._watchers.get(key, {})
+            if key in self._to_ask:
+                self._changed_again[key] = None
+            elif len(asked) + len(watchers) <= TOLD_AT_ONCE:
+                asked.update(watchers)
+            else:
+                self._to_ask[key] = iter([*watchers])
         for held in asked:
-            if held.timer is not None and self._is_complete(held):
-                self.release(held)
+            self._ask(held)
+
+    def _ask(self, held: Held) -> None:
+        if held.timer is not None and self._is_complete(held):
+            self.release(held)
+
+    def _ask_some(self, left: int) -> None:
+        while self._to_ask and left > 0:
+            key, requests = next(iter(self._to_ask.items()))
+            for held in islice(requests, left):
+                left -= 1
+                self._ask(held)
+            if left > 0:  # None is left of them.
+                del self._to_ask[key]
+                if key in self._changed_again:
+                    del self._changed_again[key]
+                    self._to_ask[key] = iter([*self._watchers.get(key, ())])
 
     def on_deleted(self, keys: Iterable[int]) -> None:
         """These queues were deleted: end each request that watches any of them."""
-        watchers = self._watchers
-        for held in dict.fromkeys(held for key in keys if key in watchers for held in watchers[key]):
+        for key in keys:
+            self._to_end.extend(self._watchers.get(key, ()))
+        self._end_some(TOLD_AT_ONCE)
+
+    def _end_some(self, left: int) -> None:
+        while self._to_end and left > 0:
+            held = self._to_end.popleft()
+            left -= 1
             if held.timer is not None:
                 self.release(held)
                 try:
@@ -133,12 +169,15 @@ class Purgatory:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        return AT_ONCE_MS if self._due else self._wheel.next_deadline_ms()
+        return AT_ONCE_MS if self._due or self._to_ask or self._to_end else self._wheel.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
-        """End those whose time is up."""
-        self._due.extend(self._wheel.advance(mono_ms))
-        while self._due:
+        """End some of those whose time is up, and go on with what was left of earlier turns."""
+        self._end_some(TOLD_AT_ONCE)
+        self._ask_some(TOLD_AT_ONCE)
+        if not self._due:
+            self._due.extend(self._wheel.advance(mono_ms, TOLD_AT_ONCE))
+        for _ in range(min(TOLD_AT_ONCE, len(self._due))):
             held = self._due.popleft()
             if held.timer is not None:  # Not ended meanwhile, by one that was told before it.
                 self._forget(held)

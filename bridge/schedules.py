@@ -103,6 +103,7 @@ class Schedules:
         self._count_max, self._bytes_max = options.schedules_max, options.schedules_bytes
         self._door: Door | None = None
         self._all: dict[str, Standing] = {}
+        self._of_topic: dict[int, dict[str, None]] = {}  # Invariant: the names in `_all`, by topic.
         self._ended: dict[str, None] = {}  # the longest ended first
         self._bytes = 0
         self._wheel: Wheel[str] = Wheel()
@@ -262,6 +263,7 @@ class Schedules:
         message = RecurringMessage(record.key, record.form, record.frame)
         standing = Standing(record.name, _schedule(record), message, None, record.is_kept)
         self._all[record.name] = standing
+        self._of_topic.setdefault(standing.topic, {})[record.name] = None
         self._bytes += len(record.frame)
         self._set_next(standing, run)
 
@@ -282,13 +284,13 @@ class Schedules:
             self._paused.discard(record.topic)
             self._due.extend(
                 name
-                for name, standing in self._all.items()
-                if standing.topic == record.topic and standing.timer is not None and not standing.timer.is_pending
+                for name in self._of_topic.get(record.topic, ())
+                if (timer := self._all[name].timer) is not None and not timer.is_pending
             )
 
     def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._paused.discard(record.number)
-        for name in [name for name, standing in self._all.items() if standing.topic == record.number]:
+        for name in [*self._of_topic.get(record.number, ())]:
             self._forget(name)
 
     def _set_next(self, standing: Standing, run: Run | None) -> None:
@@ -311,6 +313,10 @@ class Schedules:
         if standing is None:
             return
         self._ended.pop(name, None)
+        names = self._of_topic[standing.topic]
+        del names[name]
+        if not names:
+            del self._of_topic[standing.topic]
         self._bytes -= len(standing.message.frame)
         if standing.timer is not None:
             self._wheel.cancel(standing.timer)

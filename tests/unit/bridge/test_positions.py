@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from bridge.config import GroupsOptions, Options
-from bridge.positions import MetadataTooLarge, Position, Positions, TooManyPositions
+from bridge.positions import FREED_AT_ONCE, MetadataTooLarge, Position, Positions, TooManyPositions
 from bridge.records import CommittedPosition
 from store.errors import DiskFull
 from store.queue import QUEUE_ID_BITS
@@ -229,3 +229,17 @@ def test_many_collected_positions_become_state_in_slices() -> None:
         turns += 1
     assert turns == log.units - units == 3
     assert all(len(positions.all_of(group)) == 1000 for group in groups)
+
+
+def test_a_group_with_many_positions_goes_at_once_and_its_memory_in_slices() -> None:
+    state, _ = opened()
+    positions, count = state.positions, 3 * FREED_AT_ONCE
+    positions.commit("g", [CommittedPosition(KEY + number, 5, 0, "é") for number in range(count)], NOW)
+    group = positions.all_of("g")
+    positions.delete_group("g", NOW)
+    assert ("g" in positions, positions._count, positions._text_bytes) == (False, 0, 0)
+    for slices in range(3):
+        assert len(group) == count - slices * FREED_AT_ONCE
+        assert positions.next_deadline_mono_ms() == 0
+        positions.advance(0, NOW)
+    assert (len(group), positions.next_deadline_mono_ms()) == (0, None)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from bridge.purgatory import Held, Purgatory
+from bridge.purgatory import TOLD_AT_ONCE, Held, Purgatory
 
 KEYS = range(5)
 
@@ -193,3 +193,45 @@ def test_one_that_raises_is_failed_and_does_not_take_the_others_along(move: Call
     assert [poll.ended for poll in polls] == [1, 1, 1]
     assert [str(error) for error in polls[1].faults] == ["no disk"]
     assert (len(purgatory), [*map(str, reported)]) == (0, ["while it fails"])
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda purgatory: purgatory.check([1]),
+        lambda purgatory: purgatory.on_deleted([1]),
+        lambda purgatory: purgatory.advance(500),
+    ],
+)
+def test_a_turn_tells_so_many_and_later_turns_the_others(move: Callable[[Purgatory], None]) -> None:
+    purgatory = Purgatory()
+    polls = [Acting(lambda: None) for _ in range(5 * TOLD_AT_ONCE)]
+    for number, poll in enumerate(polls):
+        purgatory.hold(poll, [1, number], 500)
+    told = 0
+    move(purgatory)
+    while told < len(polls):
+        now_told = sum(poll.ended for poll in polls)
+        assert now_told - told <= TOLD_AT_ONCE
+        told = now_told
+        deadline_ms = purgatory.next_deadline_ms()
+        assert told == len(polls) or (deadline_ms is not None and deadline_ms <= 500)
+        purgatory.advance(500)
+    assert [poll.ended for poll in polls] == [1] * len(polls)
+    assert (len(purgatory), purgatory.next_deadline_ms()) == (0, None)
+
+
+def test_a_queue_that_changes_while_its_requests_are_asked_is_gone_through_once_more() -> None:
+    purgatory, visible = Purgatory(), {1: 0}
+    polls = [Poll(visible, frozenset([1]), wanted=2) for _ in range(3 * TOLD_AT_ONCE)]
+    for poll in polls:
+        purgatory.hold(poll, [1], 500)
+    visible[1] = 1
+    purgatory.check([1])
+    purgatory.advance(0)  # These have asked for more than there was.
+    visible[1] = 2
+    purgatory.check([1])
+    for _ in range(8):
+        purgatory.advance(0)
+    assert {*(poll.told[0] for poll in polls)} == {"completed"}
+    assert purgatory.next_deadline_ms() is None
