@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from bridge.rocketmq.connection import RocketMQConnection
 
 MARKS_MAX: Final = 100_000  # Queues of all groups; the oldest make room.
+ASKED_AT_ONCE: Final = 512  # Members that have not said yet where they are, at some 20 us each.
+STATUS_BYTES_MAX: Final = 4 << 20  # Of what they say; who says more is left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 
 logger = logging.getLogger("bridge")
@@ -200,21 +202,51 @@ def consumer_status(broker: "Broker", connection: "RocketMQConnection", command:
     }
     if not asked:
         raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {request.group[:200]} is online")
-    table: dict[str, QueueTable[int]] = {}
-    waiting = set(asked)
     connection.unanswered += 1
+    _Survey(connection, command, {"topic": request.topic, "group": request.group}, asked).ask()
 
-    def take(client_id: str, given: RemotingCommand | None) -> None:
-        waiting.discard(client_id)
+
+class _Survey:
+    """Asks members how far they are, some at a time, and answers with what they say."""
+
+    def __init__(
+        self,
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        ext: dict[str, str],
+        members: dict[str, "RocketMQConnection"],
+    ) -> None:
+        self._connection, self._command, self._ext = connection, command, ext
+        self._left = iter(members.items())
+        self._waiting = 0  # How many were asked and have not answered.
+        self._is_asking = False
+        self._table: dict[str, QueueTable[int]] = {}
+        self._bytes_left = STATUS_BYTES_MAX
+
+    def ask(self) -> None:
+        """Ask as many as may be asked at once; answer when none is left. A member that is gone answers at once."""
+        if self._is_asking:
+            return
+        self._is_asking = True
+        while self._waiting < ASKED_AT_ONCE and (member := next(self._left, None)) is not None:
+            client_id, channel = member
+            self._waiting += 1
+            channel.call(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._ext, b"", partial(self._take, client_id))
+        self._is_asking = False
+        if not self._waiting:
+            self._connection.answered()
+            body = ConsumerStatus(consumer_table=self._table)
+            self._connection.reply(self._command, answer(self._command, body=body))
+
+    def _take(self, client_id: str, given: RemotingCommand | None) -> None:
+        self._waiting -= 1
         if given is not None and given.code == ResponseCode.SUCCESS:
-            table[client_id] = _status_of(given)
-        if not waiting:
-            connection.answered()
-            connection.reply(command, answer(command, body=ConsumerStatus(consumer_table=table)))
-
-    ext = {"topic": request.topic, "group": request.group}
-    for client_id, channel in asked.items():
-        channel.call(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext, b"", partial(take, client_id))
+            self._bytes_left -= len(given.body)
+            if self._bytes_left >= 0:
+                self._table[client_id] = _status_of(given)
+            else:
+                logger.warning("status of a consumer left out, too many bytes client=%s", client_id)
+        self.ask()
 
 
 def _status_of(given: RemotingCommand) -> QueueTable[int]:

@@ -202,6 +202,28 @@ def test_members_that_do_not_say_are_left_out(office: Office, how: str) -> None:
     assert not client.connection.calls
 
 
+def test_so_many_members_are_asked_at_once_and_say_so_many_bytes_in_all(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, tool = [office.connect() for _ in range(5)], office.connect()
+    for number, client in enumerate(clients):
+        client.beat("billing", client_id=f"c{number}")
+    body = fastjson.write(ConsumerStatus(message_queue_table=QueueTable({MessageQueue("orders", "duolog", 0): 7})))
+    monkeypatch.setattr("bridge.rocketmq.resets.ASKED_AT_ONCE", 2)
+    monkeypatch.setattr("bridge.rocketmq.resets.STATUS_BYTES_MAX", 3 * len(body))
+    tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
+    clients[2].close()
+    for client in clients:
+        assert sum(len(each.connection.calls) for each in clients) <= 2
+        if client is not clients[2]:
+            (asked,) = client.asked(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+            client.say(remoting.response(asked, body=body))
+    answer = tool.last_answer()
+    assert answer is not None
+    assert [*fastjson.read(answer.body, ConsumerStatus).consumer_table] == ["c0", "c1", "c3"]
+    assert tool.connection.unanswered == 0
+
+
 def test_group_without_members_has_nobody_to_ask(office: Office) -> None:
     SubscriptionGroupConfig(group_name="billing")
     answer = office.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
