@@ -54,7 +54,9 @@ def test_ready_line_names_the_ports_that_were_free(tmp_path: Path) -> None:
 def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None:
     refused = duolog("serve", "--data", str(running.data), *PORTS)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith(f"duolog: store.directory: {running.data}: the data directory is locked")
+    assert refused.stderr.startswith(
+        f"duolog: store.directory: {running.data}: the data directory is in use by another process"
+    )
     assert refused.stderr.count("\n") == 1
 
 
