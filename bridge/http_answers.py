@@ -24,7 +24,10 @@ to_json: Final = msgspec.json.Encoder().encode
 
 
 class Holder(Protocol):
-    """What counts the bytes of an answer."""
+    """What counts the bytes of an answer; `slices` is held while a slice of a listing is made."""
+
+    @property
+    def slices(self) -> asyncio.Lock: ...
 
     def hold(self, size: int) -> None: ...
 
@@ -87,7 +90,7 @@ async def send(
     if isinstance(response, Listing):
         try:
             await response.prepare(request)
-            await _write_parts(response, mono_ms, is_silent=request.method == "HEAD")
+            await _write_parts(response, holder.slices, mono_ms, is_silent=request.method == "HEAD")
             await response.write_eof()
             if request.transport is None:  # aiohttp does not tell who waits for the socket that it was closed in order.
                 raise ConnectionResetError("the client has gone")
@@ -103,21 +106,27 @@ async def send(
     return response
 
 
-async def _write_parts(response: Listing, mono_ms: Clock_ms, *, is_silent: bool) -> None:
-    piece = bytearray()
-    until_mono_ms = mono_ms() + SLICE_MS
-    for part in () if is_silent else response.parts:
-        if part is not None:
-            piece += part
-        if len(piece) >= PIECE_BYTES:
+async def _write_parts(response: Listing, slices: asyncio.Lock, mono_ms: Clock_ms, *, is_silent: bool) -> None:
+    parts = iter(() if is_silent else response.parts)
+    piece, is_whole = bytearray(), False
+    while not is_whole:
+        async with slices:  # Only one listing has its slice in a turn of the loop, however many are asked for.
+            is_whole = _fill(piece, parts, mono_ms)
+            await asyncio.sleep(0)
+        if piece and (is_whole or len(piece) >= PIECE_BYTES):
             await response.write(bytes(piece))
             piece.clear()
-        elif mono_ms() < until_mono_ms:
-            continue
-        await asyncio.sleep(0)
-        until_mono_ms = mono_ms() + SLICE_MS
-    if piece:
-        await response.write(bytes(piece))
+
+
+def _fill(piece: bytearray, parts: Iterator[bytes | None], mono_ms: Clock_ms) -> bool:
+    """Add parts for one slice, or until the piece is large enough; true: there are no further ones."""
+    until_mono_ms = mono_ms() + SLICE_MS
+    for part in parts:
+        if part is not None:
+            piece += part
+        if len(piece) >= PIECE_BYTES or mono_ms() >= until_mono_ms:
+            return False
+    return True
 
 
 async def _send_body(request: web.Request, response: web.Response, body: bytes) -> web.StreamResponse:

@@ -115,6 +115,10 @@ class HttpConnection(web.RequestHandler):
         self.heard_by_mono_ms = None
         self._is_in_work = True
 
+    @property
+    def slices(self) -> asyncio.Lock:
+        return self._all.slices
+
     def hold(self, size: int) -> None:
         """Count bytes that are in memory for the request in work, until `end`. Raises TooMuchHeld."""
         self._all.hold(size)
@@ -148,6 +152,7 @@ class HttpConnections:
         self.first_request_ms = options.limits.first_request_ms
         self.unread_ms = options.limits.unread_ms
         self.ahead_bytes_max = options.http.body_bytes_max + AHEAD_BYTES_MAX
+        self.slices = asyncio.Lock()  # Held by the listing whose slice is made.
         self.held_bytes = 0
         self.refused_count = 0
         self.overdue_count = 0

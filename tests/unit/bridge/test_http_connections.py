@@ -1,7 +1,7 @@
 """What one HTTP client costs the others: rude connections, slow ones, large bodies, answers that nobody takes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import cast
 
 import pytest
@@ -217,6 +217,38 @@ def test_fault_in_an_answer_that_has_begun_closes_its_connection_only() -> None:
         other = Dialogue(core, port)
         other.say(encoded("GET", "/healthz", b"", HEADERS))
         assert b" 200 " in (await other.answers())[:20]
+        await port.stop()
+
+    asyncio.run(run())
+
+
+def test_listings_of_many_connections_have_one_slice_in_a_turn_of_the_loop() -> None:
+    made = 0
+
+    def rows() -> Iterator[str]:
+        nonlocal made
+        for _ in range(1_000):
+            made += 1
+            yield "x" * 1000
+
+    async def counted(request: web.Request) -> web.StreamResponse:
+        return Listing(array(rows()))
+
+    async def run() -> None:
+        core = ManualCore()
+        port = HttpBench(core).port()
+        port.application.router.add_get("/counted", counted)
+        await port.start()
+        asking = [Dialogue(core, port) for _ in range(20)]
+        for each in asking:
+            each.say(encoded("GET", "/counted", b"", HEADERS))
+        most = 0
+        while not all(each.transport.closing for each in asking):
+            before = made
+            await asking[0].turn()
+            most = max(most, made - before)
+        assert made == 20_000
+        assert most <= PIECE_BYTES // 1000 + 1
         await port.stop()
 
     asyncio.run(run())
