@@ -381,7 +381,7 @@ def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
     assert done["files merged"] > 0
     compared = ("reconcile", *chosen, "--http", broker.http, "--json")
     assert pipeline_result(*compared, profiles=(PROFILE, profile))["records equal"] == len(texts)
-    folder = "data/*/*" if format_ == "iceberg" else "*/date=*"
+    folder = "archive/data/*/*" if format_ == "iceberg" else "*/date=*"
     newest = max(path.glob(f"{folder}/*.parquet"), key=lambda file: file.stat().st_mtime)
     newest.unlink()
     with pipeline(*compared, profiles=(PROFILE, profile)) as process:
