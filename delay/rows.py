@@ -28,6 +28,7 @@ _HOME_AT: Final = ROW_SIZE - 1
 _KEY_AT: Final = 16
 _PLACE_SIZE: Final = 16
 _NO_KEY: Final = bytes(8)
+_STRETCH_SHIFT: Final = 16  # of the bytes of a pack: 2,048 rows
 _U64: Final = Struct(">Q")
 _PLACE: Final = Struct(">QQ")
 
@@ -126,14 +127,10 @@ class Pack:
     def at(self, at: int) -> Timer:
         return new_tuple(Timer, ROW.unpack_from(self.rows, at))
 
-    def _keep_for_snapshot(self) -> None:
-        """To be called before rows change that are here already; to add some at the end does not count."""
-        if self.reading is not None:
-            self.reading.keep()
-
     def mark(self, at: int) -> None:
         """Let the row that begins at this byte be gone."""
-        self._keep_for_snapshot()
+        if self.reading is not None:
+            self.reading.keep_row(at)
         for filing in self.filings:
             filing.unfile(at)
         self.rows[at + _KEY_AT : at + 24] = _NO_KEY
@@ -147,7 +144,8 @@ class Pack:
 
     def _lay_out(self, rows: list[bytes]) -> None:
         """Have these rows instead, none of which is gone; they come as they lay here."""
-        self._keep_for_snapshot()
+        if self.reading is not None:
+            self.reading.keep_all()
         if self._starts:
             rows = sorted(rows, key=self._order)
             self._starts = []
@@ -166,8 +164,9 @@ class Pack:
             starts.pop()
         if len(starts) == count:
             return
-        self._keep_for_snapshot()
         at = starts[-1] if starts else self.head
+        if self.reading is not None:
+            self.reading.keep_from(at)
         for filing in self.filings:
             filing.cut(at)
         rows = sorted(self._live_from(at), key=self._order)
@@ -206,10 +205,9 @@ class Pack:
 
     def drop_head(self, until: int) -> None:
         """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
-        self._keep_for_snapshot()
         self.head = until
         self.filings = ()
-        if self.head > len(self.rows) // 2:
+        if self.head > len(self.rows) // 2 and self.reading is None:  # Else a later call does it.
             del self.rows[: self.head]
             self.head = 0
 
@@ -230,8 +228,9 @@ class Pack:
 
     def drop_tail(self, rows_max: int) -> bytes:
         """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
-        self._keep_for_snapshot()
         at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
+        if self.reading is not None:
+            self.reading.keep_from(at)
         taken = bytes(memoryview(self.rows)[at:])
         for filing in self.filings:
             filing.cut(at)
@@ -245,21 +244,38 @@ class Pack:
 
 
 class RowsOfMoment:
-    """The rows that a pack has at one moment, read some at a time while the pack goes on changing."""
+    """The rows that a pack has at one moment, read some at a time while the pack goes on changing.
+
+    What is read is what lies in the pack from `_at` to `_end`, but for rows that were marked since; then what was
+    behind `_end` and was copied before it changed. So a change costs a copy of what it changes, and at most that of
+    what it moves itself.
+    """
 
     def __init__(self, pack: Pack) -> None:
-        self._pack: Pack | None = pack  # None: it has changed, and what was not read yet is in `_kept`
-        self._kept = b""
+        self._pack: Pack | None = pack  # None: it has other rows by now, and those of the moment are left to this
+        self._rows = pack.rows
         self._at, self._end = pack.head, len(pack.rows)
+        self._marked: dict[int, dict[int, bytes]] = {}  # by stretch, and by their bytes: rows as they were
+        self._behind: list[bytes] = []  # the last first
         self._has_gone = pack.gone > 0
         pack.reading = self
 
-    def keep(self) -> None:
-        """Copy what was not read yet; the pack needs to say no more that it changes."""
-        if self._pack is not None:
-            self._kept = bytes(memoryview(self._pack.rows)[self._at : self._end])
-            self._at, self._end = 0, len(self._kept)
-            self.close()
+    def keep_row(self, at: int) -> None:
+        """The pack is about to change the row that begins at this byte."""
+        if self._at <= at < self._end:
+            marked = self._marked.setdefault(at >> _STRETCH_SHIFT, {})
+            marked.setdefault(at, bytes(self._rows[at : at + ROW_SIZE]))
+
+    def keep_from(self, at: int) -> None:
+        """The pack is about to change or move what lies from this byte on."""
+        start = max(at, self._at)
+        if start < self._end:
+            self._behind.append(self._as_it_was(start, self._end))
+            self._end = start
+
+    def keep_all(self) -> None:
+        """The pack is about to take other rows, and will not touch these any more."""
+        self.close()
 
     def close(self) -> None:
         if self._pack is not None:
@@ -268,16 +284,33 @@ class RowsOfMoment:
 
     def parts(self, rows_max: int) -> Iterator[bytes]:
         """Yield the rows that are not gone and whose messages lie in the log, so many at a time or fewer."""
+        size = rows_max * ROW_SIZE
         while self._at < self._end:
-            end = min(self._end, self._at + rows_max * ROW_SIZE)
-            rows = bytes(memoryview(self._kept if self._pack is None else self._pack.rows)[self._at : end])
-            self._at = end
-            if self._has_gone:
-                rows = b"".join([row for row in rows_of(rows) if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY])
-            if found := logged(rows):
-                yield found
+            start, self._at = self._at, min(self._end, self._at + size)
+            yield from self._part(self._as_it_was(start, self._at))
         self.close()
-        self._kept = b""
+        self._rows, self._marked = bytearray(), {}
+        while self._behind:
+            kept = self._behind.pop()
+            for at in range(0, len(kept), size):
+                yield from self._part(kept[at : at + size])
+
+    def _as_it_was(self, start: int, end: int) -> bytes:
+        rows = bytes(memoryview(self._rows)[start:end])
+        if not self._marked:
+            return rows
+        changed = bytearray(rows)
+        for stretch in range(start >> _STRETCH_SHIFT, (end - 1 >> _STRETCH_SHIFT) + 1):
+            for at, row in self._marked.get(stretch, {}).items():
+                if start <= at < end:
+                    changed[at - start : at - start + ROW_SIZE] = row
+        return bytes(changed)
+
+    def _part(self, rows: bytes) -> Iterator[bytes]:
+        if self._has_gone:
+            rows = b"".join([row for row in rows_of(rows) if row[_KEY_AT : _KEY_AT + 8] != _NO_KEY])
+        if found := logged(rows):
+            yield found
 
 
 def rows_of(rows: bytes) -> list[bytes]:
@@ -312,7 +345,8 @@ class DuePack(Pack):
         if at == len(self.rows):
             self.extend(rows)
             return
-        self._keep_for_snapshot()
+        if self.reading is not None:
+            self.reading.keep_from(at)
         if rows[-ROW_SIZE:][:_PLACE_SIZE] > self.rows[at : at + _PLACE_SIZE]:
             self._starts = [at + len(rows)]
         self.rows[at:at] = rows

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from delay.rows import ROW, AddressPack, Timer, pack_row, rows_of
+from delay.rows import ROW, ROW_SIZE, AddressPack, DuePack, RowsOfMoment, Timer, pack_row, rows_of
 from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
 from delay.verdicts import Cancelled
 
@@ -437,3 +437,25 @@ def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searche
     assert all((pack.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
     assert len(pack) == count - len(gone)
     assert pack.sorted_rows <= count * (count.bit_length() + 2)
+
+
+def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
+    count = 100_000
+    pack = DuePack()
+    pack.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0, 0) for number in range(count)))
+    expected, reading = rows_of(bytes(pack.rows)), RowsOfMoment(pack)
+    parts = reading.parts(1000)
+    taken = rows_of(next(parts))
+    for number in (5, 1000, 70_000, 99_999):
+        pack.mark(number * ROW_SIZE)
+    assert sum(map(len, reading._marked.values())) == 3, "rows that are read already are not copied"
+    pack.drop_head(60_000 * ROW_SIZE)
+    pack.drop_tail(10)
+    assert reading._rows is pack.rows
+    assert sum(map(len, reading._behind)) == 10 * ROW_SIZE
+    taken += rows_of(next(parts))
+    pack._lay_out(pack.live())
+    assert reading._rows is not pack.rows, "the pack has left its rows to the snapshot"
+    for part in parts:
+        taken += rows_of(part)
+    assert taken == expected
