@@ -101,10 +101,13 @@ class _Fetch:
     def _read(self) -> bool:
         """Read on to the last partition; false if it goes on later, after a reader thread or a turn of the loop."""
         asked, fetched = self._asked.partitions, self._fetched
+        begun = len(fetched)
         mono_ms = self._broker.clock.mono_ms
-        until, until_mono_ms = len(fetched) + READ_AT_ONCE, mono_ms() + TURN_MS
+        # Nobody need look at the clock for the last partition, which mostly is the only one.
+        until_mono_ms = mono_ms() + TURN_MS if len(asked) - begun > 1 else 0
         while len(fetched) < len(asked):
-            if len(fetched) >= until or mono_ms() > until_mono_ms:
+            count = len(fetched) - begun
+            if count and (count >= READ_AT_ONCE or mono_ms() > until_mono_ms):
                 self._broker.kafka_works.add(self)
                 return False
             found = self._read_partition(asked[len(fetched)])
