@@ -43,7 +43,7 @@ from protocol.kafka.record_batch import (
     RecordError,
 )
 from protocol.kafka.record_check import Checked, check_records
-from store.entry import Buffer
+from store.entry import Buffer, new_tuple
 
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
 REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
@@ -94,9 +94,11 @@ class Inspector:
         """
         settings = topic.settings
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
-        if header.codec == Codec.ZSTD and not allows_zstd:
-            raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
-        data, start = (self._inflated(batch, header), 0) if header.codec else (batch, HEADER_BYTES)
+        data, start = batch, HEADER_BYTES
+        if codec := header.codec:
+            if codec == Codec.ZSTD and not allows_zstd:
+                raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
+            data, start = self._inflated(batch, header), 0
         checked = check_records(data, start, header, NAMES if settings.delay_headers else ())
         self.opened_bytes += checked.cost_bytes
         if settings.compact and checked.has_null_key:
@@ -107,7 +109,7 @@ class Inspector:
                 batch = record_batch.with_max_timestamp(batch, checked.latest_ms)
                 header = record_batch.read_header(batch)
         parted = self._part(topic, _opened(header, data, start), now_ms, sender) if checked.has_name else None
-        return Produced(batch, header, parted)
+        return new_tuple(Produced, (batch, header, parted))
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
         try:

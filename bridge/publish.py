@@ -48,7 +48,7 @@ from protocol.rocketmq import flags, properties, tags
 from protocol.rocketmq import message as rocketmq_message
 from protocol.rocketmq.message import NO_HOST, Message
 from protocol.rocketmq.names import RETRY_PREFIX
-from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp
+from store.entry import Appended, Buffer, Frame, FrameRun, Part, Promise, Slot, Stamp, new_tuple
 from store.errors import following
 from store.format import NO_OFFSET, entry_size
 
@@ -165,7 +165,7 @@ class Publisher:
                     self._transactions.wrote(queue.key, header.producer_id, slot)
         self._metrics.records_in["kafka"] += count
         self._metrics.bytes_in["kafka"] += len(batch)
-        return Published(slot.base_offset, slot.stored_ms if log_append_time else -1, promise)
+        return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else -1, promise))
 
     def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: Parted, now_ms: int) -> Published:
         """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit.

@@ -25,6 +25,7 @@ from bridge.kafka.request import Request
 from bridge.server import BUG, Connection, OrderedOutbox, OutboxSlot
 from protocol.errors import ProtocolError
 from protocol.kafka.api import ApiKey, decode_header, decode_request
+from store.entry import new_tuple
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -66,7 +67,7 @@ class KafkaConnection(Connection):
             )
         body = decode_request(key, version, frame, body_at, self._elements_max)
         self.broker.metrics.requests[_METRICS[key]] += 1
-        request = Request(key, version, correlation_id, client_id, body, len(frame))
+        request = new_tuple(Request, (key, version, correlation_id, client_id, body, len(frame)))
         reserved_count = self.outbox.reserved_count
         try:
             answer = api.handler(self.broker, self, request)

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, MESSAGE_CHARACTERS_MAX, code_of, message_of
 from bridge.kafka.request import Request, Work
-from bridge.kafka.work import whole
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
 from protocol.kafka.record_batch import InvalidBatch, RecordError
-from store.entry import Promise
+from store.entry import Promise, new_tuple
 
 if TYPE_CHECKING:
     from bridge.broker import Broker
@@ -39,50 +38,76 @@ AT_ONCE = 20  # partitions of a request, without a look at the clock
 log = logging.getLogger("bridge")
 
 
+# What became of one partition: its place in the answer, what that waits for, and what its batch took to open, in bytes.
+_Judged = tuple[PartitionProduced, Promise | None, int]
+
+
 def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | Work | None:
-    steps = _produce(broker, connection, request)
-    return whole(steps) if len(request.body.partitions) <= AT_ONCE else steps
-
-
-def _produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
-    """Judge and append each partition; after `AT_ONCE` of them the loop may turn."""
+    """Judge and append each partition."""
     asked: ProduceRequest = request.body
-    acks, now_ms = asked.acks, broker.clock.now_ms()
-    results: list[PartitionProduced] = []
-    end, durable = 0, False
-    opened_bytes, opened_bytes_max = 0, broker.options.convert.inflate_bytes_max
-    inspector = broker.publisher.inspector
+    if len(asked.partitions) > AT_ONCE:
+        return _in_slices(broker, connection, request)
+    now_ms, opened_bytes = broker.clock.now_ms(), 0
+    judged: list[_Judged] = []
+    for partition in asked.partitions:
+        found = _judge(broker, connection, request, partition, now_ms, opened_bytes)
+        opened_bytes += found[2]
+        judged.append(found)
+    return _answer(connection, request, judged)
+
+
+def _in_slices(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Do the same for many partitions; after `AT_ONCE` of them the loop may turn."""
+    asked: ProduceRequest = request.body
+    now_ms, opened_bytes = broker.clock.now_ms(), 0
+    judged: list[_Judged] = []
     for count, partition in enumerate(asked.partitions):
         if count >= AT_ONCE:
             yield
-        if acks not in _ACKS:
-            results.append(_refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {acks}"))
-            continue
-        if opened_bytes >= opened_bytes_max:
-            results.append(
-                _refused(broker, partition, ErrorCode.kafka_storage_error, "the request's batches inflate to too much")
-            )
-            continue
-        opened_before = inspector.opened_bytes
-        result, promise = _append(broker, connection, request, partition, now_ms)
-        opened_bytes += inspector.opened_bytes - opened_before
-        results.append(result)
-        if promise is not None:
-            end, durable = max(end, promise.end), durable or promise.durable
-    if acks == 0:
+        found = _judge(broker, connection, request, partition, now_ms, opened_bytes)
+        opened_bytes += found[2]
+        judged.append(found)
+    return _answer(connection, request, judged)
+
+
+def _answer(connection: "KafkaConnection", request: Request, judged: list[_Judged]) -> Answer | None:
+    results = [result for result, _, _ in judged]
+    if request.body.acks == 0:
         _close_after_error(connection, results)
         return None
+    end, durable = 0, False
+    for _, promise, _ in judged:
+        if promise is not None:
+            end = max(end, promise.end)
+            durable = durable or promise.durable
     buffers = wire.encode_response(request.version, request.correlation_id, results)
     return Answer(buffers, Promise(end, durable) if end else None)
 
 
-def _append(
-    broker: "Broker", connection: "KafkaConnection", request: Request, partition: PartitionRecords, now_ms: int
-) -> tuple[PartitionProduced, Promise | None]:
+def _judge(
+    broker: "Broker",
+    connection: "KafkaConnection",
+    request: Request,
+    partition: PartitionRecords,
+    now_ms: int,
+    opened_bytes: int,
+) -> _Judged:
+    """Append what the request has for one partition, unless something is wrong with it.
+
+    `opened_bytes` is what the partitions before it took to open.
+    """
     name, index, records = partition
+    asked: ProduceRequest = request.body
+    if asked.acks not in _ACKS:
+        return _refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {asked.acks}"), None, 0
+    if opened_bytes >= broker.options.convert.inflate_bytes_max:
+        message = "the request's batches inflate to too much"
+        return _refused(broker, partition, ErrorCode.kafka_storage_error, message), None, 0
     topic = broker.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count:
-        return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None
+        return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None, 0
+    inspector = broker.publisher.inspector
+    opened_before = inspector.opened_bytes
     try:
         base_offset, log_append_ms, promise = broker.publisher.kafka(
             topic,
@@ -90,7 +115,7 @@ def _append(
             records or b"",
             now_ms,
             allows_zstd=request.version >= _ZSTD_FROM,
-            transactional_id=request.body.transactional_id,
+            transactional_id=asked.transactional_id,
             adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
             sender=connection,
         )
@@ -99,9 +124,11 @@ def _append(
         if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
             log.warning("record refused topic=%s queue=%d reason=%r", name, index, message_of(error))
         record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
-        return _refused(broker, partition, code, message_of(error), record_errors), None
+        result = _refused(broker, partition, code, message_of(error), record_errors)
+        return result, None, inspector.opened_bytes - opened_before
     start = topic.queues[index].start_offset
-    return PartitionProduced(name, index, 0, base_offset, log_append_ms, start), promise
+    result = new_tuple(PartitionProduced, (name, index, 0, base_offset, log_append_ms, start, None, ()))
+    return result, promise, inspector.opened_bytes - opened_before
 
 
 def _refused(

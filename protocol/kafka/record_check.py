@@ -12,6 +12,7 @@ from protocol.kafka import record_walk
 from protocol.kafka.compression import Buffer
 from protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, RecordError
 from protocol.kafka.record_walk import Fault
+from protocol.kafka.wire import new_tuple
 
 try:
     from protocol.kafka._records import walk
@@ -46,7 +47,7 @@ def check_records(data: Buffer, start: int, header: BatchHeader, names: tuple[by
     earliest, latest, headers, has_null_key, has_name = found
     base_ms = header.base_timestamp
     cost_bytes = (header.record_count + headers) * COST_BYTES
-    return tuple.__new__(Checked, (base_ms + earliest, base_ms + latest, has_null_key, has_name, cost_bytes))
+    return new_tuple(Checked, (base_ms + earliest, base_ms + latest, has_null_key, has_name, cost_bytes))
 
 
 _SAID: Final = {
