@@ -4,6 +4,9 @@
                                         └── not done: its connection takes no further request meanwhile,
                                             and it has a slice whenever it is its turn among all such requests
 
+Where many connections ask for much in one turn of the loop, only the first of them have a slice at once; the others
+have theirs in the next turns, before any request has another one.
+
 A handler yields wherever the loop may turn: after some ten microseconds of work, never more than a millisecond or two.
 It returns its answer, None if there is none. Other requests change state between two slices, so what it decides it
 decides and appends in one slice. What it has changed stays when its connection closes before its end.
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 STEPS_MAX: Final = 500  # in one slice, whatever the clock says
 JOBS_MAX: Final = 20  # that end in one turn of the loop
+AT_ONCE_MAX: Final = 5  # that have a slice when they are received and are not done by it, in one turn of the loop
 
 
 def encoded(broker: "Broker", request: Request, entity: Any) -> Generator[None, None, list[bytes]]:
@@ -125,21 +129,27 @@ class Works:
     """The requests that are worked on, each in its turn: one slice of one of them in a turn of the loop."""
 
     def __init__(self) -> None:
-        self._jobs: deque[Job] = deque()
+        self._new: deque[Job] = deque()  # They have had no slice,
+        self._jobs: deque[Job] = deque()  # these have.
+        self._begun_count = 0  # Requests of this turn that were not done by their first slice.
         self._is_scheduled = False
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._new) + len(self._jobs)
 
     def begin(self, connection: "KafkaConnection", request: Request, steps: Work) -> Answer | OutboxSlot | None:
         """Work on a request that was just received; what it gives is what a handler gives."""
         job = _Job(connection, request, steps, None)
-        if job.run():
-            return job.answer
+        jobs = self._new
+        if self._begun_count < AT_ONCE_MAX:
+            if job.run():
+                return job.answer
+            self._begun_count += 1
+            jobs = self._jobs
         job.slot = connection.outbox.reserve(request.held_bytes)
         job.is_holding = connection.is_busy = True
         connection.hold()
-        self.add(job)
+        self._add(jobs, job)
         return job.slot
 
     def finish(self, connection: "KafkaConnection", request: Request, slot: OutboxSlot, steps: Work) -> None:
@@ -148,22 +158,26 @@ class Works:
 
     def add(self, job: Job) -> None:
         """Give a job its turn; its own `go_on` may ask for another one."""
-        self._jobs.append(job)
+        self._add(self._jobs, job)
+
+    def _add(self, jobs: deque[Job], job: Job) -> None:
+        jobs.append(job)
         if not self._is_scheduled:
             self._schedule()
 
     def _schedule(self) -> None:
-        first = self._jobs[0]
+        first = (self._new or self._jobs)[0]
         self._is_scheduled = True
         first.connection.server.soon(first.kind, self._go_on)
 
     def _go_on(self) -> None:
         """Run a slice of the first job; it goes behind the others if it is not done. Small ones run together."""
-        server = self._jobs[0].connection.server
+        server = (self._new or self._jobs)[0].connection.server
         until_mono_ms = server.clock.mono_ms() + TURN_MS
+        self._begun_count = 0
         try:
-            for _ in range(min(JOBS_MAX, len(self._jobs))):
-                job = self._jobs.popleft()
+            for _ in range(min(JOBS_MAX, len(self))):
+                job = (self._new or self._jobs).popleft()
                 if not job.go_on():
                     self._jobs.append(job)
                     break
@@ -171,6 +185,6 @@ class Works:
                     break
         finally:
             self._is_scheduled = False
-            if self._jobs:
+            if len(self):
                 self._schedule()
             server.touch()

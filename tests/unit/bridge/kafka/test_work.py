@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge.config import KafkaOptions
-from bridge.kafka.work import STEPS_MAX
+from bridge.kafka.work import AT_ONCE_MAX, STEPS_MAX
 from protocol.kafka.api import ApiKey, ErrorCode
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
@@ -72,6 +72,21 @@ def test_many_large_requests_have_one_slice_in_a_turn(desk: Desk) -> None:
         turns += 1
         assert len(jobs) < 5 or jobs[-1] is first, "the one that had its slice goes behind the others"
     assert turns > 5
+    desk.loop.turn()
+    assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
+
+
+def test_of_many_large_requests_in_one_turn_few_have_a_slice_at_once(desk: Desk) -> None:
+    clients = [desk.connect() for _ in range(20)]
+    for client in clients:
+        begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
+    assert (len(desk.kafka_works._jobs), len(desk.kafka_works._new)) == (AT_ONCE_MAX, 20 - AT_ONCE_MAX)
+    small = desk.connect()
+    (number,) = begin(small, (ApiKey.METADATA, 12, {"topics": [{"name": "a b"}]}))
+    while len(desk.kafka_works) == 21:
+        desk.loop._soon.popleft()()
+    desk.server.flush()
+    assert small.answer_to(number) is not None, "it waits for the first slices of the others only"
     desk.loop.turn()
     assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
 
