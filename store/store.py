@@ -681,11 +681,6 @@ class Store:
         rows = queue.index.rows(number) if number is not None else None
         return rows[0][5] if rows else 0
 
-    def first_stored_ms(self) -> int:
-        """Return when the oldest entry that may be read was stored; 0 if there is none, or it is not in memory."""
-        starts = (self.stored_ms_at(queue, queue.start_offset) for queue in self._queues)
-        return min(filter(None, starts), default=0)
-
     def disk_usage(self) -> tuple[int, int]:
         """Return (used bytes, total bytes) of the disk, as `check_disk` has found them."""
         return self._usage
