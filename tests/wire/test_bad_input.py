@@ -176,7 +176,7 @@ GIB_OF_ZEROS = {
     Codec.LZ4: lz4.frame.compress(bytes(256 * MIB), block_size=lz4.frame.BLOCKSIZE_MAX4MB),
     Codec.ZSTD: zstandard.ZstdCompressor().compress(bytes(1024 * MIB)),
 }
-CORRUPT, INVALID, TOO_LARGE, UNKNOWN, COMPRESSION, STORAGE, INVALID_GROUP = 2, 87, 10, 3, 76, 56, 24
+CORRUPT, INVALID, TOO_LARGE, UNKNOWN, COMPRESSION, STORAGE = 2, 87, 10, 3, 76, 56
 TRANSACTIONAL_ID = 53  # A transactional batch in a request that names none.
 BAD_BATCHES = {
     "no batch": (b"", INVALID),
@@ -230,12 +230,13 @@ def test_illegal_topic_is_not_created(kafka: Wire, name: str) -> None:
     assert struct.unpack_from(">h", answer, 8 + 2 + len(name.encode()))[0] == 17
 
 
-def test_names_that_only_newer_versions_can_spell_are_not_kept(kafka: Wire) -> None:
+def test_names_that_only_newer_versions_can_spell_are_not_kept(broker: Broker, kafka: Wire) -> None:
     group = b"\xc1\xb8\x02" + b"g" * 40_000  # Compact: its length and 1 as a varint.
     body = group + ints("i", -1) + b"\x01\0\x02\x06sound\x02" + ints("iqi", 0, 1, -1) + b"\0\0\0\0"
-    answer = kafka.kafka(frames.OFFSET_COMMIT, 8, body, flexible=True)
-    assert struct.unpack_from(">h", answer, 17)[0] == INVALID_GROUP
-    assert b"gggg" not in kafka.kafka(frames.LIST_GROUPS, 0, b"")
+    with pytest.raises(Closed):
+        kafka.kafka(frames.OFFSET_COMMIT, 8, body, flexible=True)
+    with Wire(broker.kafka) as another:
+        assert b"gggg" not in another.kafka(frames.LIST_GROUPS, 0, b"")
 
 
 # -- RocketMQ
@@ -249,6 +250,7 @@ NO_REMOTING_COMMANDS = {
     "unknown form of header": framed(ints("I", 7 << 24 | 2) + b"{}"),
     "header of garbage": frames.remoting_frame(b"\xff" * 50),
     "deep header": frames.remoting_frame(DEEP),
+    "header of a MiB": frames.remoting_frame(b'{"code":34,"opaque":1,"remark":"' + b"x" * MIB + b'"}'),
     "deep field": frames.remoting_frame(b'{"code":34,"opaque":1,"extFields":' + b'{"a":' * 100_000),
     "list of fields": frames.remoting_frame(b'{"code":34,"opaque":1,"extFields":[1]}'),
     "no code": frames.remoting_frame(b'{"opaque":1}'),
@@ -300,14 +302,14 @@ BAD_COMMANDS = {
         b"",
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ),
-    "pull by a MiB of SQL": (
+    "pull by 400 KiB of SQL": (
         PULL,
-        frames.pull_fields(TOPIC, expressionType="SQL92", subscription="a OR " * (MIB // 5)),
+        frames.pull_fields(TOPIC, expressionType="SQL92", subscription="a OR " * (400 * 1024 // 5)),
         b"",
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ),
-    "pull of a million tags": (
-        PULL, frames.pull_fields(TOPIC, subscription="a||" * MIB), b"", ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    "pull of a hundred thousand tags": (
+        PULL, frames.pull_fields(TOPIC, subscription="a||" * 100_000), b"", ResponseCode.SUBSCRIPTION_PARSE_FAILED
     ),
     "deep heartbeat": (HEART_BEAT, {}, b'{"clientID":"x","consumerDataSet":' + DEEP, NO_FIELD),
     "large heartbeat": (HEART_BEAT, {}, b'{"clientID":"' + b"x" * 15 * MIB + b'"}', NO_FIELD),
@@ -369,12 +371,12 @@ def test_gigabytes_in_a_body_are_not_inflated_for_kafka(broker: Broker, bombs: d
             offset = base + last_delta + 1
 
 
-def test_gigabytes_in_a_batch_are_not_inflated_for_rocketmq(broker: Broker, kafka: Wire) -> None:
+def test_gigabytes_in_a_batch_are_refused_and_never_reach_rocketmq(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.CREATE_TOPICS, 2, frames.create_topic("closed", delay_headers="false"))
     for codec, stream in GIB_OF_ZEROS.items():
         for stream_of in (stream, os.urandom(100)):
             asked = frames.produce("closed", 0, packed(codec, stream_of))
-            assert frames.produced(kafka.kafka(frames.PRODUCE, 7, asked))[0][0] == 0
+            assert frames.produced(kafka.kafka(frames.PRODUCE, 7, asked))[0][0] == INVALID
     asked = frames.produce("closed", 0, batch(b"after"))
     end = frames.produced(kafka.kafka(frames.PRODUCE, 7, asked))[0][1]
     offset = 0
@@ -490,16 +492,16 @@ def test_held_pulls_keep_nothing_of_their_requests(rocketmq: Wire) -> None:
     fields = frames.pull_fields("quiet", int(end) + 1, sysFlag=6, suspendTimeoutMillis=60_000)
     for number in range(30):
         rocketmq.send(frames.remoting_request(PULL, fields, bytes(10 * MIB), number))
-        rocketmq.send(frames.remoting_request(PULL, fields | {"more": "x" * MIB}, b"", number))
+        rocketmq.send(frames.remoting_request(PULL, fields | {"more": "x" * (MIB // 4)}, b"", number))
 
 
-def test_parked_fetches_of_many_partitions_do_not_pile_up(broker: Broker, kafka: Wire) -> None:
+def test_a_partition_that_a_fetch_names_often_counts_once(broker: Broker, kafka: Wire) -> None:
     kafka.kafka(frames.METADATA, 4, frames.metadata("empty"))
-    asked = kafka_request(frames.FETCH, 4, fetch("empty", wait_ms=60_000, min_bytes=2**31 - 1, times=49_000))
+    asked = kafka_request(frames.FETCH, 4, fetch("empty", wait_ms=100, min_bytes=2**31 - 1, times=19_000))
     for _ in range(5):
         with Wire(broker.kafka) as wire:
             wire.send(asked)
-            assert len(wire.receive()) > 49_000  # A partition named twice is not waited for.
+            assert 0 < len(wire.receive()) < 100
 
 
 def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Broker, kafka: Wire) -> None:
@@ -525,7 +527,7 @@ def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Br
 
 def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocketmq: Wire) -> None:
     told = [{"topic": f"t{n}", "subString": "*", "subVersion": 1} for n in range(2000)]
-    groups = [{"groupName": f"g--{n}", "subscriptionDataSet": told} for n in range(8)]
+    groups = [{"groupName": f"g--{n}", "subscriptionDataSet": told} for n in range(4)]
     body = json.dumps({"clientID": "c", "consumerDataSet": groups}, separators=(",", ":")).encode()
     codes = [rocketmq.rocketmq(HEART_BEAT, {}, body.replace(b"g--", b"g%02d" % n)).code for n in range(40)]
     assert (codes[0], codes[-1]) == (0, ResponseCode.SYSTEM_ERROR)

@@ -148,7 +148,7 @@ def _passed(broker: Broker, group: str, topic: str) -> int:
     def position() -> int:
         with urllib.request.urlopen(f"http://{broker.http}/api/groups/{group}", timeout=10) as answer:
             found = json.load(answer)["positions"]
-        return max((each["position"] for each in found if each["topic"] == topic), default=0)
+        return max((each["position"] or 0 for each in found if each["topic"] == topic), default=0)
 
     return eventually("position", position, lambda at: at > 0, WITHIN_S)
 
