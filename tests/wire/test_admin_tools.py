@@ -154,7 +154,7 @@ CASES = [
     ("queryMsgByOffset -t {topic} -b duolog -i 1 -o 2", r"Keys: +\[key-5 order\]"),
     ("queryMsgTraceById -i {unique}", r"#Type[\s\S]*Pub"),
     ("queryMsgTraceById -i {recalled}", r"#Type[\s\S]*Pub"),  # It prints what was sent and consumed, not recalls.
-    ("queryMsgByKey -t RMQ_SYS_TRACE_TOPIC -k {recalled}", r"\n[0-9A-F]{{32}} "),
+    ("queryMsgByKey -t RMQ_SYS_TRACE_TOPIC -k {recalled}", r"\n[0-9A-F]{{32,56}} "),
     (
         "printMsg -t RMQ_SYS_TRACE_TOPIC -d true",
         "Recall\x01\\d+\x01DefaultRegion\x01[^\x01]+\x01{topic}\x01{recalled}\x01true",
