@@ -675,7 +675,7 @@ def test_disk_above_its_mark_refuses_writes_in_each_protocols_words(tmp_path: Pa
     used = total - disk.f_bavail * disk.f_frsize
     ballast_bytes = total // 100
     mark = used / total + 0.005
-    broker = Broker(tmp_path / "data", {"store.disk_full_ratio": mark, "store.disk_resume_ratio": mark - 0.0001})
+    broker = Broker(tmp_path / "data", {"store.disk_full_ratio": mark, "store.disk_resume_ratio": mark - 0.002})
     ballast = tmp_path / "ballast"
     with broker, Wire(broker.kafka) as kafka, Wire(broker.rocketmq) as rocketmq:
         kafka.kafka(frames.METADATA, 4, frames.metadata("t"))
