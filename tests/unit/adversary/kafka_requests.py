@@ -10,7 +10,7 @@ without elements, text that is not UTF-8, null where the schema has none.
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -46,15 +46,6 @@ VALUES: dict[str, Any] = {
     "last_fetched_epoch": -1, "entity_type": "user", "match_type": 0, "value": "1", "states_filter": "Stable",
     "types_filter": "classic", "commited_offset": 0, "committed_offset": 0, "endpoint_type": 1,
 }  # fmt: skip
-
-
-@dataclass
-class Field:
-    """A leaf of the tree: the bytes of one value, and how it may be replaced."""
-
-    name: str
-    encode: Callable[[], bytes]
-    mutate: Callable[[random.Random], None]
 
 
 class _Fixed:
