@@ -54,8 +54,8 @@ class Stop:
         self._requested.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Pause the job; returns True as soon as it is asked to stop."""
-        return self._requested.wait(timeout_s)
+        """Pause the job; returns True as soon as it is asked to stop. A pause of centuries ends after TIMEOUT_MAX."""
+        return self._requested.wait(min(timeout_s, threading.TIMEOUT_MAX))
 
     @property
     def exit_status(self) -> int:
