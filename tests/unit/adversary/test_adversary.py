@@ -110,7 +110,7 @@ def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
         run(_http_round(world, rng), world.clock)
         sent += world.requests
         check(world)
-    print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s")
+        print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s", flush=True)
 
 
 async def _http_round(world: World, rng: random.Random) -> None:
