@@ -376,11 +376,12 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             if n != 1:
                 if n > 127:
                     n, at = read_more(body, at, n)
-                if n & 1:
+                if not n & 1:
+                    start = at
+                    at += n >> 1
+                    key = body[start:at]
+                elif n != 1:  # A null may be spelled in more bytes than it needs.
                     raise ProtocolError("record with a negative key size")
-                start = at
-                at += n >> 1
-                key = body[start:at]
             n = body[at]
             at += 1
             if n != 1:
@@ -390,11 +391,12 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                         at += 1
                     else:
                         n, at = read_more(body, at, n)
-                if n & 1:
+                if not n & 1:
+                    start = at
+                    at += n >> 1
+                    value = body[start:at]
+                elif n != 1:  # A null may be spelled in more bytes than it needs.
                     raise ProtocolError("record with a negative value size")
-                start = at
-                at += n >> 1
-                value = body[start:at]
             n = body[at]
             at += 1
             if n:
@@ -514,11 +516,11 @@ def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], in
         name = body[at:end].decode("utf-8", "replace")
         n = body[end]
         at = end + 1
+        if n > 127:
+            n, at = read_more(body, at, n)
         if n == 1:
             headers.append((name, None))
             continue
-        if n > 127:
-            n, at = read_more(body, at, n)
         if n & 1:
             raise ProtocolError("record with a negative header value size")
         end = at + (n >> 1)

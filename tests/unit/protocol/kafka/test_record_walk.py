@@ -73,6 +73,8 @@ SOUND: dict[str, tuple[bytes, int, tuple[int, ...]]] = {
     "two of nothing": (RECORD + SECOND, 2, (0, 0, 0, True, False)),
     "empty key": (record("00 00 00 00 01 00"), 1, (0, 0, 0, False, False)),
     "a null in five bytes": (record(f"00 00 00 {LONG_NULL} 01 00"), 1, (0, 0, 0, True, False)),
+    "a null value in five bytes": (record(f"00 00 00 01 {LONG_NULL} 00"), 1, (0, 0, 0, True, False)),
+    "a header's null in five bytes": (record(f"00 00 00 01 01 02 00 {LONG_NULL}"), 1, (0, 0, 1, True, False)),
     "attributes, which have no meaning": (record("ff 00 00 00 01 00"), 1, (0, 0, 0, False, False)),
     "the earliest delta": (record("00 ffffffffffffffff7f 00 00 01 00"), 1, (-(1 << 62), -(1 << 62), 0, False, False)),
     "the latest delta": (record("00 feffffffffffffff7f 00 00 01 00"), 1, ((1 << 62) - 1, (1 << 62) - 1, 0, 0, 0)),
@@ -84,8 +86,10 @@ SOUND: dict[str, tuple[bytes, int, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize(("body", "count", "expected"), SOUND.values(), ids=SOUND)
-def test_sound_records(body: bytes, count: int, expected: tuple[int, ...]) -> None:
+def test_sound_records_can_be_read(body: bytes, count: int, expected: tuple[int, ...]) -> None:
     assert walked(body, 0, count) == expected
+    header = rb.read_header(batch_of(body, count, max(0, count - 1)))
+    assert len(rb.read_records(rb.OpenBatch(header, body), rb.FIRST, count)[0]) == count
 
 
 FAULTS: dict[str, tuple[bytes, tuple[int, int, int, int], str]] = {
