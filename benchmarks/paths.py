@@ -424,6 +424,8 @@ class _NoState:
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None: ...
 
+    def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None: ...
+
     def snapshot(self) -> Iterator[bytes]:
         yield from ()
 

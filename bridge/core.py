@@ -72,6 +72,7 @@ class Core:
         self.rates = Rates(self.metrics.totals)
         self.poison = Poison()
         self.ledger = Ledger(self.poison)
+        self.poison.attach(self.ledger)
         self._cluster = _Cluster(self.ledger)
         self.wall_time = WallTime(self.ledger, options.retention)
         self.topics = Topics(
@@ -152,7 +153,8 @@ class Core:
         turn_log = TurnLog(self.store, touch)
         self.ledger.attach(turn_log)
         self.wall_time.begin(self.store, now_ms, mono_ms)
-        self.topics.attach(self.store, now_ms, clean=self.store.clean)
+        has_lost = self.poison.counts["state record"] > 0
+        self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
         self.publisher = Publisher(
             turn_log,
             self.producers,

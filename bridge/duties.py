@@ -72,6 +72,7 @@ def register(broker: "Broker", add: Add) -> None:
     add("far timers", delays.far.next_deadline_ms, delays.far.run)
     add("delayed messages", delays.next_deadline_ms, delays.run, is_wall=True)
     add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
+    add("poison list", broker.poison.next_deadline_mono_ms, broker.poison.save)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
     add("deleted topics", broker.gone.next_deadline_mono_ms, lambda now_ms, mono_ms: broker.gone.run())

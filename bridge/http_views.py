@@ -59,7 +59,7 @@ def _version() -> str:
 
 
 def poison(broker: "Broker") -> dict[str, Any]:
-    """Stored records that could not be processed since the start: how many by kind, and the newest of them."""
+    """Stored records that could not be processed, also by earlier runs: how many by kind, and the newest of them."""
     return {"counts": broker.poison.counts, "records": [each._asdict() for each in broker.poison.all()]}
 
 

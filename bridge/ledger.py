@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from bridge.poison import Poison
-from bridge.records import Record, decode, encode
+from bridge.records import TYPES, Record, decode, encode, tag_of
 from store.copy_on_write import CopyOnWrite
 from store.entry import Appended, Frame, FrameRun, Part, Promise, Slot, State
 from store.errors import HalfApplied
@@ -137,13 +137,19 @@ class Ledger:
     # -- Recovery (store.Replayer)
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
-        """Replay a record; one that is of no version known here raises Corruption, any other fault is set aside."""
-        record = decode(payload)
+        """Replay a record; one of a newer version raises Corruption, any other fault is set aside."""
+        try:
+            record = decode(payload)
+        except Exception as error:  # noqa: BLE001 - set aside, or raised again
+            record_type = TYPES.get(tag_of(payload) or 0)
+            name = "" if record_type is None else f", {record_type.__name__}"
+            self.set_aside("state record", slot.position, f"{len(payload)} bytes{name}", error)
+            return
         for replay in self._replays[type(record)]:
             try:
                 replay(record, slot)
             except Exception as error:  # noqa: BLE001 - set aside, or raised again
-                self._poison.set_aside("state record", f"position {slot.position}, {type(record).__name__}", error)
+                self.set_aside("state record", slot.position, type(record).__name__, error)
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if extra and (extra_watcher := self._extras.get(extra[0])):
@@ -156,6 +162,10 @@ class Ledger:
                 watcher(key, slot, form, count, frame, extra)
             except Exception as error:  # noqa: BLE001 - set aside, or raised again
                 self._set_aside(key, slot, error)
+
+    def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
+        """Report an entry of the log that cannot be replayed; raises `error` if it says nothing about the entry."""
+        self._poison.set_aside(kind, f"position {position}, {what}", error)
 
     def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
         place = f"position {slot.position}, topic number {key >> 16}, queue {key & 0xFFFF}, offset {slot.base_offset}"

@@ -4,11 +4,13 @@ A record is a msgpack array, first the tag, then the fields in order; a new fiel
 an older log still reads. Tags and field positions are never reused. Times are wall milliseconds. A queue is named by
 its key, `topic number << 16 | queue id`.
 
-Raises `Corruption` for bytes that are no record: the log's own CRC held, so this is a log of a newer version.
+The log's own CRC holds wherever a record is decoded. So bytes with a tag that is not known here are of a newer version,
+which raises `Corruption` and refuses the start: the state of that version would be lost with the next checkpoint. All
+other bytes that are no record were stored by a bug; they raise `Undecodable`, and are set aside (`bridge/poison.py`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from uuid import UUID
 
 import msgspec
@@ -33,6 +35,12 @@ class ClockDoubted(_Record, frozen=True, tag=2):
     """How far the wall clock was ahead of the time that the broker believed; 0: it believes the clock."""
 
     ahead_ms: int
+
+
+class RecordsSetAside(_Record, frozen=True, tag=3):
+    """Stored records that could not be processed: (kind, place, error, wall time or None) of each."""
+
+    rows: Sequence[tuple[str, str, str, int | None]]
 
 
 # -- Topics
@@ -445,6 +453,7 @@ class KeyValueKept(_Record, frozen=True, tag=68):
 Record = (
     ClusterNamed
     | ClockDoubted
+    | RecordsSetAside
     | TopicCreated
     | TopicChanged
     | TopicDeleted
@@ -493,10 +502,33 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 encode = _encoder.encode
 
+TYPES: Mapping[int, type[Record]] = {each.__struct_config__.tag: each for each in get_args(Record)}  # By tag.
+
+
+class Undecodable(ValueError):
+    """The bytes of a stored record are not what its tag promises."""
+
 
 def decode(payload: bytes) -> Record:
-    """Read one record; raises `Corruption` when no record of this version reads so."""
+    """Read one record; raises `Undecodable`, and `Corruption` for one of a newer version."""
     try:
         return _decoder.decode(payload)
-    except msgspec.DecodeError as error:  # ValidationError is one
-        raise Corruption(f"state record of {len(payload)} bytes is not one of this version: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is the first
+        tag = tag_of(payload)
+        if tag is not None and tag not in TYPES:
+            raise Corruption(
+                f"a state record has tag {tag}, which this version does not know: "
+                "the log was written by a newer version of Duolog; start that version"
+            ) from error
+        name = TYPES[tag].__name__ if tag is not None else "state record"
+        raise Undecodable(f"{name} of {len(payload)} bytes: {error}") from error
+
+
+def tag_of(payload: bytes) -> int | None:
+    """Give the tag of an encoded record; None if there is none: the bytes are no array that begins with a number."""
+    unpacker = msgspec.msgpack.Decoder(list[msgspec.Raw])
+    try:
+        tag = msgspec.msgpack.decode(unpacker.decode(payload)[0])
+    except (msgspec.DecodeError, IndexError):
+        return None
+    return tag if type(tag) is int else None

@@ -43,6 +43,7 @@ from protocol.rocketmq.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
 )
 from store.entry import Promise, Slot
+from store.errors import StoreError
 from store.queue import Queue
 
 QUEUE_ID_BITS = 16
@@ -223,8 +224,11 @@ class Topics:
 
     # -- Starting
 
-    def attach(self, store: TopicStore, now_ms: int, *, clean: bool) -> None:
+    def attach(self, store: TopicStore, now_ms: int, *, clean: bool, has_lost: bool = False) -> None:
         """Take the queues of the recovered store, drop those of no topic, make what is missing, begin new epochs.
+
+        With `has_lost` some state records could not be replayed. The one that created a topic may be among them, so
+        queues of no topic are not dropped then, but become a topic again.
 
         After an unclean end, records that a queue under async flush had shown may be gone: its next ones get a higher
         leader epoch, by which Kafka clients notice.
@@ -232,9 +236,12 @@ class Topics:
         self._store = store
         for topic in self._by_number.values():
             self._bind(topic)
-        for number in {queue.key >> QUEUE_ID_BITS for queue in store.queues()} - self._by_number.keys():
-            logger.warning("dropped queues of a deleted topic number=%d", number)
-            store.drop_topic(number, now_ms)
+        for number in sorted({queue.key >> QUEUE_ID_BITS for queue in store.queues()} - self._by_number.keys()):
+            if has_lost:
+                self._recover(number, now_ms)
+            else:
+                logger.warning("dropped queues of a deleted topic number=%d", number)
+                store.drop_topic(number, now_ms)
         for system in self._system.values():
             if system.name not in self._by_rocketmq_name:
                 self._create(system.name, system.queue_count, {}, now_ms, system.perm)  # Whatever the limits are.
@@ -242,6 +249,23 @@ class Topics:
                 self._ledger.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
         if not clean:
             self._begin_epochs(now_ms)
+
+    def _recover(self, number: int, now_ms: int) -> None:
+        """Make a topic of queues whose own topic is lost, so that its messages can be read, or deleted."""
+        assert self._store is not None, "the store is not open"
+        name = f"recovered-{number}"
+        while self.get(name) is not None:
+            name += "-"
+        keys = [queue.key for queue in self._store.queues() if queue.key >> QUEUE_ID_BITS == number]
+        queue_count = 1 + max(key & (1 << QUEUE_ID_BITS) - 1 for key in keys)
+        logger.error("the topic of these queues is lost, they are found as name=%s queues=%d", name, queue_count)
+        created = TopicCreated(number, name, uuid.uuid4(), queue_count, PERM_READ_WRITE, {}, now_ms)
+        try:
+            self._ledger.commit([created], now_ms)
+        except StoreError as error:
+            # The number is taken nevertheless: a topic that was made with it would get the messages of another one.
+            self._next_number = max(self._next_number, number + 1)
+            logger.error("recovered topic cannot be made before the next start name=%s reason=%r", name, str(error))
 
     def _begin_epochs(self, now_ms: int) -> None:
         starts = [

@@ -26,6 +26,7 @@ missing rows.
 """
 
 import logging
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -237,6 +238,8 @@ def _read(files: Files, path: str) -> Checkpoint:
     handle = files.open(path)
     try:
         return decode(_units(files, handle, files.size(handle)))
+    except struct.error as error:
+        raise BadUnit(f"an entry that is no {path}'s: {error}") from error
     finally:
         files.close(handle)
 

@@ -78,7 +78,11 @@ class CheckpointRun:
         if outcome is not None:
             self._failed(task, outcome)
             return
-        part = task.next_part()
+        try:
+            part = task.next_part()
+        except Exception:
+            self._checkpoints.end(is_in_place=False)  # Else no other one could ever begin.
+            raise
         if part is not None:
             self._host.background.submit(partial(task.write, part), partial(self._write_part, task))
         else:

@@ -5,6 +5,7 @@ Without a checkpoint it comes from the newest snapshot and the units behind that
 have held what undid an older state record.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -30,6 +31,9 @@ class Replayer(Protocol):
 
         `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot, are seen.
         """
+
+    def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
+        """Report an entry that cannot be replayed: replay goes on behind it. Raises `error` if that must not be."""
 
     def snapshot(self) -> "StateRecords":
         """Return records that, replayed into an empty replayer, give the state as it is at this moment."""
@@ -91,7 +95,10 @@ class Replay:
             if entry.form >= FIRST_FRAME_FORM:
                 self._take_frame(entry, stored_ms, is_old)
             elif entry.form == CONTROL_FORM:
-                self._take_control(entry)
+                try:
+                    self._take_control(entry)
+                except (struct.error, ValueError) as error:
+                    self._replayer.set_aside("control entry", entry.position, f"kind {entry.kind}", error)
             elif not is_old:
                 slot = Slot(entry.position, NO_OFFSET, stored_ms)
                 self._replayer.replay_state(bytes(entry.frame), slot)

@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from bridge import forms
 from bridge.ledger import Ledger
 from bridge.poison import KEPT_MAX, Poison
-from bridge.records import ClusterNamed
+from bridge.records import ClusterNamed, CommittedPosition, PositionsCommitted, encode
 from bridge.rocketmq.redrive import redrive
 from delay.recurring import TIME_MAX_MS, BadSchedule, Burst, Cron, Schedule
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.codes import ResponseCode
-from store.entry import Slot
+from store.control import Control, Kind
+from store.entry import Frame, Slot, State
 from store.errors import Corruption, DiskFull, HalfApplied
+from tests.kit.core import ManualCore
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 from tests.unit.bridge.rocketmq.test_expired import dead, stored
 from tests.unit.bridge.rocketmq.test_pop import INVISIBLE_MS, bodies_of, nothing, pop
@@ -102,8 +106,118 @@ def test_replay_goes_on_behind_what_raises() -> None:
         "position 4096, ClusterNamed",
         "position 4096, topic number 1, queue 3, offset 7",
     ]
-    with pytest.raises(Corruption):
-        ledger.replay_state(b"\xc1", SLOT)
+
+
+BAD_STATE = {
+    "no msgpack": b"\xc1",
+    "nothing": b"",
+    "no tag": b"\x90",
+    "a field of another type": msgspec.msgpack.encode([20, "group", "no positions", 1]),
+    "a field is missing": msgspec.msgpack.encode([20]),
+    "text that is not UTF-8": b"\x92\x01\xa2\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("payload", BAD_STATE.values(), ids=BAD_STATE)
+def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit_is_replayed(payload: bytes) -> None:
+    core = ManualCore()
+    topic = core.topic("orders", 1)
+    good = encode(PositionsCommitted("g", [CommittedPosition(topic.key(0), 7)], 1))
+    frame = Frame(topic.queues[0], forms.ROCKETMQ, b"body", 1)
+    core.store.append([State(payload), frame, State(good)], core.clock.now_ms())
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    assert again.poison.counts == {"state record": 1}
+    assert again.positions.all_of("g")[topic.key(0)].offset == 7
+    assert again.topic("orders").queues[0].end_offset == 1
+
+
+def test_state_record_of_a_newer_version_refuses_the_start() -> None:
+    core = ManualCore()
+    core.store.append([State(msgspec.msgpack.encode([250, "of tomorrow"]))], core.clock.now_ms())
+    core.settle()
+    with pytest.raises(Corruption, match=r"tag 250, which this version does not know: .* start that version"):
+        ManualCore(disk=core.disk.after_kill())
+
+
+def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record() -> None:
+    core = ManualCore()
+    core.store.append([State(b"\xc1")], core.clock.now_ms())
+    core.poison.set_aside("schedule", "nightly \udcff", ValueError("\udcff" * 1000))
+    core.poison.save(core.clock.now_ms(), 0)
+    core.settle()
+    core = ManualCore(disk=core.disk.after_kill())
+    expected = {("schedule", "nightly ?"), ("state record", next(iter(core.poison.all())).place)}
+    for _ in range(3):
+        assert {(each.kind, each.place) for each in core.poison.all()} == expected
+        assert core.poison.counts == {"schedule": 1, "state record": 1}
+        assert core.poison.next_deadline_mono_ms() is not None or core.store.recovery.checkpoint_position > 0
+        core.store.checkpoint(0)
+        core.settle()
+        core = ManualCore(disk=core.disk.after_kill())
+        assert core.store.recovery.checkpoint_position > 0
+
+
+def test_list_is_saved_again_when_the_log_refused_it() -> None:
+    core = ManualCore()
+    core.poison.set_aside("schedule", "nightly", ValueError())
+    core.store.append = raises_full  # type: ignore[method-assign]
+    core.ledger.attach(core.store)
+    with pytest.raises(DiskFull):
+        core.poison.save(0, 5_000)
+    assert core.poison.next_deadline_mono_ms() == 6_000
+    del core.store.append
+    core.ledger.attach(core.store)
+    core.poison.save(0, 6_000)
+    assert core.poison.next_deadline_mono_ms() is None
+
+
+def raises_full(*_: Any) -> Any:
+    raise DiskFull("full")
+
+
+def test_error_of_the_disk_at_replay_says_nothing_about_the_record() -> None:
+    with pytest.raises(OSError, match="too many"):
+        Poison().set_aside("state record", "position 1", OSError(24, "too many"))
+
+
+def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name() -> None:
+    core = ManualCore()
+    lost = core.store.queue(77 << 16 | 2)
+    core.store.append([State(msgspec.msgpack.encode([10, 77])), Frame(lost, forms.ROCKETMQ, b"body", 1)], 1)
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    found = again.topics.get("recovered-77")
+    assert found is not None
+    assert (found.queue_count, found.queues[2].end_offset) == (3, 1)
+    assert again.topic("next").number == 78
+    again.topics.delete(found, 2)
+    again.settle()
+    assert ManualCore(disk=again.disk.after_kill()).topics.get("recovered-77") is None
+
+
+def test_control_entry_that_does_not_decode_is_set_aside() -> None:
+    core = ManualCore()
+    core.store._append_unit([Control(Kind.QUEUE, 1 << 16, b"short")], 1)
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    assert again.poison.counts == {"control entry": 1}
+
+
+def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
+    core = ManualCore()
+    is_bad = True
+
+    def snapshot() -> Any:
+        return [cast(Any, object())] if is_bad else []
+
+    core.ledger.on_snapshot(snapshot)
+    with pytest.raises(TypeError):
+        core.store.checkpoint(0)
+    is_bad = False
+    core.store.checkpoint(0)
+    core.settle()
+    assert ManualCore(disk=core.disk.after_kill()).store.recovery.checkpoint_position > 0
 
 
 def _payloads(record: ClusterNamed) -> Iterator[bytes]:
