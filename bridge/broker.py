@@ -85,6 +85,7 @@ class Broker(Core):
         self.started_mono_ms = clock.mono_ms()
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
+        self._observed_mono_ms = -1  # When `wall_time` looked at the clocks last.
         self._fleet: Fleet | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
@@ -233,7 +234,7 @@ class Broker(Core):
         """Make the parts that need the open store and what time it is, and start the ticker."""
         duties.prepare(self, self._callbacks, self.clock.mono_ms())
         self._add_to_ticker()
-        self.ticker.arm()
+        self.ticker.arm(self.clock.mono_ms())
 
     def _add_to_ticker(self) -> None:
         """Add the core's duties, and those of sockets and threads."""
@@ -254,13 +255,16 @@ class Broker(Core):
 
     def _end_turn(self) -> None:
         """Write what this turn appended, before its answers leave; set the next alarm."""
+        mono_ms = self.clock.mono_ms()
         try:
-            self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
+            if mono_ms != self._observed_mono_ms:  # A jump of the clock may wait for the next millisecond.
+                self._observed_mono_ms = mono_ms
+                self.wall_time.observe(self.clock.now_ms(), mono_ms)
             if self.store.written != self.store.next_position:
                 self.store.write()
             self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
         finally:
-            self.ticker.arm()
+            self.ticker.arm(mono_ms)
         if self._fleet is not None:
             self._fleet.notice()
 

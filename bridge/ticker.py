@@ -1,7 +1,9 @@
 """One sleeper until the earliest deadline of all that waits for time.
 
 Whoever waits offers `next_deadline_ms()` and a function to run then. Deadlines are asked for again at the end of every
-turn of the loop in which something happened (`arm`), so nobody has to announce an earlier one.
+turn of the loop in which something happened (`arm`), so nobody has to announce an earlier one. A busy loop has dozens
+of turns in a millisecond, which is the unit of all deadlines: they are asked for at the end of the first of these
+turns, and again when the next millisecond has begun.
 
 Whatever a duty raises, the others run, and the timer is set again:
 
@@ -61,6 +63,7 @@ class Ticker:
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # When `_timer` fires.
+        self._armed_mono_ms = -1  # When the deadlines were asked for last.
         self._is_stopped = False
 
     def add(
@@ -74,11 +77,16 @@ class Ticker:
         """Call `run(now_ms, mono_ms)` at each deadline; `is_wall` says of which clock the deadlines are."""
         self._sleepers.append(_Sleeper(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
-    def arm(self) -> None:
-        """Sleep until the earliest deadline; cheap when that has not changed, for it is asked in every turn.
+    def arm(self, mono_ms: int) -> None:
+        """Sleep until the earliest deadline, or only into the next millisecond if this one was looked at already.
 
         A later deadline is noticed when the timer fires; only an earlier one makes us set it anew.
         """
+        if mono_ms == self._armed_mono_ms and self._timer is not None:
+            if self._timer_mono_ms > mono_ms + 1:
+                self._set_timer(mono_ms + 1)
+            return
+        self._armed_mono_ms = mono_ms
         earliest_ms = self._timer_mono_ms
         for sleeper in self._sleepers:
             try:

@@ -1,8 +1,8 @@
 """Whether the wall clock can be believed: what keeps a clock that jumps from deleting anything.
 
-The wall clock is compared with the monotonic one at the end of every turn of the loop, and before the ticker runs what
-is due. Where the two part by more than STEP_MS the wall clock *jumped*: the log says so once, and the time goes on
-being counted from before the jump, by the monotonic clock. That is the *trusted time*:
+The wall clock is compared with the monotonic one at the end of the first turn of the loop in each millisecond, and
+before the ticker runs what is due. Where the two part by more than STEP_MS the wall clock *jumped*: the log says so
+once, and the time goes on being counted from before the jump, by the monotonic clock. That is the *trusted time*:
 
     wall clock       10:00  10:01  |  11:01+8d  11:02+8d ...  |  10:04        right again: believed at once
     trusted time     10:00  10:01  |  10:02     10:03    ...  |  10:04
@@ -89,7 +89,7 @@ class WallTime:
             )  # fmt: skip
 
     def observe(self, now_ms: int, mono_ms: int) -> None:
-        """Notice a jump. Cheap: to be called in every turn, and before anything that is due by the wall clock runs."""
+        """Notice a jump. To be called once in a millisecond of turns, and before anything runs by the wall clock."""
         store = self._store
         if store is None:
             return

@@ -180,10 +180,17 @@ def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False,
     async def main() -> None:
         loop = asyncio.get_running_loop()
         faults = Faults(clock.mono_ms, print)
-        ticker = Ticker(loop, clock, lambda: loop.call_soon(ticker.arm), faults, Watchdog(), lambda *_: None)
+        ticker = Ticker(
+            loop,
+            clock,
+            lambda: loop.call_soon(lambda: ticker.arm(clock.mono_ms())),
+            faults,
+            Watchdog(),
+            lambda *_: None,
+        )
         for number, alarm in enumerate(alarms):
             ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
-        ticker.arm()
+        ticker.arm(clock.mono_ms())
         if step_at_ms:
             loop.call_later(step_at_ms / 1000, lambda: clock.set_now_ms(clock.now_ms() + 10_000))
         await asyncio.sleep(for_ms / 1000)
@@ -200,6 +207,33 @@ def test_each_deadline_is_met_to_the_millisecond() -> None:
     assert [mono_ms - start_ms for _, mono_ms in once.ran] == [70]
     assert [mono_ms - start_ms for _, mono_ms in often.ran] == [10, 35, 60, 85]
     assert never.ran == []
+
+
+def test_turns_of_one_millisecond_ask_for_deadlines_once_and_none_of_them_is_missed() -> None:
+    clock = ManualClock()
+    start_ms = clock.mono_ms()
+    asked: list[int] = []
+    alarm = Alarm(None)
+
+    def ask() -> int:
+        asked.append(clock.mono_ms())
+        return start_ms + 1_000_000
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ticker = Ticker(loop, clock, lambda: None, Faults(clock.mono_ms, print), Watchdog(), lambda *_: None)
+        ticker.add("asked", ask, lambda *_: None)
+        ticker.add("alarm", alarm.next_deadline_ms, alarm.run)
+        for turn in range(10):
+            if turn == 5:
+                alarm.at_ms = start_ms  # In a turn of a millisecond that was looked at already.
+            ticker.arm(clock.mono_ms())
+        assert len(asked) == 1
+        await asyncio.sleep(0.1)
+        ticker.stop()
+
+    run(main(), clock)
+    assert [mono_ms - start_ms for _, mono_ms in alarm.ran] == [1]
 
 
 def test_step_of_the_wall_clock_is_noticed_within_one_short_sleep() -> None:
