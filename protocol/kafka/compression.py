@@ -14,6 +14,8 @@ Sources: Kafka's `CompressionType.java`, snappy-java's `SnappyCodec.java`.
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
+from io import BytesIO
 
 import cramjam
 
@@ -44,7 +46,7 @@ _LZ4_STORED = 1 << 31
 _LZ4_BLOCK_LENGTH = struct.Struct("<I")
 _LZ4_END = bytes(4)
 
-# A first guess of the room that an inflated batch needs; room grows by the same factor until it is enough.
+# A first guess of the room that an inflated batch needs.
 _ROOM_BYTES_MIN = 64 << 10
 _ROOM_FACTOR = 8
 _NO_ROOM = "failed to write whole buffer"  # What cramjam says of all three; a corrupt stream is not tried again.
@@ -97,19 +99,31 @@ def _deflate_lz4(data: Buffer) -> bytes:
     return b"".join(pieces)
 
 
-def _inflate_stream(inflate_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
-    """Inflate into a buffer of fixed size, larger ones while it is too small: never into one that grows by itself."""
+def _inflate_stream(inflate_into: Callable[[Buffer, memoryview], int], data: Buffer, limit_bytes: int) -> bytes:
+    """Inflate into room of fixed size, which never grows by itself: into a first guess, then into all that is allowed.
+
+    The system gives memory to the pages of that room only when they are written to.
+    """
     room = min(max(len(data) * _ROOM_FACTOR, _ROOM_BYTES_MIN), limit_bytes)
     while True:
-        inflated = bytearray(room)
         try:
-            size = inflate_into(data, inflated)
+            return _written(room, partial(inflate_into, data))
         except cramjam.DecompressionError as error:
             if room == limit_bytes or _NO_ROOM not in str(error):
                 raise
-            room = min(room * _ROOM_FACTOR, limit_bytes)
-        else:
-            return bytes(memoryview(inflated)[:size])
+            room = limit_bytes
+
+
+def _written(room: int, write: Callable[[memoryview], int]) -> bytes:
+    """Give what `write` puts into `room` bytes, without a copy, for all other threads would wait for the copy.
+
+    BytesIO takes the zeros over, since nothing else refers to them, and gives away what it has when it is read.
+    """
+    buffer = BytesIO(bytes(room))
+    with buffer.getbuffer() as target:
+        size = write(target)
+    buffer.truncate(size)
+    return buffer.getvalue()
 
 
 def _inflate_snappy(data: Buffer, limit_bytes: int) -> bytes:
@@ -138,13 +152,13 @@ def _inflate_snappy_block(block: memoryview, limit_bytes: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
     if size > limit_bytes:
         raise ProtocolError(f"snappy block claims {size} bytes; {limit_bytes} are allowed")
-    inflated = bytearray(size)
-    if cramjam.snappy.decompress_raw_into(block, inflated) != size:
+    inflated = _written(size, partial(cramjam.snappy.decompress_raw_into, block))
+    if len(inflated) != size:
         raise ProtocolError(f"snappy block claims {size} bytes and holds fewer")
-    return bytes(inflated)
+    return inflated
 
 
-_INFLATERS: dict[int, Callable[[Buffer, bytearray], int]] = {
+_INFLATERS: dict[int, Callable[[Buffer, memoryview], int]] = {
     Codec.GZIP: cramjam.gzip.decompress_into,
     Codec.LZ4: cramjam.lz4.decompress_into,
     Codec.ZSTD: cramjam.zstd.decompress_into,

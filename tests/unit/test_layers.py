@@ -47,6 +47,7 @@ LAYERS = {
     ),
     "spark": Layer({"protocol", "store"}, {"matplotlib", "py4j", "pyarrow", "pyspark", "rich", "typer"}),
 }
+IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
 CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcnow"}
@@ -98,6 +99,8 @@ def imports(package: str) -> list[tuple[str, str]]:
             elif isinstance(node, ast.ImportFrom):
                 assert not node.level, f"{path}:{node.lineno}: relative import"
                 assert node.module is not None
+                if node.module == "io" and {alias.name for alias in node.names} <= IN_MEMORY:
+                    continue
                 found.append((f"{path}:{node.lineno}", node.module.partition(".")[0]))
     return found
 

@@ -3,6 +3,7 @@
 import gzip
 import resource
 import struct
+import tracemalloc
 from collections.abc import Callable
 
 import cramjam
@@ -112,6 +113,21 @@ def test_bomb_costs_no_more_than_twice_its_limit(bomb: str) -> None:
         inflate(codec, packed, limit)
     grown_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown_bytes < 2 * limit + (2 << 20)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_inflated_bytes_are_not_copied(codec: Codec) -> None:
+    """A copy holds the GIL: while a thread inflates 60 MB, the loop would stand still for 50 ms."""
+    size = 4 << 20
+    packed = deflate(codec, bytes(size))
+    tracemalloc.start()
+    try:
+        inflated = inflate(codec, packed, size)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert inflated == bytes(size)
+    assert peak_bytes < size + (64 << 10)
 
 
 def test_xerial_blocks_are_limited() -> None:
