@@ -90,7 +90,7 @@ class KafkaConnection(Connection):
         self._answer_fault(request, partial(self.outbox.fail, slot))
 
     def _answer_fault(self, request: Request, answer_with: Callable[[Answer], None]) -> None:
-        answer = fault_answers.answer_of(request)
+        answer = fault_answers.answer_of(request, self.broker.options.store.directory)
         if answer is None:
             self.close(BUG, abort=True)
         else:

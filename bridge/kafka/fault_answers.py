@@ -3,8 +3,11 @@
 Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
 Fetch from 7                   the error, and nothing else
 a response with an error code  the same
-the others                     the error for each thing that the request names, as Apache's `Request.getErrorResponse`
-none of these                  none: an empty answer would look like success, so the connection is closed
+the others                     the error for each thing that the request names, as Apache's `Request.getErrorResponse`;
+                               a request that names nothing, by an empty array, is answered with an empty one
+DescribeLogDirs below 3        the error for the log directory
+Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
+the others of "all" (null)     none: an empty answer would look like success, so the connection is closed
 
 What a request names is found by the schemas: the array of the response whose elements have an error code belongs to the
 array of the request with the same name, or else to its only one. Elements take over what has the same name; what the
@@ -39,7 +42,7 @@ class _NotMirrored(Exception):
     """The response has no place for the error that belongs to what the request names."""
 
 
-def answer_of(request: Request) -> Answer | None:
+def answer_of(request: Request, log_directory: str) -> Answer | None:
     """Give the error answer in the form of the request's API and version; None: it has none."""
     key, version, correlation_id = request.api_key, request.version, request.correlation_id
     if key == ApiKey.PRODUCE:
@@ -53,10 +56,15 @@ def answer_of(request: Request) -> Answer | None:
         if version >= _FETCH_ERROR_FROM:
             return Answer(fetch.encode_response(version, correlation_id, (), error=_ERROR))
         fetched = [PartitionFetched(each.topic, each.partition, _ERROR) for each in request.body.partitions]
-        return Answer(fetch.encode_response(version, correlation_id, fetched)) if fetched else None
+        return Answer(fetch.encode_response(version, correlation_id, fetched))
     response_type: Any = load_response_schema(key, version)
+    asked: Any = (log_directory,) if key == ApiKey.DESCRIBE_LOG_DIRS else request.body
+    if key == ApiKey.METADATA and asked.topics is None:
+        asked = ()
+    if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
+        return None  # Of all topics, too.
     try:
-        entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else request.body)
+        entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else asked)
     except _NotMirrored:
         return None
     return Answer(encode_response(key, version, correlation_id, entity))
@@ -84,21 +92,24 @@ class _Mirror:
 
     def _elements(self, array: "Field[Any]", asked: Any) -> Iterator[Any]:
         element_type = _element_of(array)
-        items: Sequence[Any] = _items(asked, array.name)
+        items = _items(asked, array.name)
+        if items is None:
+            raise _NotMirrored
         if _names(element_type):  # Others are told apart by their places.
             items = once(items)
         self._items_left -= len(items)
-        if not items or self._items_left < 0 or not _can_name(element_type, items[0]):
+        if self._items_left < 0 or (items and not _can_name(element_type, items[0])):
             raise _NotMirrored
         for item in items:
             yield self.entity(element_type, item)
 
 
-def _items(asked: Any, name: str) -> tuple[Any, ...]:
-    """Give the array of that name in a part of the request, or else its only one."""
-    parts = {field.name: getattr(asked, field.name) for field in fields(asked)} if is_dataclass(asked) else {}
-    arrays = {part: value for part, value in parts.items() if isinstance(value, tuple)}
-    only = next(iter(arrays.values())) if len(arrays) == 1 else ()
+def _items(asked: Any, name: str) -> Sequence[Any] | None:
+    """Give the array of that name in a part of the request, or else its only one; None: it is null or missing."""
+    if isinstance(asked, tuple):
+        return asked
+    arrays = {each.name: getattr(asked, each.name) for each in fields(asked) if _is_array(each)}
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
     return arrays.get(name, only)
 
 
@@ -168,6 +179,10 @@ def _first_name(entity_type: Any) -> str:
 
 def _is_array(field: "Field[Any]") -> bool:
     return any(get_origin(part) is tuple for part in (field.type, *get_args(field.type)))
+
+
+def is_nullable_array(field: "Field[Any]") -> bool:
+    return _is_array(field) and type(None) in get_args(field.type)
 
 
 def _value(field: "Field[Any]") -> Any:
