@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from bridge.after_set_back import AfterSetBack
 from bridge.config import Options, level_delays_ms
 from bridge.delays import Delays
 from bridge.families import Families
@@ -113,6 +114,7 @@ class Core:
         self.rocketmq_modes = RequestModes(self.ledger)
         self.rocketmq_popped = Popped(self.ledger, options.rocketmq.popped_bytes_max)
         self.rocketmq_expired = Expired(self.ledger, self.positions)
+        self.after_set_back = AfterSetBack()
         self.gone = Gone(self.ledger, self.topics.__contains__)
         for owner in (
             self.positions,
@@ -179,15 +181,15 @@ class Core:
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.has_time_steps:
             self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
+        self.after_set_back.run_all()
 
     def _clock_was_set_back(self, now_ms: int) -> None:
         """The clock was ahead, and is right again: what waits for a time that is far off by now waits no longer for it.
 
         Nothing here may fail half-way: what raises StoreError comes last.
         """
-        self.rocketmq_popped.clock_was_set_back(now_ms)
-        self.halves.state.clock_was_set_back(now_ms)
-        self.transactions.clock_was_set_back(now_ms)
+        owners = (self.rocketmq_popped, self.halves.state, self.transactions)
+        self.after_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
         self.delays.clock_was_set_back(now_ms)
         self.schedules.clock_was_set_back(now_ms)
 

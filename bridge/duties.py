@@ -76,6 +76,8 @@ def register(broker: "Broker", add: Add) -> None:
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
     add("deleted topics", broker.gone.next_deadline_mono_ms, lambda now_ms, mono_ms: broker.gone.run())
+    after = broker.after_set_back
+    add("times after a clock was set back", after.next_deadline_mono_ms, lambda now_ms, mono_ms: after.run())
     careful_ms = broker.wall_time.careful_ms
     add(
         "background duties",

@@ -14,7 +14,7 @@ queue that was added and not written to gets no marker.
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -106,6 +106,7 @@ class Transactions:
         self._aborted_max = min(self._options.aborted_max, self._unit_bytes_max // 2 // _ABORTED_BYTES)
         self.isolation = Isolation()
         self.coordinator: Coordinator[CommittedPosition] = Coordinator()
+        self._snapshot_jumps_ms = 0  # The clock's jumps at the moment that the snapshot shows.
         ledger.own(TransactionalIdSettled, self._replay_settled)
         ledger.own(TransactionGrew, self._replay_grew)
         ledger.own(TransactionalIdsForgotten, self._replay_forgotten)
@@ -113,7 +114,7 @@ class Transactions:
         ledger.own(GroupDeleted, self._replay_group_deleted)
         ledger.on_extra(parked.HELD_EXTRA_KIND, self._replay_delayed)
         ledger.on_frame(self._replay_frame)
-        moment = ledger.on_copied_snapshot(lambda: self.coordinator.names, self._records_of_id)
+        moment = ledger.on_copied_snapshot(self._names_of_snapshot, self._records_of_id)
         self.coordinator.before_change = moment.before_change
         queues = ledger.on_copied_snapshot(lambda: self.isolation.keys, self._records_of_queue)
         self.isolation.before_change = queues.before_change
@@ -384,9 +385,9 @@ class Transactions:
         """The wall clock jumped: open transactions have as much time left as before."""
         self.coordinator.shift(by_ms)
 
-    def clock_was_set_back(self, now_ms: int) -> None:
-        """None began later than now, whatever a clock that was ahead has left in the log."""
-        self.coordinator.begun_by(now_ms)
+    def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
+        """None began later than now, whatever a clock that was ahead has left in the log; goes on in slices."""
+        return self.coordinator.begun_by(now_ms)
 
     def tidy(self, now_ms: int) -> Iterator[None]:
         """Forget ids that are idle for too long, and aborted transactions that nobody can read any more, in slices."""
@@ -473,13 +474,17 @@ class Transactions:
 
     # -- Snapshots
 
+    def _names_of_snapshot(self) -> Iterable[str]:
+        self._snapshot_jumps_ms = self.coordinator.jumps.total_ms
+        return self.coordinator.names
+
     def _records_of_id(self, name: str) -> list[Record] | None:
         transaction = self.coordinator.get(name)
         if transaction is None:
             return None
         state = State.EMPTY if transaction.state is State.ONGOING else transaction.state
         number_before, epoch_before = transaction.before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
-        producer, started_ms = transaction.producer, transaction.started_ms
+        producer, started_ms = transaction.producer, transaction.began_ms + self._snapshot_jumps_ms
         records: list[Record] = [
             TransactionalIdSettled(
                 name, *producer, transaction.timeout_ms, state, transaction.updated_ms, number_before, epoch_before

@@ -31,6 +31,7 @@ NO_PRODUCER: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 EPOCH_LAST: Final = 32766  # The last one that a producer gets; 32767 is left for fencing it (TransactionMetadata).
+LOOKED_AT_IN_SLICE: Final = 1024  # open transactions
 DEAD_DEADLINES_MAX: Final = 64  # of ended transactions, beyond as many as there are open ones; then they are sorted out
 
 # A position of a group, whatever it is to who keeps it.
@@ -133,6 +134,13 @@ class Producer(NamedTuple):
 
 
 @dataclass(slots=True)
+class Jumps:
+    """By how much the wall clock has jumped since the start; the transactions of a coordinator share it."""
+
+    total_ms: int = 0
+
+
+@dataclass(slots=True)
 class Transaction(Generic[PositionT]):
     """The open transaction of a transactional id, or its last one."""
 
@@ -142,12 +150,19 @@ class Transaction(Generic[PositionT]):
     state: State = State.EMPTY
     before: Producer | None = None  # who it was, as long as that one may ask again
     updated_ms: int = NO_TIME
-    started_ms: int = NO_TIME  # of the open one
+    jumps: Jumps = field(default_factory=Jumps)
+    began_ms: int = NO_TIME  # When the open one began, less the jumps: so a jump changes no transaction by itself.
     keys: set[int] = field(default_factory=set)  # queues that are part of it
     positions: dict[str, dict[int, PositionT]] = field(default_factory=dict)  # by group and queue: kept at the commit
 
     @property
+    def started_ms(self) -> int:
+        """Wall time at which the open one began; NO_TIME if none is open."""
+        return NO_TIME if self.began_ms == NO_TIME else self.began_ms + self.jumps.total_ms
+
+    @property
     def deadline_ms(self) -> int:
+        """Wall time at which the open one has taken too long."""
         return self.started_ms + self.timeout_ms
 
     def standing(self, producer: Producer, ask: Ask) -> Standing:
@@ -184,7 +199,9 @@ class Coordinator(Generic[PositionT]):
         self._by_name: OrderedDict[str, Transaction[PositionT]] = OrderedDict()
         self._by_producer: dict[int, Transaction[PositionT]] = {}
         self._open: dict[int, Transaction[PositionT]] = {}  # by producer id
-        self._deadlines: list[tuple[int, int]] = []  # with the producer id; also of some that have ended
+        self.jumps = Jumps()
+        # A deadline less the jumps, and a producer id; also of some that have ended.
+        self._deadlines: list[tuple[int, int]] = []
         self._groups: dict[str, set[int]] = {}  # with positions in open transactions: the producer ids
         # Invariant: the positions in all open transactions, each of their groups counted as one, too.
         self.pending_count = 0
@@ -227,10 +244,10 @@ class Coordinator(Generic[PositionT]):
         """When the time of an open transaction is over."""
         deadlines = self._deadlines
         while deadlines:
-            deadline_ms, number = deadlines[0]
+            due_ms, number = deadlines[0]
             transaction = self._open.get(number)
-            if transaction is not None and transaction.deadline_ms == deadline_ms:
-                return deadline_ms
+            if transaction is not None and transaction.began_ms + transaction.timeout_ms == due_ms:
+                return transaction.deadline_ms
             heapq.heappop(deadlines)
         return None
 
@@ -241,17 +258,20 @@ class Coordinator(Generic[PositionT]):
 
     def shift(self, by_ms: int) -> None:
         """The wall clock jumped by so much: the open transactions keep the time that they have left."""
-        for transaction in self._open.values():
-            self.before_change(transaction.name)
-            transaction.started_ms += by_ms
-        self._file_deadlines()
+        self.jumps.total_ms += by_ms
 
-    def begun_by(self, now_ms: int) -> None:
-        """Let no open transaction have begun later than now."""
-        for transaction in self._open.values():
-            self.before_change(transaction.name)
-            transaction.started_ms = min(transaction.started_ms, now_ms)
-        self._file_deadlines()
+    def begun_by(self, now_ms: int) -> Iterator[int]:
+        """Let no open transaction have begun later than now; yields after each slice how many were looked at."""
+        numbers = [*self._open]
+        for at in range(0, len(numbers), LOOKED_AT_IN_SLICE):
+            some = numbers[at : at + LOOKED_AT_IN_SLICE]
+            for number in some:
+                transaction = self._open.get(number)
+                if transaction is not None and transaction.started_ms > now_ms:
+                    self.before_change(transaction.name)
+                    transaction.began_ms = now_ms - self.jumps.total_ms
+                    self._file_deadline(transaction)
+            yield len(some)
 
     def idle_since(self, before_ms: int, count_max: int) -> list[str]:
         """Transactional ids without a change since then, the longest idle first; never one with an open transaction."""
@@ -272,7 +292,7 @@ class Coordinator(Generic[PositionT]):
         self.before_change(name)
         transaction = self._by_name.get(name)
         if transaction is None:
-            transaction = self._by_name[name] = Transaction(name, producer, timeout_ms)
+            transaction = self._by_name[name] = Transaction(name, producer, timeout_ms, jumps=self.jumps)
         else:
             self._close(transaction)
             del self._by_producer[transaction.producer.id]
@@ -285,10 +305,9 @@ class Coordinator(Generic[PositionT]):
         """Open a transaction, unless it is open."""
         if transaction.state is not State.ONGOING:
             self.before_change(transaction.name)
-            transaction.state, transaction.started_ms = State.ONGOING, at_ms
+            transaction.state, transaction.began_ms = State.ONGOING, at_ms - self.jumps.total_ms
             self._open[transaction.producer.id] = transaction
-            self._sort_out_deadlines()
-            heapq.heappush(self._deadlines, (transaction.deadline_ms, transaction.producer.id))
+            self._file_deadline(transaction)
 
     def add_positions(
         self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
@@ -352,15 +371,13 @@ class Coordinator(Generic[PositionT]):
             numbers.discard(transaction.producer.id)
             if not numbers:
                 del self._groups[group]
-        transaction.keys, transaction.positions, transaction.started_ms = set(), {}, NO_TIME
+        transaction.keys, transaction.positions, transaction.began_ms = set(), {}, NO_TIME
 
-    def _sort_out_deadlines(self) -> None:
+    def _file_deadline(self, transaction: Transaction[PositionT]) -> None:
         if len(self._deadlines) > 2 * len(self._open) + DEAD_DEADLINES_MAX:
-            self._file_deadlines()
-
-    def _file_deadlines(self) -> None:
-        self._deadlines = [(each.deadline_ms, number) for number, each in self._open.items()]
-        heapq.heapify(self._deadlines)
+            self._deadlines = [(each.began_ms + each.timeout_ms, number) for number, each in self._open.items()]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (transaction.began_ms + transaction.timeout_ms, transaction.producer.id))
 
 
 def _ignore(name: object) -> None:

@@ -182,10 +182,15 @@ class HalfMessages:
             self._push(page, page.earliest_ms())
         return found
 
-    def clock_was_set_back(self, now_ms: int) -> None:
-        """Let none wait for a look longer than if it had come now: a clock that was ahead has put some far off."""
+    def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
+        """Let none wait for a look longer than if it had come now: a clock that was ahead has put some far off.
+
+        Yields after each page how many half messages it has. It goes by offset, for pages are joined meanwhile.
+        """
         latest_ms = now_ms + max(self._interval_ms, self._immunity_ms)
-        for page in self._pages:
+        since = 0
+        while (page := self._page_from(since)) is not None:
+            since = page.offsets[-1] + 1
             late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != _HOLE and due_ms > latest_ms]
             if late:
                 self._moment.before_change(page)
@@ -193,6 +198,14 @@ class HalfMessages:
                 page.dues_ms[at] = latest_ms
             if late:
                 self._push(page, page.earliest_ms())
+            yield len(page.offsets)
+
+    def _page_from(self, offset: int) -> "_Page | None":
+        """Give the first page that ends at this offset or behind it."""
+        for page in self._pages[max(0, bisect_right(self._starts, offset) - 1) :][:2]:
+            if page.offsets[-1] >= offset:
+                return page
+        return None
 
     def is_last_look(self, half: Half, now_ms: int) -> bool:
         """Say whether this look gives it up instead of asking: it was asked often enough, or was open for too long.

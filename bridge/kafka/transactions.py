@@ -310,7 +310,7 @@ def _described(broker: "Broker", request: Request, name: str) -> Any:
     types = request.types
     transaction = broker.transactions.coordinator.get(name)
     if transaction is None:
-        transaction = Transaction(name, Producer(NO_PRODUCER, NO_EPOCH), 0, started_ms=0)
+        transaction = Transaction(name, Producer(NO_PRODUCER, NO_EPOCH), 0, began_ms=0)
         error, title = ErrorCode.transactional_id_not_found, ""
     else:
         error, title = ErrorCode.none, transaction.state.title

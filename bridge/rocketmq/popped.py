@@ -193,15 +193,27 @@ class Popped:
         taken_of = [self._due.popleft() for _ in range(min(count_max, len(self._due)))]
         return [each for each in taken_of if self._checkpoints.get(each.name) is each and each.next_due_ms <= now_ms]
 
-    def clock_was_set_back(self, now_ms: int) -> None:
-        """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead."""
-        for each in self._checkpoints.values():
-            self._moment.before_change(each.name)
-            before_ms = each.next_due_ms
-            each.due_ms = _moved(each.due_ms, each.name.pop_ms, now_ms)
-            each.later = {offset: _moved(due_ms, each.name.pop_ms, now_ms) for offset, due_ms in each.later.items()}
-            if each.next_due_ms != before_ms:
-                self._schedule(each)
+    def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
+        """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead.
+
+        Yields after each slice how many were looked at.
+        """
+        for names in in_slices(self._checkpoints):
+            for name in names:
+                if (checkpoint := self._checkpoints.get(name)) is not None:
+                    self._bring_near(checkpoint, now_ms)
+            yield len(names)
+
+    def _bring_near(self, checkpoint: Checkpoint, now_ms: int) -> None:
+        pop_ms, before_ms = checkpoint.name.pop_ms, checkpoint.next_due_ms
+        due_ms = _moved(checkpoint.due_ms, pop_ms, now_ms)
+        later = {offset: _moved(each_ms, pop_ms, now_ms) for offset, each_ms in checkpoint.later.items()}
+        if due_ms == checkpoint.due_ms and later == checkpoint.later:
+            return
+        self._moment.before_change(checkpoint.name)
+        checkpoint.due_ms, checkpoint.later = due_ms, later
+        if checkpoint.next_due_ms != before_ms:
+            self._schedule(checkpoint)
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
         """Have a checkpoint that could not be given back come due again; nothing that the log need know."""

@@ -137,13 +137,13 @@ def each_queue(work: Callable[[ManualCore, int, int], object]) -> Callable[[Manu
     return lambda core: [work(core, key_of(core, number), number) for number in range(COUNT)] and None
 
 
-CHANGES: dict[str, Callable[[ManualCore], None]] = {
+CHANGES: dict[str, Callable[[ManualCore], object]] = {
     "half messages decided": give_verdicts,
     "half messages sent": lambda core: core.halves.state.prepared(20_000, "new", NOW),
-    "half messages, the clock back": lambda core: core.halves.state.clock_was_set_back(NOW - 5_000_000),
-    "pops, the clock back": lambda core: core.rocketmq_popped.clock_was_set_back(NOW - 5_000_000),
+    "half messages, the clock back": lambda core: [*core.halves.state.clock_was_set_back(NOW - 5_000_000)],
+    "pops, the clock back": lambda core: [*core.rocketmq_popped.clock_was_set_back(NOW - 5_000_000)],
     "transactions, the clock on": lambda core: core.transactions.clock_stepped(1000),
-    "transactions, the clock back": lambda core: core.transactions.clock_was_set_back(NOW - 5000),
+    "transactions, the clock back": lambda core: [*core.transactions.clock_was_set_back(NOW - 5000)],
     "a batch": each_queue(lambda core, key, number: core.isolation.begin(key, 600 + number, 9)),
     "a marker": each_queue(lambda core, key, number: core.isolation.end(key, number, 20, is_aborted=False)),
     "an aborted one": each_queue(lambda core, key, number: core.isolation.add_aborted(key, Aborted(30, 25, 1, 31))),

@@ -56,6 +56,7 @@ class Watched(ManualCore):
             self.delays.far.run(now_ms, mono_ms)
             self.delays.run(now_ms, mono_ms)
             self.schedules.run(now_ms, mono_ms)
+            self.after_set_back.run()
             self.keeper.run(self.wall_time.careful_ms(now_ms, mono_ms), mono_ms)
             self.settle()
 
