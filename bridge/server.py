@@ -509,6 +509,12 @@ class OrderedOutbox:
         self._append(slot)
         return slot
 
+    def charge_more(self, slot: OutboxSlot, more_bytes: int) -> None:
+        """Charge what a request that has its place keeps besides: the part of its answer that is built."""
+        if more_bytes and not slot.is_filled:
+            slot.held_bytes += more_bytes
+            self._connection.charge(more_bytes)
+
     def _append(self, item: Answer | OutboxSlot) -> None:
         queue, connection = self._queue, self._connection
         queue.append(item)

@@ -62,7 +62,7 @@ class _Fetch:
     """One request that is not answered yet: it is being read, or waits for a reader thread, or is parked."""
 
     __slots__ = (
-        "_asked", "_broker", "_budget_bytes", "_cold", "_deadline_ms", "_fetched", "_found_bytes",
+        "_asked", "_broker", "_budget_bytes", "_charged_bytes", "_cold", "_deadline_ms", "_fetched", "_found_bytes",
         "_has_error", "_held", "_is_last", "_queues", "_request", "_seen", "_slot",
         "_wanted_bytes", "connection",
     )  # fmt: skip
@@ -74,6 +74,7 @@ class _Fetch:
         self._slot: OutboxSlot | None = None  # Set once the answer could not be given at once.
         self._deadline_ms: int | None = None  # Monotonic; set once it was parked.
         self._held: Held | None = None
+        self._charged_bytes = 0  # In the slot, of `_found_bytes`.
 
     def start(self) -> Answer | OutboxSlot:
         self._begin()
@@ -83,6 +84,8 @@ class _Fetch:
         slot = self._slot = self.connection.outbox.reserve(self._request.held_bytes)
         if is_read:
             self._park()
+        else:
+            self._charge(self._found_bytes)
         return slot
 
     # -- Reading
@@ -102,6 +105,8 @@ class _Fetch:
         """Read on to the last partition; false if it goes on later, after a reader thread or a turn of the loop."""
         asked, fetched = self._asked.partitions, self._fetched
         begun = len(fetched)
+        if begun:
+            self._limit_budget()
         mono_ms = self._broker.clock.mono_ms
         # Nobody need look at the clock for the last partition, which mostly is the only one.
         until_mono_ms = mono_ms() + TURN_MS if len(asked) - begun > 1 else 0
@@ -109,16 +114,34 @@ class _Fetch:
             count = len(fetched) - begun
             if count and (count >= READ_AT_ONCE or mono_ms() > until_mono_ms):
                 self._broker.kafka_works.add(self)
+                self._charge(self._found_bytes)
                 return False
             found = self._read_partition(asked[len(fetched)])
             if found is None:
+                self._charge(self._found_bytes)
                 return False
             fetched.append(found)
         return True
 
+    def _charge(self, found_bytes: int) -> None:
+        """Count the records that this request keeps while it reads on as an unsent answer."""
+        if self._slot is not None:
+            self.connection.outbox.charge_more(self._slot, found_bytes - self._charged_bytes)
+            self._charged_bytes = found_bytes
+
+    def _limit_budget(self) -> None:
+        """Take no more than there is room for by now: other requests have read meanwhile."""
+        room_bytes = self._broker.server.answer_room_bytes()
+        self._budget_bytes = min(self._budget_bytes, self._found_bytes + room_bytes)
+        self._wanted_bytes = min(self._wanted_bytes, max(1, self._budget_bytes))
+
     @property
     def kind(self) -> str:
         return "kafka fetch"
+
+    @property
+    def built_bytes(self) -> int:
+        return 0  # It is never set aside: without room it takes no more records, so that it is soon done.
 
     def go_on(self) -> bool:
         """Read the next slice; `Works` calls it when it is its turn, which is over then."""
@@ -226,6 +249,7 @@ class _Fetch:
     def _wait_for_more(self) -> None:
         self._seen = self._growth()
         self._fetched = []  # It is read anew, and records that nobody gets yet would stay in memory.
+        self._charge(0)
 
     def _growth(self) -> tuple[int, int]:
         """What moves when there may be more to read than before: bytes of the queues, and the topics themselves."""

@@ -45,8 +45,9 @@ class Request(NamedTuple):
         return Answer(encode_response(self.api_key, self.version, self.correlation_id, entity), promise)
 
 
-# Of a request that may have much to do: a generator, which yields wherever the loop may turn (`work.py`).
-Work = Generator[None, None, Answer | None]
+# Of a request that may have much to do: a generator, which yields wherever the loop may turn (`work.py`). It yields the
+# number of bytes of its answer that it has built so far; None means that the number has not changed.
+Work = Generator[Any, None, Answer | None]
 
 # What a handler gives: the answer; the place in the order of a later one (`connection.outbox.reserve()`, filled by
 # `connection.outbox.fill`); a generator that comes to one of these; or None for a request that has no answer.

@@ -1,7 +1,7 @@
 """Responses of any size, encoded element by element, so that whoever encodes may let others have their turn.
 
     response = types.MetadataResponse(topics=Elements(types.MetadataResponseTopic(...) for ...), ...)
-    steps = encode_steps(key, version, response, bytes_max)      # a generator; it returns the pieces of the body
+    steps = encode_steps(response, bytes_max)      # a generator: it yields the bytes so far, and returns the pieces
 
 kio writes a whole entity in one call, at some 5 us for each element of its arrays. An array that is given as `Elements`
 is written here instead: its elements are made when it is their turn, and each is a step. They may hold `Elements`
@@ -49,8 +49,8 @@ class _Encoder:
         self.pieces: list[bytes] = []
         self._bytes_left = self._bytes_max = bytes_max
 
-    def entity(self, entity: Any) -> Iterator[None]:
-        """Write an entity, one step for each element of `Elements` in it."""
+    def entity(self, entity: Any) -> Iterator[int]:
+        """Write an entity, one step for each element of `Elements` in it; each step gives the bytes written so far."""
         entity_type: Any = type(entity)
         written: list[bytes] = []
         arrays = [array for name in _arrays(entity_type) if type(array := getattr(entity, name)) is Elements]
@@ -64,7 +64,7 @@ class _Encoder:
             done = array.place
         self._add(written[done:])
 
-    def _elements(self, entity_type: Any, elements: Iterable[Any]) -> Iterator[None]:
+    def _elements(self, entity_type: Any, elements: Iterable[Any]) -> Iterator[int]:
         count, count_at = 0, len(self.pieces)
         self.pieces.append(b"")
         whole_at = count_at + 1  # From here on pieces are joined when they are many.
@@ -75,7 +75,7 @@ class _Encoder:
                 if len(self.pieces) - whole_at > PIECES_JOINED:
                     self.pieces[whole_at:] = (b"".join(self.pieces[whole_at:]),)
                     whole_at += 1
-            yield
+            yield self._bytes_max - self._bytes_left
         wire = COMPACT if entity_type.__flexible__ else CLASSIC
         self.pieces[count_at] = wire.array_count(count)
 
@@ -87,8 +87,11 @@ class _Encoder:
         self.pieces.append(piece)
 
 
-def encode_steps(entity: Any, bytes_max: int) -> Generator[None, None, list[bytes]]:
-    """Encode a response's body; gives its pieces. Raises AnswerTooLarge as soon as they are more than `bytes_max`."""
+def encode_steps(entity: Any, bytes_max: int) -> Generator[int, None, list[bytes]]:
+    """Encode a response's body; gives its pieces. Raises AnswerTooLarge as soon as they are more than `bytes_max`.
+
+    What it yields is the number of bytes encoded so far.
+    """
     encoder = _Encoder(bytes_max)
     yield from encoder.entity(entity)
     pieces = encoder.pieces

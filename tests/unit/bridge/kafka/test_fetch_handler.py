@@ -257,6 +257,21 @@ def test_cold_read_holds_up_nobody_else(desk: Desk, client: Client) -> None:
     assert [values_of(partition) for partition in answered(client, number)] == [[b"early"], [b"other"]]
 
 
+def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(desk: Desk, client: Client) -> None:
+    topic = desk.topic()
+    for _ in range(20):
+        desk.write(topic, bytes(50_000), partition=1)
+    desk.write(topic, bytes(50_000))
+    desk.disk.cached = False
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
+    assert answered(client, number) is None
+    assert client.connection.pending_bytes == desk.server.answer_bytes > 50_000
+    desk.reader_threads.run()
+    desk.settle()
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 19], "max_bytes"
+    assert client.connection.pending_bytes == desk.server.answer_bytes == 0
+
+
 def test_cold_read_for_a_client_that_has_gone_is_dropped(desk: Desk, client: Client) -> None:
     topic = desk.topic()
     for _ in range(20):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import KafkaOptions
+from bridge.config import KafkaOptions, LimitsOptions
 from bridge.kafka.work import AT_ONCE_MAX, STEPS_MAX
 from protocol.kafka.api import ApiKey, ErrorCode
 from tests.unit.bridge.batches import batch
@@ -160,6 +160,42 @@ def test_bytes_of_a_request_that_waits_are_charged_and_given_back(desk: Desk) ->
     assert desk.server.answer_bytes == client.connection.pending_bytes > 10 * NAMES
     desk.loop.turn()
     assert desk.server.answer_bytes == client.connection.pending_bytes == 0
+
+
+def test_without_room_for_answers_one_request_builds_its_answer_further(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.kafka.work.STEPS_MAX", 10)
+    limit = 1 << 20
+    desk.server.limits = LimitsOptions(answer_bytes_max=limit)
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        desk.topic(name, 1)
+    clients = [desk.connect() for _ in range(20)]
+    asked = {"resources": [{"resource_type": 2, "resource_name": name} for name in names], "include_synonyms": True}
+    asked["include_documentation"] = True
+    for client in clients:
+        begin(client, (ApiKey.DESCRIBE_CONFIGS, 4, asked))
+    gone = clients[-1]
+    small, number = desk.connect(), 0
+    most_bytes = 0
+    while len(desk.kafka_works):
+        assert desk.loop.turn_once()
+        most_bytes = max(most_bytes, desk.server.answer_bytes)
+        if not number and desk.kafka_works._aside:
+            (number,) = begin(small, (ApiKey.DESCRIBE_CONFIGS, 4, asked | {"resources": asked["resources"][:1]}))
+            assert small.answer_to(number) is None, "its answer leaves at the end of the turn"
+            desk.server.flush()
+            assert small.answer_to(number) is not None, "a small request does not wait for room"
+            gone.transport.close()
+    desk.loop.turn()
+    assert number
+    built_bytes = sum(len(client.transport.taken) for client in clients)
+    assert [each.resource_name for each in clients[0].answer_to(1).results] == names
+    assert all(not client.connection.unanswered for client in clients[:-1])
+    assert built_bytes > 3 * limit > 1.5 * most_bytes
+    assert desk.server.answer_bytes == 0
+    assert not any(client.connection.on_close for client in clients), "nothing of a request stays"
 
 
 def test_answer_that_would_be_too_large_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
