@@ -70,20 +70,21 @@ class Ledger:
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
         try:
-            self._follow(records, frames, appended.slots)
+            if frames:
+                self._follow_frames(frames, appended.slots)
+            if records:
+                for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
+                    self._replay(record, slot)
         except Exception as error:
             raise HalfApplied(f"{[type(record).__name__ for record in records]} were appended: {error!r}") from error
         self._barrier = appended.promise
         return appended
 
-    def _follow(self, records: Sequence[Record], frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
-        """Bring state up to what was appended."""
+    def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
+        """Bring state up to the frames that were appended."""
         for frame, slot in zip(frames, slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
-        if records:
-            for record, slot in zip(records, slots[len(frames) :], strict=True):
-                self._replay(record, slot)
 
     def barrier(self) -> Promise:
         """What an answer that reports state must wait for: every change made so far."""

@@ -218,16 +218,22 @@ class Positions:
         options = self._options
         if group not in self._groups and len(self._groups) >= options.count_max:
             raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {options.count_max}")
-        longest = options.metadata_bytes_max
+        longest, has_text = options.metadata_bytes_max, False
         for position in positions:
+            has_text = has_text or position.metadata != ""
             if len(position.metadata) > longest:
                 raise MetadataTooLarge(f"metadata of {len(position.metadata)} characters; {longest} are allowed")
         known, collected = self.all_of(group), self._collected.get(group, {})
         latest = {position.key: position for position in positions}
-        new_count = sum(key not in known and key not in collected for key in latest)
-        count = self._count + self._collected_new + new_count
-        if new_count and count > options.positions_max:
-            raise TooManyPositions(f"{count} positions of groups; groups.positions_max is {options.positions_max}")
+        count = self._count + self._collected_new
+        if count + len(latest) > options.positions_max:
+            new_count = sum(key not in known and key not in collected for key in latest)
+            if new_count and count + new_count > options.positions_max:
+                raise TooManyPositions(
+                    f"{count + new_count} positions of groups; groups.positions_max is {options.positions_max}"
+                )
+        if not has_text:
+            return
         more_bytes = sum(
             _text_bytes_of(position.metadata) - _text_bytes(known.get(key)) for key, position in latest.items()
         )
@@ -289,7 +295,8 @@ class Positions:
         before, text_bytes = len(group.positions), 0
         for key, offset, leader_epoch, metadata in record.positions:
             if self._knows_topic(key >> 16):
-                text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
+                if metadata or group.text_bytes:
+                    text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
                 group.positions[key] = Position(offset, leader_epoch, metadata, record.commit_ms)
         group.commit_ms = max(group.commit_ms, record.commit_ms)
         group.text_bytes += text_bytes

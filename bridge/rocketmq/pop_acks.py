@@ -87,7 +87,8 @@ def _acked(broker: "Broker", checkpoint: Checkpoint, offsets: Sequence[int]) -> 
 
 def _commit(broker: "Broker", records: Sequence[Record], checkpoints: Collection[Checkpoint]) -> Promise:
     promise = broker.ledger.commit(records, broker.clock.now_ms()).promise
-    broker.purgatory.check(each.name.key for each in checkpoints if each.is_ordered)  # Who pops in order may go on.
+    if ordered := [each.name.key for each in checkpoints if each.is_ordered]:
+        broker.purgatory.check(ordered)  # Who pops in order may go on.
     return promise
 
 

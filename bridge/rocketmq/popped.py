@@ -49,8 +49,8 @@ class Checkpoint:
     """One pop of one queue; times are wall milliseconds."""
 
     __slots__ = (
-        "_pending", "attempt_id", "due_ms", "failures", "is_ordered", "later", "name", "next_offset", "offsets",
-        "timer",
+        "_pending", "attempt_id", "counted_bytes", "due_ms", "failures", "is_ordered", "later", "name", "next_offset",
+        "offsets", "timer",
     )  # fmt: skip
 
     def __init__(self, name: Name, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
@@ -64,6 +64,7 @@ class Checkpoint:
         self.failures: Mapping[int, int] = {}  # In order: how often messages came due before, by offset, if they did.
         self.timer: Timer[Checkpoint] | None = None  # Pending until the checkpoint is due.
         self.attempt_id = ""  # By which a client that lost the answer pops the same again.
+        self.counted_bytes = 0  # What `Popped` counts for it.
 
     # -- What is not acked
 
@@ -79,9 +80,11 @@ class Checkpoint:
         return bool(self._bit(offset) & self._pending)
 
     def settle(self, offsets: Iterable[int]) -> None:
+        later = self.later
         for offset in offsets:
             self._pending &= ~self._bit(offset)
-            self.later.pop(offset, None)
+            if later:
+                later.pop(offset, None)
 
     def _bit(self, offset: int) -> int:
         try:
@@ -133,7 +136,7 @@ class Popped:
 
     def __init__(self, ledger: Ledger, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._bytes = 0  # Invariant: the sum of `cost_bytes` of all checkpoints.
+        self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `cost_bytes`, of all checkpoints.
         self._checkpoints: dict[Name, Checkpoint] = {}
         self._ordered: dict[tuple[str, int], Checkpoint] = {}  # by group and queue
         self._of_group: dict[str, set[Name]] = {}
@@ -167,10 +170,14 @@ class Popped:
 
     def unused_pop_ms(self, group: str, places: Iterable[tuple[int, int]], now_ms: int) -> int:
         """Give the first time from now on that names no pop of the group yet at any of these queues and offsets."""
-        pop_ms = now_ms
-        while any(Name(group, key, offset, pop_ms) in self._checkpoints for key, offset in places):
+        checkpoints, pop_ms = self._checkpoints, now_ms
+        while True:
+            for key, offset in places:
+                if (group, key, offset, pop_ms) in checkpoints:
+                    break
+            else:
+                return pop_ms
             pop_ms += 1
-        return pop_ms
 
     def check_room(self) -> None:
         """Raise TooManyPopped if nothing more may be popped."""
@@ -236,8 +243,9 @@ class Popped:
         offsets = [record.start_offset + delta for delta in record.deltas]
         checkpoint = Checkpoint(name, offsets, record.due_ms, record.next_offset)
         checkpoint.is_ordered, checkpoint.attempt_id = record.is_ordered, record.attempt_id
-        failures = zip(offsets, record.failures, strict=False)
-        checkpoint.failures = {offset: count for offset, count in failures if count}
+        if record.failures:
+            failures = zip(offsets, record.failures, strict=False)
+            checkpoint.failures = {offset: count for offset, count in failures if count}
         if record.is_ordered:
             before = self._ordered.get((record.group, record.key))
             if before is not None:
@@ -250,12 +258,13 @@ class Popped:
         if checkpoint is None:
             return
         self._moment.before_change(checkpoint.name)
-        before = checkpoint.cost_bytes, checkpoint.next_due_ms
-        checkpoint.settle(record.start_offset + delta for delta in record.deltas)
-        self._bytes += checkpoint.cost_bytes - before[0]
+        due_ms = checkpoint.next_due_ms
+        checkpoint.settle([record.start_offset + delta for delta in record.deltas])
         if not checkpoint.pending_count:
             self._remove(checkpoint)
-        elif checkpoint.next_due_ms != before[1]:
+            return
+        self._count(checkpoint)
+        if checkpoint.next_due_ms != due_ms:
             self._schedule(checkpoint)
 
     def _replay_delayed(self, record: PopDelayed, slot: Slot) -> None:
@@ -264,9 +273,8 @@ class Popped:
             return
         self._moment.before_change(checkpoint.name)
         if checkpoint.is_ordered:
-            self._bytes -= checkpoint.cost_bytes
             checkpoint.later[record.offset] = record.due_ms
-            self._bytes += checkpoint.cost_bytes
+            self._count(checkpoint)
             self._schedule(checkpoint)
             return
         checkpoint.settle([record.offset])
@@ -291,14 +299,19 @@ class Popped:
         name = checkpoint.name
         self._checkpoints[name] = checkpoint
         self._of_group.setdefault(name.group, set()).add(name)
-        self._bytes += checkpoint.cost_bytes
+        self._count(checkpoint)
         self._schedule(checkpoint)
+
+    def _count(self, checkpoint: Checkpoint) -> None:
+        """Count the checkpoint's memory, which may be another than before."""
+        before_bytes, checkpoint.counted_bytes = checkpoint.counted_bytes, checkpoint.cost_bytes
+        self._bytes += checkpoint.counted_bytes - before_bytes
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         name = checkpoint.name
         self._moment.before_change(name)
         del self._checkpoints[name]
-        self._bytes -= checkpoint.cost_bytes
+        self._bytes -= checkpoint.counted_bytes
         if checkpoint.timer is not None:
             self._wheel.cancel(checkpoint.timer)
         names = self._of_group[name.group]

@@ -60,19 +60,13 @@ def parse_receipt(text: str) -> Receipt:
     """Read a receipt. Raises ProtocolError."""
     try:
         start, pop_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset, *_ = text.split(" ", RECEIPT_PARTS)
+        if max(map(len, (start, pop_ms, invisible_ms, revive_queue, queue_id, offset))) > NUMBER_CHARACTERS_MAX:
+            raise ValueError("a number is too long")
         return Receipt(
-            _number(start), _number(pop_ms), _number(invisible_ms), _number(revive_queue), retry, broker,
-            _number(queue_id), _number(offset),
-        )  # fmt: skip
+            int(start), int(pop_ms), int(invisible_ms), int(revive_queue), retry, broker, int(queue_id), int(offset)
+        )
     except ValueError:
         raise ProtocolError(f"{text[:200]!r} is no receipt of a popped message") from None
-
-
-def _number(text: str) -> int:
-    """Read a number of a receipt. Raises ValueError."""
-    if len(text) > NUMBER_CHARACTERS_MAX:
-        raise ValueError(f"number of {len(text)} characters")
-    return int(text)
 
 
 def real_topic(group: str, topic: str, retry: str) -> str:
