@@ -1,25 +1,42 @@
 """What a broker tells the name servers of its cluster: all topics, once for each version, and those that are gone."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from bridge.config import ConfigError, Options, TopicsOptions, name_servers
-from bridge.rocketmq.fleet import Fleet
+from bridge.rocketmq.fleet import TOPICS_AT_ONCE, Fleet
+from tests.unit.adversary.budget import counted
 from tests.unit.bridge.rocketmq.office import Office
 
 
 def told(fleet: Fleet) -> dict[str, Any]:
-    body, _ = fleet._registration()
+    body, _ = asyncio.run(fleet._registration())
     wrapper = json.loads(body)["topicConfigSerializeWrapper"]
     return {"version": wrapper["dataVersion"], **{n: t["perm"] for n, t in wrapper["topicConfigTable"].items()}}
+
+
+def by_steps(fleet: Fleet, between: Callable[[], object]) -> tuple[tuple[bytes, asyncio.Event], list[int]]:
+    """Make a registration; gives it, and the work of each turn of the loop."""
+    steps, slices = fleet._registration(), list[int]()
+    while True:
+        try:
+            with counted(calls=True) as work:
+                steps.send(None)
+        except StopIteration as done:
+            return done.value, slices
+        finally:
+            slices.append(work.units)
+        between()
 
 
 def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     office = Office()
     fleet = Fleet(cast(Any, office), [])
-    first, changed = told(fleet), fleet._registration()[1]
+    first, changed = told(fleet), asyncio.run(fleet._registration())[1]
     office.clock.pass_ms(1000)
     fleet.notice()
     assert not changed.is_set()
@@ -33,6 +50,21 @@ def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     assert told(fleet)["orders"] == 0, "it stays, and nobody may use it"
     office.topic("orders")
     assert told(fleet)["orders"] == 6
+
+
+def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
+    office = Office()
+    fleet = Fleet(cast(Any, office), [])
+    for number in range(8 * TOPICS_AT_ONCE):
+        office.topics.create(f"t{number}", 1, {}, office.clock.now_ms())
+    (body, changed), slices = by_steps(fleet, lambda: office.topic("new"))
+    assert len(slices) > 8
+    assert max(slices) < 40 * TOPICS_AT_ONCE  # All of them would be eight times as many.
+    table = json.loads(body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert {f"t{number}" for number in range(8 * TOPICS_AT_ONCE)} <= table.keys()
+    fleet.notice()
+    assert changed.is_set()
+    assert told(fleet)["new"] == 6
 
 
 @pytest.mark.parametrize("auto_create", [True, False])
