@@ -22,8 +22,7 @@ group's members or subscriptions is returned, for the caller to tell that group 
 Source: ConsumerGroupInfo.java#updateSubscription.
 """
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Generic
 
 from bridge.rocketmq.consumer_group import (
@@ -43,6 +42,9 @@ SCAN_INTERVAL_MS = 10_000
 MEMBERSHIPS_MAX = 200_000  # Of channels in groups, all together.
 
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
+
+
+_IN_NO_GROUP: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 
 
 class TooManyMembers(Exception):
@@ -160,24 +162,25 @@ class Members(Generic[Channel]):
         self.producers.setdefault(group, {})[channel] = client
 
     def check(self, channel: Channel, data: HeartbeatData) -> None:
-        """Raise TooManyMembers if `heartbeat` would exceed a limit; nothing of it has been done then."""
-        self.check_counts(channel, data)
-        new = sum(each.group_name not in self.consumers for each in data.consumer_data_set)
-        new += sum(each.group_name not in self.producers for each in data.producer_data_set)
+        """Raise TooManyMembers if `heartbeat` would exceed a limit. To be called after `check_counts`."""
+        new = len([each for each in data.consumer_data_set if each.group_name not in self.consumers])
+        new += len([each for each in data.producer_data_set if each.group_name not in self.producers])
         if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
             raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
         for consumer in data.consumer_data_set:
             self._check_room(consumer)
-        consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
-        others = consuming.difference(each.group_name for each in data.consumer_data_set)
-        self._check_sums(data, sum(self.consumers[name].size_of(channel) for name in others))
+        consuming, _ = self._groups_of.get(channel, _IN_NO_GROUP)
+        others = consuming.difference([each.group_name for each in data.consumer_data_set])
+        self._check_sums(data, sum([self.consumers[name].size_of(channel) for name in others]))
 
     def check_counts(self, channel: Channel, data: HeartbeatData) -> None:
         """Raise TooManyMembers if it names too many groups or topics, before anything looks at each of them."""
         named = len(data.consumer_data_set) + len(data.producer_data_set)
-        consuming, producing = self._groups_of.get(channel, (set[str](), set[str]()))
-        others = consuming.difference(each.group_name for each in data.consumer_data_set)
-        count = named + len(others) + len(producing.difference(each.group_name for each in data.producer_data_set))
+        consuming, producing = self._groups_of.get(channel, _IN_NO_GROUP)
+        count = named + len(consuming) + len(producing)
+        if count > self._client_groups_max:  # Unless some are counted twice.
+            count -= len(consuming.intersection([each.group_name for each in data.consumer_data_set]))
+            count -= len(producing.intersection([each.group_name for each in data.producer_data_set]))
         if count > self._client_groups_max:
             raise TooManyMembers(f"a client in {count} groups; rocketmq.client_groups_max={self._client_groups_max}")
         for consumer in data.consumer_data_set:
@@ -191,11 +194,10 @@ class Members(Generic[Channel]):
     def heartbeat(
         self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
     ) -> list[str]:
-        """Take a heartbeat; return the consumer groups that it changed. Raises TooManyMembers and takes nothing.
+        """Take a heartbeat that passed `check_counts` and `check`; return the consumer groups that it changed.
 
         `refusing`: the groups that refuse members who want other messages than the others.
         """
-        self.check(channel, data)
         self._beats[channel] = mono_ms
         if self._next_scan_mono_ms is None:
             self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS
@@ -297,18 +299,16 @@ class Members(Generic[Channel]):
     ) -> bool:  # fmt: skip
         is_new = channel not in group.channels
         self._membership_count += is_new
-        with self._counting(data.group_name, group, client.client_id):
-            changed = group.update(channel, client, data, keep_subscriptions=keep_subscriptions)
+        before_bytes = group.subscribed_bytes
+        changed = group.update(channel, client, data, keep_subscriptions=keep_subscriptions)
+        self._count(data.group_name, group, before_bytes, client.client_id)
         if changed:
             self._admit_agreeing(group)
         return changed or is_new
 
-    @contextmanager
-    def _counting(self, name: str, group: ConsumerGroup[Channel], client_id: str = "") -> Iterator[None]:
-        """Keep the sums over all groups, while one of them changes."""
-        self._subscribed_bytes -= group.subscribed_bytes
-        yield
-        self._subscribed_bytes += group.subscribed_bytes
+    def _count(self, name: str, group: ConsumerGroup[Channel], before_bytes: int, client_id: str = "") -> None:
+        """Keep the sums over all groups: one of them, whose subscriptions took `before_bytes`, has changed."""
+        self._subscribed_bytes += group.subscribed_bytes - before_bytes
         count = group.differing
         if count > self._differing.get(name, 0):
             self._differences.append((name, client_id))
@@ -325,8 +325,9 @@ class Members(Generic[Channel]):
                 self._admit(group, channel, client, data)
 
     def _refuse(self, group: ConsumerGroup[Channel], channel: Channel, client: Client, data: ConsumerData) -> bool:
-        with self._counting(data.group_name, group):
-            was_member = group.remove(channel)
+        before_bytes = group.subscribed_bytes
+        was_member = group.remove(channel)
+        self._count(data.group_name, group, before_bytes)
         self._membership_count -= was_member
         if channel not in group.refused:
             self._refusals.append((data.group_name, client.client_id))
@@ -345,8 +346,9 @@ class Members(Generic[Channel]):
     def _stop_consuming(self, channel: Channel, name: str) -> None:
         group = self.consumers[name]
         self._forget_refused(group, channel)
-        with self._counting(name, group):
-            self._membership_count -= group.remove(channel)
+        before_bytes = group.subscribed_bytes
+        self._membership_count -= group.remove(channel)
+        self._count(name, group, before_bytes)
         if group.refused:
             self._admit_agreeing(group)
         if not group.channels:

@@ -67,10 +67,14 @@ def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: Remo
 
 def _count_once(data: HeartbeatData) -> None:
     """Leave the last of what is named more than once: groups, and topics that a group subscribes to."""
-    data.producer_data_set = list({each.group_name: each for each in data.producer_data_set}.values())
-    data.consumer_data_set = list({each.group_name: each for each in data.consumer_data_set}.values())
+    if len(data.producer_data_set) > 1:
+        data.producer_data_set = list({each.group_name: each for each in data.producer_data_set}.values())
+    if len(data.consumer_data_set) > 1:
+        data.consumer_data_set = list({each.group_name: each for each in data.consumer_data_set}.values())
     for consumer in data.consumer_data_set:
-        consumer.subscription_data_set = list({each.topic: each for each in consumer.subscription_data_set}.values())
+        told = consumer.subscription_data_set
+        if len(told) > 1:
+            consumer.subscription_data_set = list({each.topic: each for each in told}.values())
 
 
 def _is_admitted(broker: "Broker", data: ConsumerData) -> bool:

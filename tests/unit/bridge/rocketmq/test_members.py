@@ -1,6 +1,7 @@
 """The table of members: compared, over any history of heartbeats and departures, with the plainest model of it."""
 
 import re
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any
 
@@ -38,8 +39,19 @@ LIMITS = {
 }  # fmt: skip
 
 
+class CheckedMembers(Members[Any]):
+    """Members that check each heartbeat first, as `membership.heart_beat` does."""
+
+    def heartbeat(
+        self, channel: Any, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
+    ) -> list[str]:
+        self.check_counts(channel, data)
+        self.check(channel, data)
+        return super().heartbeat(channel, client, data, mono_ms, refusing)
+
+
 def new(**limits: int) -> Members[Any]:
-    return Members(**{**LIMITS, **limits})
+    return CheckedMembers(**{**LIMITS, **limits})
 
 
 # -- Who is in which group
