@@ -364,10 +364,6 @@ class RocketmqOptions(_Section, frozen=True):
     groups_max: Annotated[int, _setting("producer and consumer groups with live members", ge=1)] = 20_000
     client_groups_max: Annotated[int, _setting("producer and consumer groups of one client", ge=1)] = 500
     subscriptions_max: Annotated[int, _setting("topics that one group may subscribe to", ge=1)] = 2_000
-    held_bytes_max: Annotated[
-        int,
-        _setting("memory of one connection's held pulls, pops and notifications; more are answered at once", ge=KIB),
-    ] = 32 * MIB
     group_config_bytes_max: Annotated[int, _setting("configs of all groups; further ones are refused", ge=KIB)] = (
         64 * MIB
     )
@@ -472,12 +468,13 @@ class LimitsOptions(_Section, frozen=True):
             ge=MIB,
         ),
     ] = 128 * MIB
-    held_requests_max: Annotated[
+    held_bytes_max: Annotated[
         int,
-        _setting(
-            "long polls waiting, each counted for every queue that it watches; further ones are answered at once", ge=1
-        ),
-    ] = 500_000
+        _setting("memory of long polls, 512 bytes for each queue that one watches; more are answered at once", ge=512),
+    ] = 256 * MIB
+    connection_held_bytes_max: Annotated[
+        int, _setting("memory of long polls of one connection; more are answered at once", ge=512)
+    ] = 32 * MIB
 
 
 class ConvertOptions(_Section, frozen=True):

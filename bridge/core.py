@@ -131,7 +131,11 @@ class Core:
         self.rocketmq_flow = Flow(options.rocketmq)
         self.rocketmq_lanes = {kind: Lane(kind, self.rocketmq_flow, options.rocketmq.wait_ms) for kind in LANES}
         self.families = Families(self.kafka_groups, self.rocketmq_members)
-        self.purgatory = Purgatory(options.limits.held_requests_max, partial(faults.contain, kind="held request"))
+        self.purgatory = Purgatory(
+            options.limits.held_bytes_max,
+            options.limits.connection_held_bytes_max,
+            partial(faults.contain, kind="held request"),
+        )
         self.topics.on_deleted = self.purgatory.on_deleted
 
     def open_log(

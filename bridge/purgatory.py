@@ -5,10 +5,10 @@
                                       ├── a queue is deleted: told so
                                       └── its connection has gone: released
 
-It ends exactly once, by one of these, and nothing of it stays behind. What it costs grows with the queues that it
-watches, so these are counted against the limit. Nobody looks at a held request unless something
-happened to a queue that it watches. The idea and the name are Kafka's (DelayedOperationPurgatory.scala). Times are
-monotonic milliseconds.
+It ends exactly once, by one of these, and nothing of it stays behind. Its memory grows with the queues that it watches,
+so it is counted by them, in bytes, over all requests and for each connection. Nobody looks at a held
+request unless something happened to a queue that it watches. The idea and the name are Kafka's
+(DelayedOperationPurgatory.scala). Times are monotonic milliseconds.
 
 `try_complete` and `expire` may hold, release and check as they like, also the requests that are being gone through.
 
@@ -25,9 +25,10 @@ from delay.wheel import Timer, Wheel
 from store.queue import Queue
 
 AT_ONCE_MS = 0
-HELD_UNIT_BYTES = 512  # What one watched queue of a held request takes, about: the unit of its cost.
+HELD_UNIT_BYTES = 512  # What a held request takes, about, for each queue that it watches.
 TOLD_AT_ONCE = 256  # in one turn of the loop, at 10 to 40 us each
-HELD_MAX = 500_000  # what `limits.held_requests_max` says unless set otherwise
+HELD_BYTES_MAX = 256 << 20  # what `limits.held_bytes_max` says unless set otherwise,
+OWNER_BYTES_MAX = 32 << 20  # and `limits.connection_held_bytes_max`
 
 
 class Waiting(Protocol):
@@ -46,25 +47,37 @@ class Waiting(Protocol):
         """One of the two raised this: report it, and answer if that can still be; it waits no more."""
 
 
+class Owner(Protocol):
+    """The connection that a held request came by."""
+
+    held_bytes: int  # Invariant: the sum over its held requests.
+
+
 class Held:
     """What `hold` gives: one request in the purgatory, to release it by."""
 
-    __slots__ = ("cost", "keys", "timer", "waiting")
+    __slots__ = ("keys", "owner", "size", "timer", "waiting")
 
-    def __init__(self, waiting: Waiting, keys: tuple[int, ...], cost: int) -> None:
+    def __init__(self, waiting: Waiting, keys: tuple[int, ...], owner: Owner, size: int) -> None:
         self.waiting = waiting
         self.keys = keys
-        self.cost = cost  # What it counts against the limit.
+        self.owner = owner
+        self.size = size  # In bytes, about; what it counts against the limits.
         self.timer: Timer[Held] | None = None  # None: not held any more.
 
 
 class Purgatory:
     """All held requests, by the keys of the queues that they watch."""
 
-    def __init__(self, held_max: int = HELD_MAX, contain: Callable[[Exception], None] | None = None) -> None:
+    def __init__(
+        self,
+        bytes_max: int = HELD_BYTES_MAX,
+        owner_bytes_max: int = OWNER_BYTES_MAX,
+        contain: Callable[[Exception], None] | None = None,
+    ) -> None:
         self._contain = contain or _reraise  # Takes what `Waiting.fail` itself raises.
-        self._held_max = held_max
-        self._cost = 0  # Invariant: the sum over held requests.
+        self._bytes_max, self._owner_bytes_max = bytes_max, owner_bytes_max
+        self.held_bytes = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
         self._due: deque[Held] = deque()  # out of the wheel, and not told yet
         self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
@@ -75,17 +88,20 @@ class Purgatory:
     def __len__(self) -> int:
         return len(self._wheel) + len(self._due)
 
-    def hold(self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, *, extra_cost: int = 0) -> Held | None:
-        """Let it wait; None if that exceeds `held_max` queues watched: then it is to be answered at once.
+    def hold(
+        self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, owner: Owner, *, extra_bytes: int = 0
+    ) -> Held | None:
+        """Let it wait; None if that exceeds a limit, of all or of its owner: then it is to be answered at once.
 
-        `extra_cost`: what it keeps besides, in units of what watching a queue takes, some 500 bytes.
+        `extra_bytes` is what it keeps besides itself and the queues that it watches.
         """
         unique = tuple(dict.fromkeys(keys))
-        cost = max(1, len(unique)) + extra_cost
-        if self._cost + cost > self._held_max:
+        size = max(1, len(unique)) * HELD_UNIT_BYTES + extra_bytes
+        if self.held_bytes + size > self._bytes_max or owner.held_bytes + size > self._owner_bytes_max:
             return None
-        self._cost += cost
-        held = Held(waiting, unique, cost)
+        self.held_bytes += size
+        owner.held_bytes += size
+        held = Held(waiting, unique, owner, size)
         held.timer = self._wheel.add(deadline_ms, held)
         for key in held.keys:
             self._watchers.setdefault(key, {})[held] = None
@@ -188,7 +204,8 @@ class Purgatory:
 
     def _forget(self, held: Held) -> None:
         held.timer = None
-        self._cost -= held.cost
+        self.held_bytes -= held.size
+        held.owner.held_bytes -= held.size
         for key in held.keys:
             watchers = self._watchers[key]
             del watchers[held]

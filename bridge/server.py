@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         "broker",
         "closed",
         "doing",
+        "held_bytes",
         "is_busy",
         "is_receiving",
         "log",
@@ -130,6 +131,7 @@ class Connection(asyncio.Protocol):
         self.doing = self.wire  # The kind of the request that was received last; a subclass says it.
         self.is_receiving = False  # `received_all` will be called before anything else happens.
         self.is_busy = False  # A request of it is worked on in slices; the next one is received after its end.
+        self.held_bytes = 0  # Of its requests in the purgatory, which counts them.
         self.on_close: list[Callable[[], None]] = []
         self.unanswered = 0  # Requests in work; the subclass or its outbox counts.
         self.active_mono_ms = 0  # Of the last byte either way, as fine as sweeps are.

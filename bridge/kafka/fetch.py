@@ -242,7 +242,7 @@ class _Fetch:
             self.connection.on_close.append(self._connection_closed)
         self._wait_for_more()
         keys = [queue.key for queue in self._queues]
-        self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms)
+        self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms, self.connection)
         if self._held is None:
             self.expire()
 

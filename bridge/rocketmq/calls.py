@@ -57,7 +57,7 @@ def ask(connection: "RocketMQConnection", opaque: int, done: Done, timeout_ms: i
     call = Call(calls, opaque, done, partial(connection.fault, kind="answer of a client"))
     held = None
     if len(calls) < CALLS_MAX and not connection.closed:
-        held = broker.purgatory.hold(call, (), broker.clock.mono_ms() + timeout_ms)
+        held = broker.purgatory.hold(call, (), broker.clock.mono_ms() + timeout_ms, connection)
     if held is None:
         done(None)
         return False

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bridge.answers import Answer
-from bridge.purgatory import HELD_UNIT_BYTES, Held, Waiting
+from bridge.purgatory import Held, Waiting
 from bridge.reading import Later
 from bridge.rocketmq import TABLE, Row, calls
 from bridge.rocketmq.answer import answer
@@ -63,7 +63,7 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
-        "_durable", "_held_cost", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer",
+        "_durable", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer",
         "waiting_bytes",
     )  # fmt: skip
 
@@ -73,7 +73,6 @@ class RocketMQConnection(Connection):
         self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
-        self._held_cost = 0  # Invariant: the sum of their costs.
         self.waiting_bytes = 0  # Of its requests that wait in lanes.
         self.packed_peer = NO_HOST  # As the born host of its messages.
         self._durable: Promised = deque()  # Answers that wait for the next fsync,
@@ -89,7 +88,6 @@ class RocketMQConnection(Connection):
         for held in self.held:
             self.broker.purgatory.release(held)
         self.held.clear()
-        self._held_cost = 0
         calls.give_up(self)
         flow = self.broker.rocketmq_flow
         for waiting in (self._durable, self._written):
@@ -251,22 +249,17 @@ class RocketMQConnection(Connection):
     # -- Held requests
 
     def hold_request(
-        self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_cost: int = 0
+        self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_bytes: int = 0
     ) -> Held | None:
         """Hold a request in the purgatory; None if there is no room for it: then it is to be answered at once."""
-        if self._held_cost * HELD_UNIT_BYTES >= self.broker.options.rocketmq.held_bytes_max:
-            return None
-        held = self.broker.purgatory.hold(waiting, keys, deadline_mono_ms, extra_cost=extra_cost)
+        held = self.broker.purgatory.hold(waiting, keys, deadline_mono_ms, self, extra_bytes=extra_bytes)
         if held is not None:
             self.held.add(held)
-            self._held_cost += held.cost
         return held
 
     def let_go(self, held: Held) -> None:
         """Forget a request that is not held any more; it may still be unanswered."""
-        if held in self.held:
-            self.held.remove(held)
-            self._held_cost -= held.cost
+        self.held.discard(held)
 
     # -- Our own requests
 

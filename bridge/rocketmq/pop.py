@@ -24,7 +24,7 @@ from bridge.rocketmq.expired import may_expire, sift
 from bridge.rocketmq.flow import Kind
 from bridge.rocketmq.pop_sources import Source, retry_sources, sources
 from bridge.rocketmq.popped import INVISIBLE_MS_MAX, Checkpoint, Name, settled, taken
-from bridge.rocketmq.pull import cost_of, no_topic
+from bridge.rocketmq.pull import bytes_of, no_topic
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
 from protocol.rocketmq import flags, message, properties
@@ -422,8 +422,8 @@ class Pop:
         if self._until_mono_ms <= broker.clock.mono_ms():
             return self._nothing(ResponseCode.POLLING_TIMEOUT)
         keys = [source.queue.key for source in self._sources()]
-        cost = cost_of(self._wanted)
-        self._held = self._connection.hold_request(self, keys, self._until_mono_ms, extra_cost=cost)
+        size = bytes_of(self._wanted)
+        self._held = self._connection.hold_request(self, keys, self._until_mono_ms, extra_bytes=size)
         if self._held is None:
             return self._nothing(ResponseCode.POLLING_FULL)
         self._count()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # client asks for; clients ask for 32 and take more.
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 256 << 10
-CHARACTERS_AT_COST_OF_QUEUE: Final = 12  # Of the expression of a filter that a held pull keeps.
+CHARACTER_BYTES: Final = 43  # What a held pull keeps for each character of the expression of its filter, about.
 SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
 
 
@@ -59,9 +59,9 @@ def pull_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     return _Pull(broker, connection, command, request, topic, wanted).start()
 
 
-def cost_of(wanted: Filter | None) -> int:
-    """Say what a filter costs that a held request keeps, as the purgatory counts."""
-    return 0 if wanted is None else wanted.characters // CHARACTERS_AT_COST_OF_QUEUE
+def bytes_of(wanted: Filter | None) -> int:
+    """Give the memory of a filter that a held request keeps, about."""
+    return 0 if wanted is None else wanted.characters * CHARACTER_BYTES
 
 
 # -- Checks
@@ -214,8 +214,8 @@ class _Pull:
         if not request.sys_flag & flags.PULL_SUSPEND:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
-        deadline_mono_ms, cost = broker.clock.mono_ms() + max(wait_ms, 0), cost_of(self._wanted)
-        self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_cost=cost)
+        deadline_mono_ms, size = broker.clock.mono_ms() + max(wait_ms, 0), bytes_of(self._wanted)
+        self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_bytes=size)
         if self._held is None:
             return False
         self._connection.unanswered += 1

@@ -9,9 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from bridge.purgatory import TOLD_AT_ONCE, Held, Purgatory
+from bridge.purgatory import HELD_UNIT_BYTES, TOLD_AT_ONCE, Held, Purgatory
 
 KEYS = range(5)
+HELD_MAX, OWNER_MAX = 20, 12  # in queues watched
+
+
+class Owner:
+    """A connection, as the purgatory sees it."""
+
+    held_bytes = 0
 
 
 @dataclass(eq=False)
@@ -52,23 +59,39 @@ class PurgatoryHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mono_ms = 1_000
-        self.purgatory = Purgatory(held_max=20)
+        self.purgatory = Purgatory(HELD_MAX * HELD_UNIT_BYTES, OWNER_MAX * HELD_UNIT_BYTES)
+        self.owners = [Owner(), Owner(), Owner()]
         self.visible = dict.fromkeys(KEYS, 0)
         self.waiting: dict[Held, tuple[Poll, int]] = {}
 
-    @rule(target=held, keys=st.frozensets(st.sampled_from(KEYS)), wanted=st.integers(1, 9), ms=st.integers(0, 600))
-    def hold(self, keys: frozenset[int], wanted: int, ms: int) -> object:
+    @rule(
+        target=held,
+        keys=st.frozensets(st.sampled_from(KEYS)),
+        wanted=st.integers(1, 9),
+        ms=st.integers(0, 600),
+        of=st.integers(0, 2),
+    )
+    def hold(self, keys: frozenset[int], wanted: int, ms: int, of: int) -> object:
+        owner = self.owners[of]
         poll = Poll(self.visible, keys, wanted)
-        held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms)
+        held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms, owner)
         if held is None:
-            assert poll.is_enough() or self._watched() + max(1, len(keys)) > 20
+            cost = max(1, len(keys))
+            is_full = self._watched() + cost > HELD_MAX or self._watched(owner) + cost > OWNER_MAX
+            assert poll.is_enough() or is_full
             return multiple()
         self.waiting[held] = poll, self.mono_ms + ms
-        assert self._watched() <= 20
         return held
 
-    def _watched(self) -> int:
-        return sum(max(1, len(poll.keys)) for poll, _ in self.waiting.values())
+    def _watched(self, owner: Owner | None = None) -> int:
+        costs = ((held.owner, max(1, len(poll.keys))) for held, (poll, _) in self.waiting.items())
+        return sum(cost for of, cost in costs if owner in (None, of))
+
+    @invariant()
+    def bytes_are_those_of_who_waits(self) -> None:
+        assert self.purgatory.held_bytes == self._watched() * HELD_UNIT_BYTES <= HELD_MAX * HELD_UNIT_BYTES
+        for owner in self.owners:
+            assert owner.held_bytes == self._watched(owner) * HELD_UNIT_BYTES <= OWNER_MAX * HELD_UNIT_BYTES
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1))
     def become_visible(self, keys: list[int]) -> None:
@@ -117,7 +140,7 @@ TestPurgatoryHistory.settings = settings(max_examples=80, stateful_step_count=30
 def test_an_ended_request_is_not_kept_alive_by_any_queue_or_timer(how: str) -> None:
     purgatory, visible = Purgatory(), dict.fromkeys(KEYS, 0)
     poll = Poll(visible, frozenset(KEYS))
-    held = purgatory.hold(poll, KEYS, 500)
+    held = purgatory.hold(poll, KEYS, 500, Owner())
     assert held is not None
     visible[3] = 1
     match how:
@@ -162,8 +185,8 @@ class Acting:
 def test_a_request_may_end_the_others_that_are_told_with_it(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
     first, second = Acting(lambda: purgatory.release(other)), Acting(lambda: None)
-    purgatory.hold(first, [1], 500)
-    held = purgatory.hold(second, [1], 500)
+    purgatory.hold(first, [1], 500, Owner())
+    held = purgatory.hold(second, [1], 500, Owner())
     assert held is not None
     other: Held = held
     move(purgatory)
@@ -173,8 +196,8 @@ def test_a_request_may_end_the_others_that_are_told_with_it(move: Callable[[Purg
 @pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
 def test_a_request_may_be_held_again_while_it_is_told(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
-    poll = Acting(lambda: purgatory.hold(poll, [1], 400))
-    purgatory.hold(poll, [1], 500)
+    poll = Acting(lambda: purgatory.hold(poll, [1], 400, Owner()))
+    purgatory.hold(poll, [1], 500, Owner())
     move(purgatory)
     assert (poll.ended, len(purgatory)) == (1, 1)
 
@@ -188,7 +211,7 @@ def test_one_that_raises_is_failed_and_does_not_take_the_others_along(move: Call
     purgatory = Purgatory(contain=reported.append)
     polls = [Acting(lambda: None), Acting(fail), Acting(lambda: None)]
     for poll in polls:
-        purgatory.hold(poll, [1], 500)
+        purgatory.hold(poll, [1], 500, Owner())
     move(purgatory)
     assert [poll.ended for poll in polls] == [1, 1, 1]
     assert [str(error) for error in polls[1].faults] == ["no disk"]
@@ -207,7 +230,7 @@ def test_a_turn_tells_so_many_and_later_turns_the_others(move: Callable[[Purgato
     purgatory = Purgatory()
     polls = [Acting(lambda: None) for _ in range(5 * TOLD_AT_ONCE)]
     for number, poll in enumerate(polls):
-        purgatory.hold(poll, [1, number], 500)
+        purgatory.hold(poll, [1, number], 500, Owner())
     told = 0
     move(purgatory)
     while told < len(polls):
@@ -225,7 +248,7 @@ def test_a_queue_that_changes_while_its_requests_are_asked_is_gone_through_once_
     purgatory, visible = Purgatory(), {1: 0}
     polls = [Poll(visible, frozenset([1]), wanted=2) for _ in range(3 * TOLD_AT_ONCE)]
     for poll in polls:
-        purgatory.hold(poll, [1], 500)
+        purgatory.hold(poll, [1], 500, Owner())
     visible[1] = 1
     purgatory.check([1])
     purgatory.advance(0)  # These have asked for more than there was.

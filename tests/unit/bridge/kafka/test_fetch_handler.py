@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka import TABLE
+from bridge.purgatory import HELD_UNIT_BYTES
 from protocol.kafka import record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
@@ -234,7 +235,7 @@ def test_connection_that_goes_takes_its_fetch_along(desk: Desk, client: Client) 
 
 def test_nobody_waits_when_too_many_do(desk: Desk, client: Client) -> None:
     desk.topic()
-    desk.purgatory._held_max = 1
+    desk.purgatory._bytes_max = HELD_UNIT_BYTES
     desk.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     assert [values_of(partition) for partition in fetch(client, 12, 0, wait_ms=500)] == [[]]
 

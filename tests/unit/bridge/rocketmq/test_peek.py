@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import LimitsOptions, Options, RocketmqOptions
+from bridge.config import LimitsOptions, Options
 from protocol.rocketmq import remoting
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -103,7 +103,7 @@ def test_held_notification_ends_with_its_time(office: Office, client: Client) ->
 
 
 def test_without_room_to_hold_it_the_notification_says_so() -> None:
-    office = Office(options=Options(limits=LimitsOptions(held_requests_max=1)))
+    office = Office(options=Options(limits=LimitsOptions(held_bytes_max=512)))
     office.topic()
     answer = notify(office.connect(), pollTime=WAIT_MS)
     assert (answer.ext["hasMsg"], answer.ext["pollingFull"]) == ("false", "true")
@@ -153,7 +153,7 @@ def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
 def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) -> None:
-    office = Office(options=Options(rocketmq=RocketmqOptions(held_bytes_max=1024)))
+    office = Office(options=Options(limits=LimitsOptions(connection_held_bytes_max=1024)))
     office.topic()
     told = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
     waits = {"suspendTimeoutMillis": WAIT_MS, "pollTime": WAIT_MS, "bornTime": 0, "invisibleTime": 60_000}
@@ -163,7 +163,7 @@ def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) 
     assert held[2] is not None
     assert ask(office.connect(), code, **told, **waits, initMode=0, subscription="*") is None
     office.pass_ms(WAIT_MS + 1)
-    assert client.connection._held_cost == len(client.connection.held) == 0
+    assert client.connection.held_bytes == office.purgatory.held_bytes == len(client.connection.held) == 0
     waits["bornTime"] = office.clock.now_ms()
     assert ask(client, code, **told, **waits, initMode=0, subscription="*") is None
 

@@ -292,7 +292,7 @@ def test_too_many_requests_in_work_are_answered_busy(office: Office, client: Cli
 
 
 def test_full_purgatory_answers_at_once(office: Office, client: Client) -> None:
-    office.purgatory = Purgatory(held_max=1)
+    office.purgatory = Purgatory(bytes_max=512)
     office.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION).code == NOT_FOUND
