@@ -209,16 +209,20 @@ class Core:
 class TurnLog:
     """The store's append, with a write at the end of the turn for what was appended in it."""
 
-    __slots__ = ("_append", "_touch", "promise")
+    __slots__ = ("_append", "_append_freeing", "_touch", "promise")
 
     def __init__(self, store: Store, touch: Callable[[], None]) -> None:
-        self._append = store.append
+        self._append, self._append_freeing = store.append, store.append_freeing
         self._touch = touch
         self.promise: Callable[[], Promise] = store.promise
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended:
         self._touch()
         return self._append(entries, now_ms)
+
+    def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
+        self._touch()
+        return self._append_freeing(entries, now_ms)
 
 
 class _Cluster:

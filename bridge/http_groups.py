@@ -26,7 +26,7 @@ from bridge.http_answers import Json, Listing, answer, array
 from bridge.http_messages import bytes_view
 from bridge.http_requests import check_query, number, parsed, topic_named
 from bridge.reading import Later
-from bridge.records import CommittedPosition, GroupDeleted
+from bridge.records import CommittedPosition
 from bridge.rocketmq.redrive import WAYS, redrive
 from bridge.rocketmq.retry import EXPIRED_AT, ORIGIN_PLACE, REASON
 from bridge.topics import Topic
@@ -177,10 +177,9 @@ class GroupApi:
         broker, now_ms = self._broker, self._broker.clock.now_ms()
         if rocketmq_group(group) in SYSTEM_GROUPS:
             raise web.HTTPConflict(text=f"{name} is a group of the system's own")
-        broker.positions.settle(group, now_ms)
-        count = len(broker.positions.all_of(group))
+        count = len(broker.positions.reported(group, now_ms))
         if execute == "true":
-            await self._kept(broker.ledger.commit([GroupDeleted(group)], now_ms).promise)
+            await self._kept(broker.positions.delete_group(group, now_ms))
         return answer({"group": name, "executed": execute == "true", "positions": count})
 
     # -- What is named

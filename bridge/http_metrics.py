@@ -75,6 +75,7 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
         ("record_bytes_out", "Bytes of frames read by clients.", metrics.bytes_out),
         ("converted_records", "Records read in the other family's form.", metrics.converted_records),
         ("dropped_commits", "One-way commits of a group that is active in the other family.", metrics.dropped_commits),
+        ("refused_commits", "One-way commits that a full disk or a limit refused.", metrics.refused_commits),
     ):
         yield _labelled(name, doc, ("wire",), {(wire,): count for wire, count in by_wire.items()})
     yield _counter("retries", "Messages that RocketMQ groups failed to consume and get again.", metrics.retries)

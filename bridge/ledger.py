@@ -31,6 +31,8 @@ class Log(Protocol):
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
 
+    def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
+
     def promise(self) -> Promise: ...
 
 
@@ -69,6 +71,21 @@ class Ledger:
             # What frames ask may be less than what state is owed.
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
+        self._apply(records, frames, appended)
+        return appended
+
+    def free(self, records: Sequence[Record], now_ms: int) -> Appended:
+        """Do the same for records by which room is made: deletions. They are taken on a full disk as well.
+
+        Raises StoreError if writing has ended, or too much waits for a full disk.
+        """
+        assert self._log is not None, "the log is not open"
+        appended = self._log.append_freeing([State(encode(record)) for record in records], now_ms)
+        self._apply(records, (), appended)
+        return appended
+
+    def _apply(self, records: Sequence[Record], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
+        """Bring state up to what was appended, and have those who ask for it wait for the log."""
         try:
             if frames:
                 self._follow_frames(frames, appended.slots)
@@ -78,7 +95,6 @@ class Ledger:
         except Exception as error:
             raise HalfApplied(f"{[type(record).__name__ for record in records]} were appended: {error!r}") from error
         self._barrier = appended.promise
-        return appended
 
     def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
         """Bring state up to the frames that were appended."""

@@ -25,6 +25,7 @@ class Metrics:
         self.bytes_out = dict.fromkeys(WIRES, 0)
         self.converted_records = dict.fromkeys(WIRES, 0)  # read in that wire's form, written in the other's
         self.dropped_commits = dict.fromkeys(WIRES, 0)  # one-way commits of a group that is active in the other family
+        self.refused_commits = dict.fromkeys(WIRES, 0)  # one-way commits that a full disk or a limit did not let in
         self.retries = 0  # messages that a RocketMQ group failed to consume and will get again
         self.dead_letters = 0  # and those that it will not
         self.timers = dict.fromkeys(

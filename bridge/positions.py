@@ -255,7 +255,7 @@ class Positions:
         return list(_records_of(group, found.positions, found.commit_ms)) if found is not None else []
 
     def delete_group(self, group: str, now_ms: int) -> Promise:
-        return self._ledger.commit([GroupDeleted(group)], now_ms).promise
+        return self._ledger.free([GroupDeleted(group)], now_ms).promise
 
     def expire(self, now_ms: int, is_active: Callable[[str], bool]) -> Iterator[None]:
         """Delete groups that neither lived nor committed for `groups.positions_retention_ms`, and note those that live.

@@ -311,7 +311,7 @@ class Topics:
         assert self._store is not None, "the store is not open"
         if topic.name in self._system:
             raise InvalidTopicName(f"topic {topic.name} is the broker's own")
-        promise = self._ledger.commit([TopicDeleted(topic.number)], now_ms).promise
+        promise = self._ledger.free([TopicDeleted(topic.number)], now_ms).promise
         # After the record: a crash between the two leaves queues of no topic, which the next start drops.
         self._store.drop_topic(topic.number, now_ms)
         self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])

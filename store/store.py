@@ -64,6 +64,7 @@ from store.tail import Chunk
 from store.workers import Executor, Failure, Inline
 
 LOCK_PATH = "lock"
+FREEING_BYTES_MAX = 1 << 20  # Of units that make room and cannot be written yet.
 READ_ENTRIES_MAX = 1024  # of one read, unless the caller asks for another number
 
 T = TypeVar("T")
@@ -288,6 +289,17 @@ class Store:
         slots = self._append_unit(entries, now_ms)
         promise = new_tuple(Promise, (log.next_position, self._is_durable(entries)))
         return new_tuple(Appended, (slots, promise))
+
+    def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
+        """Append a unit that makes room, also where `append` refuses because the disk is full.
+
+        Raises WritingEnded, EntryTooLarge, and DiskFull if more than `FREEING_BYTES_MAX` wait for the disk already.
+        """
+        self._refuse_when_ended()
+        if self._refusal is not None and self._log.unwritten_bytes > FREEING_BYTES_MAX:
+            raise DiskFull(*self._refusal.args)
+        slots = self._append_unit(entries, now_ms)
+        return Appended(slots, Promise(self._log.next_position, self._is_durable(entries)))
 
     def _is_durable(self, entries: Sequence[Part]) -> bool:
         """Tell what the answer waits for: the most that a queue asks; for state alone the broker's own setting."""

@@ -266,7 +266,8 @@ def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> No
 def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
     """Give the config of a group, which is created if need be: Apache's gRPC proxy asks before anybody pops."""
     name = GroupRequest.parse(command.ext).group
-    config = broker.rocketmq_groups.ensure(name, broker.clock.now_ms())
+    broker.rocketmq_groups.welcome((name,), broker.clock.now_ms())
+    config = broker.rocketmq_groups.find(name)
     if config is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")
     return answer(command, body=config, promise=broker.ledger.barrier())
@@ -309,9 +310,11 @@ def delete_group(broker: "Broker", connection: "RocketMQConnection", command: Re
     if request.group_name in SYSTEM_GROUPS:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"{request.group_name} is a group of the system's own")
     group, now_ms = group_of_rocketmq(request.group_name), broker.clock.now_ms()
+    if request.clean_offset:
+        return answer(command, promise=broker.positions.delete_group(group, now_ms))
     broker.positions.settle(group, now_ms)
-    kept = [] if request.clean_offset else broker.positions.kept(group)
-    return answer(command, promise=broker.ledger.commit([GroupDeleted(group), *kept], now_ms).promise)
+    records = [GroupDeleted(group), *broker.positions.kept(group)]
+    return answer(command, promise=broker.ledger.commit(records, now_ms).promise)
 
 
 def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
@@ -338,8 +341,7 @@ def stats_topics(broker: "Broker", name: str, asked: str | None = None) -> list[
 def write_stats(broker: "Broker", name: str, topics: Iterable[Topic], pieces: Pieces) -> Generator[None, None, int]:
     """Write how far a group is in these topics, and give how many messages it has before it."""
     group, behind = group_of_rocketmq(name), 0
-    broker.positions.settle(group, broker.clock.now_ms())
-    positions = broker.positions.all_of(group)
+    positions = broker.positions.reported(group, broker.clock.now_ms())
 
     def row(place: tuple[Topic, Queue]) -> bytes:
         nonlocal behind

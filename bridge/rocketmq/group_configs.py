@@ -5,6 +5,7 @@ nothing: there is one broker. Source: SubscriptionGroupManager.java.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from protocol.names import group_of_rocketmq, is_rocketmq_group, rocketmq_group
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
 from protocol.rocketmq.names import SYSTEM_GROUPS
 from store.entry import Promise, Slot
+from store.errors import StoreError
 
 
 class TooManyGroups(Exception):
@@ -71,6 +73,14 @@ class GroupConfigs:
         self._ledger.commit(
             [GroupConfigured(group, _settings_of(SubscriptionGroupConfig(group_name=group))) for group in new], now_ms
         )
+
+    def welcome(self, groups: Iterable[str], now_ms: int) -> None:
+        """Do the same for groups that only read: where the log refuses, they read without a config of their own.
+
+        Raises TooManyGroups.
+        """
+        with suppress(StoreError):
+            self.ensure_all(groups, now_ms)
 
     def configure(self, config: SubscriptionGroupConfig, now_ms: int) -> Promise:
         """Set the whole config of one group; raises TooManyGroups and StoreError."""

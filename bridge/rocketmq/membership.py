@@ -59,7 +59,7 @@ def heart_beat(broker: "Broker", connection: "RocketMQConnection", command: Remo
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(broker, each)]
     names = [each.group_name for each in data.consumer_data_set]
     broker.rocketmq_members.check(connection, data)
-    broker.rocketmq_groups.ensure_all(names, broker.clock.now_ms())
+    broker.rocketmq_groups.welcome(names, broker.clock.now_ms())
     _join(broker, connection, Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version), data)
     _make_topics(broker, data)
     return answer(command)

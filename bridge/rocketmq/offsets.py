@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
 from bridge.families import Family
+from bridge.positions import TooManyPositions
 from bridge.reading import Later
 from bridge.records import CommittedPosition
 from bridge.rocketmq.answer import answer
@@ -28,6 +29,7 @@ from protocol.rocketmq.headers import (
     UpdateConsumerOffsetRequest,
 )
 from protocol.rocketmq.remoting import RemotingCommand
+from store.errors import StoreError
 from store.queue import Queue
 from store.readers import ColdRead
 
@@ -96,8 +98,7 @@ def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", co
     request = QueryConsumerOffsetRequest.parse(command.ext)
     topic = _topic(broker, request.topic, request.queue_id)
     group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
-    broker.positions.settle(group, broker.clock.now_ms())
-    position = broker.positions.fetch(group, key)
+    position = broker.positions.reported(group, broker.clock.now_ms()).get(key)
     start_offset = topic.queues[request.queue_id].start_offset
     if position is not None:
         # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
@@ -127,18 +128,15 @@ def update_consumer_offset(
     if broker.rocketmq_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         # It was on its way while a tool moved the group, whose member does not know yet.
         return answer(command, remark="Offset has been previously reset", promise=broker.ledger.barrier())
-    is_admitted = broker.families.admits(group, Family.ROCKETMQ)
-    if is_admitted:
-        broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
-    if command.is_oneway:
-        if is_admitted:
-            broker.positions.commit_later(group, positions, broker.clock.mono_ms(), broker.clock.now_ms())
-        else:
-            broker.metrics.dropped_commits["rocketmq"] += 1
-        return None
-    if not is_admitted:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
     now_ms = broker.clock.now_ms()
+    if command.is_oneway:
+        if broker.families.admits(group, Family.ROCKETMQ):
+            broker.rocketmq_groups.welcome((request.consumer_group,), now_ms)
+        commit_one_way(broker, group, positions[0])
+        return None
+    if not broker.families.admits(group, Family.ROCKETMQ):
+        raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
+    broker.rocketmq_groups.ensure(request.consumer_group, now_ms)
     # Who pops in order moves by its acks, so this is a tool.
     forgotten = broker.rocketmq_popped.forgetting(group, [position.key for position in positions])
     records = [*forgotten, *broker.positions.records(group, positions, now_ms)]
@@ -146,6 +144,17 @@ def update_consumer_offset(
     if forgotten:
         broker.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
     return answer(command, promise=promise)
+
+
+def commit_one_way(broker: "Broker", group: str, position: CommittedPosition) -> None:
+    """Take a position that no answer confirms. One that cannot be taken is counted: its group reads a part again."""
+    if not broker.families.admits(group, Family.ROCKETMQ):
+        broker.metrics.dropped_commits["rocketmq"] += 1
+        return
+    try:
+        broker.positions.commit_later(group, [position], broker.clock.mono_ms(), broker.clock.now_ms())
+    except (StoreError, TooManyPositions):
+        broker.metrics.refused_commits["rocketmq"] += 1
 
 
 def _topic(broker: "Broker", name: str, queue_id: int) -> Topic:

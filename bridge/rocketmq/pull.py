@@ -25,6 +25,7 @@ from bridge.rocketmq.answer import answer
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.expired import may_expire, without_expired
 from bridge.rocketmq.flow import Kind
+from bridge.rocketmq.offsets import commit_one_way
 from bridge.rocketmq.resets import TOLD_BY_PULL_VERSION
 from bridge.topics import Topic
 from protocol.names import group_of_rocketmq
@@ -52,7 +53,7 @@ def pull_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     request = PullRequest.parse(command.ext)
     topic = _topic(broker, request)
     wanted = _wanted(broker, connection, request)
-    broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
+    broker.rocketmq_groups.welcome((request.consumer_group,), broker.clock.now_ms())
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(broker, topic, request)
@@ -127,11 +128,7 @@ def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
         return
     if broker.rocketmq_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         return  # A tool moved the group, and its member does not know yet.
-    if not broker.families.admits(group, Family.ROCKETMQ):
-        broker.metrics.dropped_commits["rocketmq"] += 1
-        return
-    position = CommittedPosition(topic.key(request.queue_id), request.commit_offset)
-    broker.positions.commit_later(group, [position], broker.clock.mono_ms(), broker.clock.now_ms())
+    commit_one_way(broker, group, CommittedPosition(topic.key(request.queue_id), request.commit_offset))
 
 
 # -- One pull

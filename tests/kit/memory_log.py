@@ -60,6 +60,8 @@ class MemoryLog:
         durable = all(entry.queue.durable for entry in entries if isinstance(entry, Frame))
         return Appended(slots, Promise(self.end, durable))
 
+    append_freeing = append
+
     def _append_one(self, entry: Frame | State) -> Slot:
         if isinstance(entry, State):
             slot = Slot(self.end, -1, self._now_ms)

@@ -192,7 +192,6 @@ def test_metadata_of_all_positions_is_bounded_and_given_back() -> None:
         pytest.param(lambda positions: positions.settle_all(NOW), id="settle_all"),
         pytest.param(lambda positions: positions.commit("g", [CommittedPosition(KEY, 9)], NOW), id="commit"),
         pytest.param(lambda positions: positions.delete("g", [KEY], NOW), id="delete"),
-        pytest.param(lambda positions: positions.delete_group("g", NOW), id="delete_group"),
         pytest.param(lambda positions: positions.reported("g", NOW), id="reported"),
     ],
 )
