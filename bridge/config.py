@@ -107,6 +107,9 @@ class StoreSection(_Section, frozen=True):
     checkpoint_bytes: Annotated[
         int, _setting("write a checkpoint after this much log: bounds the work of a restart", ge=64 * KIB)
     ] = 64 * MIB
+    recovery_checkpoint_bytes: Annotated[
+        int, _setting("a start that read more log than this writes a checkpoint before the ports open", ge=0)
+    ] = 16 * MIB
     checkpoint_interval_ms: Annotated[
         int,
         _setting(

@@ -185,6 +185,7 @@ class Core:
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.has_time_steps:
             self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
+        self.store.checkpoint_after_replay(mono_ms)
         self.after_set_back.run_all()
 
     def _clock_was_set_back(self, now_ms: int) -> None:

@@ -19,6 +19,7 @@ class StoreOptions:
     cold_reads_max: int = 1024  # reads waiting for a reader thread; beyond it a read is refused
     reader_threads: int = 4  # threads for reads that would block
     checkpoint_bytes: int = 64 * MIB  # a checkpoint after so much log: bounds the work of a restart
+    recovery_checkpoint_bytes: int = 16 * MIB  # a start that replayed more writes a checkpoint before it serves
     checkpoint_interval_ms: int = 60_000  # and after so long, if anything was appended
     disk_full_ratio: float = 0.95  # used share of the disk above which appends are refused
     disk_resume_ratio: float = 0.93  # and below which they are taken again

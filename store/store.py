@@ -191,7 +191,10 @@ class Store:
         self.write()
         # What a stopped flusher was about to report is synced again: simpler than asking how far it came.
         while task := self._sync or self.sync_wanted(background=True):
-            self.synced(task, _error_of(task))
+            error = _error_of(task)
+            self.synced(task, error)
+            if error is not None:
+                return  # While no file can be opened, the same sync would be wanted again and again.
 
     @property
     def clean(self) -> bool:
@@ -804,6 +807,17 @@ class Store:
         """Begin a checkpoint of the present state; it is written in the background once the log is durable."""
         self._checkpoints.note_time(mono_ms)
         self._checkpoint_run.begin(closed=False)
+
+    def checkpoint_after_replay(self, mono_ms: int) -> None:
+        """Leave a checkpoint if the start has replayed much: else one killed again and again would replay ever more.
+
+        Blocks, so it belongs before the executors are set; all owners of state must stand. A disk that fails costs only
+        the checkpoint.
+        """
+        replayed_bytes = self.recovery.end_position - max(self.recovery.checkpoint_position, 0)
+        if replayed_bytes > self.options.recovery_checkpoint_bytes and not self._has_ended:
+            self._write_and_sync()
+            self.checkpoint(mono_ms)
 
     def write_silently(self) -> bool:
         """Write and tell nobody yet: who is told may append, and a capture would miss that. False if it failed."""
