@@ -94,7 +94,7 @@ class Halves:
         self._open_max = options.half_max
         self._half_key = self._op_key = -1
         self._store: Store | None = None
-        self._gathered: dict[int, Decision] = {}  # Not appended yet: of requests that came by one read of a socket.
+        self.gathered: dict[int, Decision] = {}  # Not appended yet: of requests that came by one read of a socket.
         self._gathered_bytes = self._told_bytes = 0
         self._unit_bytes_max = unit_bytes_max
         self._paths: dict[int, str] = {}  # "topic/queue/" by the queue's key; no key is ever another queue's
@@ -183,13 +183,13 @@ class Halves:
 
     def end(self, offset: int, decision: Decision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
         """Append a verdict that `judge` has approved, and what becomes of the message, as one unit."""
-        if self._gathered:
+        if self.gathered:
             self.settle(now_ms)
         return self._end({offset: decision}, now_ms, records)
 
     def judge(self, offset: int, verdict: Verdict, now_ms: int) -> bool:
         """Do as `state.judge`, with what is gathered taken into account."""
-        if offset in self._gathered:
+        if offset in self.gathered:
             self.settle(now_ms)
         return self.state.judge(offset, verdict)
 
@@ -201,23 +201,19 @@ class Halves:
         size, told_bytes = 0, _TOLD_BYTES + 2 * len(decision.topic)
         for frame in decision.frames:
             size += frame.size
-        if self._gathered_bytes + self._told_bytes + size + told_bytes > self._unit_bytes_max and self._gathered:
+        if self._gathered_bytes + self._told_bytes + size + told_bytes > self._unit_bytes_max and self.gathered:
             self.settle(now_ms)
-        self._gathered[offset] = decision
+        self.gathered[offset] = decision
         self._gathered_bytes += size
         self._told_bytes += told_bytes
         is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._told_bytes >= TOLD_BYTES_MAX
-        if is_full or len(self._gathered) >= GATHERED_MAX:
+        if is_full or len(self.gathered) >= GATHERED_MAX:
             self.settle(now_ms)
-
-    @property
-    def has_gathered(self) -> bool:
-        return bool(self._gathered)
 
     def settle(self, now_ms: int) -> None:
         """Append what was gathered. Raises StoreError: then it is as if nobody had said anything."""
-        decisions = self._gathered
-        self._gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
+        decisions = self.gathered
+        self.gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
         self._end(decisions, now_ms, ())
 
     def _end(self, decisions: dict[int, Decision], now_ms: int, records: Sequence[Record]) -> Promise:

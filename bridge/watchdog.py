@@ -45,12 +45,11 @@ class Watchdog:
 
     def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
         """Take the end of a turn that began at `begun_s`. What a thread handed over is named by its callback."""
-        now_s = self.seconds()
-        took_s = now_s - begun_s
+        took_s = self.seconds() - begun_s
         self.count += 1
         self.total_s += took_s
         if took_s >= NOTED_S:
-            self._note(kind if isinstance(kind, str) else f"outcome {_name_of(kind)}", took_s, now_s)
+            self._note(kind if isinstance(kind, str) else f"outcome {_name_of(kind)}", took_s, begun_s + took_s)
 
     def buckets(self) -> list[tuple[str, int]]:
         """Give the histogram as Prometheus wants it: each upper bound, and how many turns were not longer."""

@@ -102,6 +102,8 @@ class RealFiles:
     # -- Bytes
 
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        if len(buffers) == 1 and os.pwritev(file, buffers, at) == len(buffers[0]):
+            return
         for first in range(0, len(buffers), _IOV_MAX):
             part = buffers[first : first + _IOV_MAX]
             size = sum(map(len, part))

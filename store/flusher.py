@@ -43,7 +43,9 @@ class Flusher:
 
     def wake(self) -> None:
         """Sync if anybody waits for it. To be called after each `Store.write`."""
-        self._start(self._store.sync_wanted())
+        task = self._store.sync_wanted()
+        if task is not None:
+            self._start(task)
 
     def next_deadline_ms(self) -> int:
         """When `advance` has something to do; monotonic."""
@@ -53,7 +55,9 @@ class Flusher:
         """Sync in the background when it is due."""
         if mono_ms >= self._next_sync_mono_ms:
             self._next_sync_mono_ms = mono_ms + self._interval_ms
-            self._start(self._store.sync_wanted(background=True))
+            task = self._store.sync_wanted(background=True)
+            if task is not None:
+                self._start(task)
 
     def stop(self) -> None:
         """Finish what runs and end the threads; before `Store.close`, which syncs once more. Late posts do nothing."""
@@ -64,9 +68,8 @@ class Flusher:
         self._readers.stop()
         self._background.stop()
 
-    def _start(self, task: SyncTask | None) -> None:
-        if task is not None:
-            self._syncs.submit(task.run, partial(self._finish, task))
+    def _start(self, task: SyncTask) -> None:
+        self._syncs.submit(task.run, partial(self._finish, task))
 
     def _finish(self, task: SyncTask, outcome: Failure | None) -> None:
         if self._is_stopped:

@@ -430,7 +430,7 @@ class Store:
         """Call `done(None)` once the promise is kept, at once if it is; `done(error)` when it cannot be."""
         if self.kept(promise):
             done(None)
-        elif self._has_ended or (self._is_full and promise.end > self.written):
+        elif self._refusal is not None and (self._has_ended or (self._is_full and promise.end > self.written)):
             done(self._refusal)
         else:
             (self._to_sync if promise.durable else self._to_write).add(promise.end, done)
@@ -442,7 +442,7 @@ class Store:
 
         Raises HalfWritten for what is not the disk's fault.
         """
-        if self._has_ended:
+        if self._refusal is not None and self._has_ended:
             return
         try:
             self._log.write()
@@ -493,11 +493,12 @@ class Store:
 
         None while another task runs. `task.run()` belongs into the flusher's thread, then `synced` into this one.
         """
+        if not (self._unsynced or self._to_sync or background):
+            return None
         if self._sync is not None or self._has_ended:
             return None
         # While no file can be opened, or written, only the background asks: who waits would ask again at once.
-        is_wanted = background or (not self._is_full and (self._to_sync or self._unsynced))
-        if self._log.durable == self.written or not is_wanted:
+        if self._log.durable == self.written or (self._is_full and not background):
             return None
         try:
             self._sync = self._log.sync_task(self.written)

@@ -72,6 +72,9 @@ class Tail:
 
     def slices(self, start: int, end: int) -> list[memoryview]:
         """Return the bytes of positions `start` to `end`, which must all be here, a slice for each chunk."""
+        last = self._chunks[-1]
+        if last.start <= start < end <= last.start + last.used:  # As with nearly every write.
+            return [last.view[start - last.start : end - last.start]]
         number = bisect_right(self._starts, start) - 1
         found = []
         for chunk in self._chunks[number:]:

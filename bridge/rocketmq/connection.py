@@ -107,7 +107,7 @@ class RocketMQConnection(Connection):
             self.take(command)
 
     def received_all(self) -> None:
-        if self.broker.halves.has_gathered:
+        if self.broker.halves.gathered:
             settle(self.broker)
 
     def take(self, command: RemotingCommand) -> None:
@@ -143,7 +143,7 @@ class RocketMQConnection(Connection):
             return answer(command, ResponseCode.SYSTEM_BUSY, _BUSY)
         broker = self.broker
         broker.metrics.requests[row.counter] += 1
-        if broker.halves.has_gathered and command.code not in GATHERING:
+        if broker.halves.gathered and command.code not in GATHERING:
             settle(broker)  # What came first counts first.
         if row.is_limited and not command.flag & FLAG_ONEWAY:
             broker.rocketmq_flow.check(row.kind)

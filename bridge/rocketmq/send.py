@@ -69,7 +69,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         half = messages[0]
         slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, half, unique_key)
     else:
-        if broker.halves.has_gathered:
+        if broker.halves.gathered:
             transactions.settle(broker)
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
         slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms(), sender)

@@ -192,4 +192,4 @@ def test_each_request_is_answered_once(seed: int) -> None:
     flow = office.rocketmq_flow
     assert flow.waiting == sum(flow.in_work) == sum(flow.reading) == len(office.purgatory) == 0
     assert not office.rocketmq_popping
-    assert not office.halves.has_gathered
+    assert not office.halves.gathered
