@@ -146,7 +146,14 @@ class TopicsOptions(_Section, frozen=True):
             le=1024,
         ),
     ] = 4
-    queues_max: Annotated[int, _setting("queues that one topic may have", ge=1, le=65535)] = 1024
+    queues_max: Annotated[
+        int,
+        _setting(
+            "queues that one topic may have, 8192 at most: one turn of the loop makes, pops or deletes all",
+            ge=1,
+            le=8192,
+        ),
+    ] = 1024
     queues_in_all_max: Annotated[
         int, _setting("queues of all topics together, half a KiB of memory each; making more is refused", ge=1)
     ] = 200_000

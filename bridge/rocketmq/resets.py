@@ -18,6 +18,7 @@ MQClientInstance.java#resetOffset.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
@@ -35,6 +36,7 @@ from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue, QueueTable
 from protocol.rocketmq.headers import ConsumerStatusRequest, ResetOffsetRequest
 from protocol.rocketmq.remoting import RemotingCommand
+from store.entry import Promise
 from store.errors import StoreError
 from store.queue import Queue
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from bridge.rocketmq.connection import RocketMQConnection
 
 MARKS_MAX: Final = 100_000  # Queues of all groups; the oldest make room.
+QUEUES_AT_ONCE: Final = 500  # Whose positions are moved in one turn of the loop, at some 15 us each.
 ASKED_AT_ONCE: Final = 512  # Members that have not said yet where they are, at some 20 us each.
 STATUS_BYTES_MAX: Final = 4 << 20  # Of what they say; who says more is left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
@@ -85,11 +88,13 @@ def reset_offset(broker: "Broker", connection: "RocketMQConnection", command: Re
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
     queues = _queues(topic, request)
     if request.offset is not None and request.queue_id >= 0:
-        return _reset(broker, command, request, topic, {queues[0]: _checked(broker, queues[0], request.offset)})
+        offset = _checked(broker, queues[0], request.offset)
+        return _Reset(connection, command, request, topic, queues, lambda queue: offset).start()
     if request.timestamp < 0:
-        return _reset(broker, command, request, topic, {queue: broker.isolation.stable_end(queue) for queue in queues})
-    search = _Search(broker, queues, request.timestamp)
-    return search.answer(connection, command, lambda found: _reset(broker, command, request, topic, found))
+        return _Reset(connection, command, request, topic, queues, broker.isolation.stable_end).start()
+    reader, stable_end = broker.reader, broker.isolation.stable_end
+    find = lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))  # noqa: E731
+    return _Reset(connection, command, request, topic, queues, find).start()
 
 
 def _topic(broker: "Broker", name: str) -> Topic:
@@ -116,76 +121,128 @@ def _checked(broker: "Broker", queue: Queue, offset: int) -> int:
     return offset
 
 
-def _reset(
-    broker: "Broker", command: RemotingCommand, request: ResetOffsetRequest, topic: Topic, found: dict[Queue, int]
-) -> Answer:
-    """Move the group's positions, mark the queues, tell its members."""
-    group, now_ms = group_of_rocketmq(request.group), broker.clock.now_ms()
-    positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
-    keys = [queue.key for queue in found]
-    records = [*broker.rocketmq_popped.forgetting(group, keys), *broker.positions.records(group, positions, now_ms)]
-    promise = broker.ledger.commit(records, now_ms).promise
-    rows = {
-        MessageQueue(topic.rocketmq_name, broker.options.rocketmq.broker, queue.queue_id): offset
-        for queue, offset in found.items()
-    }
-    body = fastjson.write(ResetOffsetBody(offset_table=QueueTable(rows)))
-    logger.info("positions reset group=%s topic=%s queues=%d", request.group, topic.name, len(found))
-    members = broker.rocketmq_members.consumers.get(request.group)
-    if members is not None:
-        for queue, offset in found.items():
-            broker.rocketmq_resets.mark(request.group, queue.key, offset)
-        ext = {"topic": request.topic, "group": request.group, "timestamp": str(request.timestamp), "isForce": "true"}
-        for channel, client in list(members.channels.items()):
-            if client.version < TOLD_BY_PULL_VERSION:
-                channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-    broker.purgatory.check(keys)  # Pulls go there, and who pops in order may go on.
-    return answer(command, body=body, promise=promise)
+class _Reset:
+    """Moves the positions of a group, QUEUES_AT_ONCE queues in one turn of the loop, and then tells its members.
 
+    For each queue an offset is found, which may need the disk. What was found for some queues is one record, their
+    marks are set in the same turn. So a reset that fails half-way has moved some queues, and may be asked for again.
+    """
 
-class _Search:
-    """Finds the offset of each queue at a time, one queue after the other: any of them may need the disk."""
-
-    def __init__(self, broker: "Broker", queues: Sequence[Queue], stored_ms: int) -> None:
-        self._broker, self._stored_ms = broker, stored_ms
-        self._left: Iterator[Queue] = iter(queues)
-        self._found: dict[Queue, int] = {}
-
-    def answer(
-        self, connection: "RocketMQConnection", command: RemotingCommand, make: Callable[[dict[Queue, int]], Answer]
-    ) -> Answer | None:
-        """Give the answer made of all that was found, or send it once all is."""
-        for queue in self._left:
-            found = self._broker.reader.find_stored(queue, self._stored_ms, self._broker.isolation.stable_end(queue))
-            if isinstance(found, Later):
-                self._wait(queue, found, connection, command, make)
-                return None
-            self._found[queue] = found
-        return make(self._found)
-
-    def _wait(
+    def __init__(
         self,
-        queue: Queue,
-        later: Later[int],
         connection: "RocketMQConnection",
         command: RemotingCommand,
-        make: Callable[[dict[Queue, int]], Answer],
+        request: ResetOffsetRequest,
+        topic: Topic,
+        queues: Sequence[Queue],
+        find: Callable[[Queue], int | Later[int]],
     ) -> None:
-        def done(cold: int | StoreError) -> None:
-            connection.end_read(command)
-            given: Answer | None
-            try:
-                if isinstance(cold, StoreError):
-                    raise cold
-                self._found[queue] = cold
-                given = self.answer(connection, command, make)
-            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
-                given = connection.refusal(command, error)
-            if given is not None:
-                connection.reply(command, given)
+        self._broker, self._connection, self._command, self._request = connection.broker, connection, command, request
+        self._topic, self._queues, self._find = topic, queues, find
+        self._left: Iterator[Queue] = iter(queues)
+        self._found: dict[Queue, int] = {}  # What is to be moved next.
+        self._rows: list[bytes] = []  # The members of the answer's table.
+        self._promise: Promise | None = None
 
-        connection.begin_read(command)
+    def start(self) -> Answer | None:
+        """Give the answer, or None if it is sent once all queues are moved."""
+        given = self._step()
+        if isinstance(given, Answer):
+            return given
+        self._connection.unanswered += 1
+        try:
+            self._wait(given)
+        except Exception:
+            self._connection.answered()
+            raise
+        return None
+
+    def _step(self) -> Answer | Later[int] | None:
+        """Move some queues; gives the answer when none is left, or what must be waited for; None: the next turn."""
+        for queue in islice(self._left, QUEUES_AT_ONCE - len(self._found)):
+            offset = self._find(queue)
+            self._found[queue] = 0  # Its place, until a thread has looked.
+            if isinstance(offset, Later):
+                return offset
+            self._found[queue] = offset
+        is_last = len(self._found) < QUEUES_AT_ONCE
+        if self._found:
+            self._move()
+        return self._end() if is_last else None
+
+    def _wait(self, later: Later[int] | None) -> None:
+        if later is None:
+            self._broker.server.soon("rocketmq reset of positions", self._go_on)
+            return
+        queue = next(reversed(self._found))
+
+        def done(cold: int | StoreError) -> None:
+            self._connection.end_read(self._command)
+            if not isinstance(cold, StoreError):
+                self._found[queue] = cold
+            self._go_on(cold if isinstance(cold, StoreError) else None)
+
+        self._connection.begin_read(self._command)
         later.start(done)
+
+    def _go_on(self, failure: StoreError | None = None) -> None:
+        given: Answer | Later[int] | None
+        try:
+            if failure is not None:
+                raise failure
+            given = self._step()
+            if not isinstance(given, Answer):
+                self._wait(given)
+                return
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = self._connection.refusal(self._command, error)
+        self._connection.answered()
+        self._connection.reply(self._command, given)
+        self._broker.server.touch()
+
+    def _move(self) -> None:
+        """Move the group's positions of what was found, and mark these queues."""
+        broker, request, found, self._found = self._broker, self._request, self._found, {}
+        if broker.topics.by_number(self._topic.number) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
+        group, now_ms = group_of_rocketmq(request.group), broker.clock.now_ms()
+        positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
+        keys = [queue.key for queue in found]
+        records = [*broker.rocketmq_popped.forgetting(group, keys), *broker.positions.records(group, positions, now_ms)]
+        self._promise = broker.ledger.commit(records, now_ms).promise
+        rows = {
+            MessageQueue(self._topic.rocketmq_name, broker.options.rocketmq.broker, queue.queue_id): offset
+            for queue, offset in found.items()
+        }
+        body = fastjson.write(ResetOffsetBody(offset_table=QueueTable(rows)))
+        self._rows.append(body[len(_BEFORE) : -len(_AFTER)])
+        if request.group in broker.rocketmq_members.consumers:
+            for queue, offset in found.items():
+                broker.rocketmq_resets.mark(request.group, queue.key, offset)
+
+    def _end(self) -> Answer:
+        """Tell the group's members, and whoever asked."""
+        request, queues = self._request, len(self._queues)
+        logger.info("positions reset group=%s topic=%s queues=%d", request.group, self._topic.name, queues)
+        body = b"".join((_BEFORE, b",".join(self._rows), _AFTER))
+        members = self._broker.rocketmq_members.consumers.get(request.group)
+        if members is not None:
+            ext = {
+                "topic": request.topic,
+                "group": request.group,
+                "timestamp": str(request.timestamp),
+                "isForce": "true",
+            }
+            for channel, client in list(members.channels.items()):
+                if client.version < TOLD_BY_PULL_VERSION:
+                    channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+        self._broker.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
+        return answer(self._command, body=body, promise=self._promise)
+
+
+# What stands around the members of the table in a `ResetOffsetBody`.
+_BEFORE: Final = b'{"offsetTable":{'
+_AFTER: Final = b"}}"
 
 
 # -- 223

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from bridge.rocketmq import resets
 from protocol.rocketmq import fastjson, remoting
 from protocol.rocketmq.bodies import ConsumerStatus, ResetOffsetBody, SubscriptionGroupConfig
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.fastjson import MessageQueue, QueueTable
+from tests.unit.adversary.budget import counted
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 
 OLD, NEW = 409, 493
@@ -229,3 +231,34 @@ def test_group_without_members_has_nobody_to_ask(office: Office) -> None:
     answer = office.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
     assert answer is not None
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+def test_positions_of_many_queues_are_moved_in_turns_of_the_loop(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resets, "QUEUES_AT_ONCE", 50)
+    many = office.topic("many", queues=420)
+    client, member = office.connect(), office.connect()
+    member.beat("billing", topics=("many",))
+    turns: list[int] = []
+    run = office.loop.turn
+    office.loop.turn = lambda: None  # type: ignore[method-assign]
+    for timestamp in (-1, 5):
+        given = client.ask(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="many", group="billing", timestamp=timestamp, isForce=True
+        )
+        while given is None:
+            with counted(calls=True) as work:
+                office.loop._soon.popleft()()
+            turns.append(work.units)
+            office.server.flush()
+            office.settle_log()
+            given = client.last_answer()
+        assert given.code == 0
+        fastjson.read(given.body, ResetOffsetBody)
+        assert bytes(given.body).count(b"queueId") == many.queue_count
+    office.loop.turn = run  # type: ignore[method-assign]
+    assert len(turns) >= 2 * many.queue_count // 50
+    assert max(turns) < 100 * 50  # All queues would be eight times as many.
+    assert len(office.positions.all_of("billing")) == many.queue_count
+    assert all(office.rocketmq_resets.find("billing", queue.key) == 0 for queue in many.queues)
