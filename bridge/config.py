@@ -218,7 +218,15 @@ class GroupsOptions(_Section, frozen=True):
     session_timeout_max_ms: Annotated[
         int, _setting("greatest session timeout of a Kafka member", kafka="group.max.session.timeout.ms", ge=1)
     ] = 30 * MINUTE_MS
-    members_max: Annotated[int, _setting("members of one group", kafka="group.max.size", ge=1)] = 10_000
+    members_max: Annotated[
+        int,
+        _setting(
+            "members of one Kafka group, 4000 at most: one turn of the loop decides a rebalance",
+            kafka="group.max.size",
+            ge=1,
+            le=4_000,
+        ),
+    ] = 2_000
     member_bytes_max: Annotated[
         int, _setting("protocols of one Kafka member, with their metadata; a larger JoinGroup is refused", ge=1 * KIB)
     ] = MIB

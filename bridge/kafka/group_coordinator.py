@@ -9,6 +9,7 @@ Times are monotonic milliseconds. Tickets are the caller's (see `group.py`).
 """
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic
@@ -20,6 +21,9 @@ from protocol.kafka.api import ErrorCode
 
 PROTOCOLS_MAX = 100  # of one member; clients have a few
 MEMBERS_MAX = 100_000  # of all groups, member ids given out and not yet used included; further ones are refused
+MEMBERS_AT_ONCE = 2000  # Of the groups that are due in one turn of the loop, at some 12 us each; or one larger group.
+GROUPS_MOVED_AT_ONCE = 1000  # Timers in the wheel that are moved in one turn.
+AT_ONCE_MS = 0
 PENDING_BYTES = 2048  # more than a member id takes that was given out and not used yet
 # Of a group's id, and of what its members call themselves, their type and their protocols. Kafka has no limit of its
 # own; without one, names that newer versions can spell would not fit into the answers of older ones.
@@ -44,6 +48,7 @@ class GroupCoordinator(Generic[Ticket]):
         # so a timer is corrected only when it comes up.
         self._wheel: Wheel[str] = Wheel()
         self._timers: dict[str, Timer[str]] = {}
+        self._due: deque[str] = deque()  # Groups out of the wheel that `expire` has not come to.
         self._member_count = 0  # Invariant: members and pending members of all groups.
         self._held_bytes = 0  # Invariant: the sum of `_bytes_of` all groups.
 
@@ -164,14 +169,24 @@ class GroupCoordinator(Generic[Ticket]):
 
     def next_deadline_ms(self) -> int | None:
         """A moment not later than the first at which `expire` would do something."""
-        return self._wheel.next_deadline_ms()
+        return AT_ONCE_MS if self._due else self._wheel.next_deadline_ms()
 
     def expire(self, now_ms: int) -> list[Reply[Ticket]]:
-        """Do what is due: sessions that ended, phases of a rebalance that took too long."""
+        """Do what is due: sessions that ended, phases of a rebalance that took too long.
+
+        Where many groups are due the next calls go on with them, for `next_deadline_ms` says so.
+        """
+        if not self._due:
+            self._due.extend(self._wheel.advance(now_ms, GROUPS_MOVED_AT_ONCE))
+            for group_id in self._due:
+                del self._timers[group_id]
         replies: list[Reply[Ticket]] = []
-        for group_id in self._wheel.advance(now_ms):
-            del self._timers[group_id]
-            group = self._groups[group_id]
+        left = MEMBERS_AT_ONCE
+        while self._due and left > 0:
+            group = self._groups.get(self._due.popleft())
+            if group is None:
+                continue  # Its last member left meanwhile.
+            left -= len(group.members) + len(group.pending) + 1
             with self._changing(group):
                 replies += group.expire(now_ms)
         return replies
