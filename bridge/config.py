@@ -519,7 +519,11 @@ class DelayOptions(_Section, frozen=True):
     ] = 3_650
     pending_max: Annotated[int, _setting("delayed messages waiting; further ones are refused", ge=1)] = 50_000_000
     batch_delayed_max: Annotated[
-        int, _setting("records in one Kafka batch that are delayed, expire or are half messages", ge=1)
+        int,
+        _setting(
+            "records in one Kafka batch that are delayed, expire or are half messages; delayed ones in RocketMQ's",
+            ge=1,
+        ),
     ] = 10_000
     batch_schedules_max: Annotated[
         int, _setting("records in one Kafka batch that have `AMQ_SCHEDULED_` headers, each of which may recur", ge=1)

@@ -36,6 +36,7 @@ from bridge.reading import QueueReader
 from bridge.records import ClusterNamed
 from bridge.request_keys import RequestKeys
 from bridge.rocketmq.assignment import RequestModes
+from bridge.rocketmq.batches import Batches
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.expected import Expected
 from bridge.rocketmq.expired import Expired
@@ -129,6 +130,7 @@ class Core:
         self.rocketmq_expected = Expected()
         self.rocketmq_read_counts = ReadCounts()
         self.rocketmq_flow = Flow(options.rocketmq)
+        self.rocketmq_batches = Batches()
         self.rocketmq_lanes = {kind: Lane(kind, self.rocketmq_flow, options.rocketmq.wait_ms) for kind in LANES}
         self.families = Families(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(

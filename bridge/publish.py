@@ -343,10 +343,25 @@ class Publisher:
         """
         records: list[StateRecord] = []
         frames = self.rocketmq_frames(topic, queue_id, messages, now_ms, records, sender=sender)
+        return self.append_rocketmq(topic, queue_id, frames, records, now_ms)
+
+    def append_rocketmq(
+        self,
+        topic: Topic,
+        queue_id: int,
+        frames: Sequence[Frame],
+        records: Sequence[StateRecord],
+        now_ms: int,
+    ) -> Appended:
+        """Append what `rocketmq_frames` gave as one unit. Raises StoreError, and then has appended nothing."""
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
             slots, promise = self._delays.park(frames, now_ms, records)
             return Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].durable))
         return self._log.append(frames, now_ms)
+
+    def append_run(self, run: FrameRun, now_ms: int) -> Appended:
+        """Append frames of which none is delayed as one unit. Raises StoreError, and then has appended nothing."""
+        return self._log.append([run], now_ms)
 
     def rocketmq_frames(
         self,
@@ -358,17 +373,19 @@ class Publisher:
         *,
         sent_ms: int | None = None,
         sender: Sender | None = None,
+        is_part: bool = False,
     ) -> list[Frame]:
         """Give what `rocketmq` would append, for who commits it in a unit of his own. Raises as it does.
 
         What belongs into the same unit is added to `records`: timers that are replaced, schedules, that its queue has
         messages that expire. Of what was sent earlier than now, at `sent_ms`, a delay and an expiry count from then;
-        nothing is given for one that has expired meanwhile if its topic drops such ones.
+        nothing is given for one that has expired meanwhile if its topic drops such ones. Of a batch that is read in
+        parts the caller counts the messages when it appends them, and holds the records to `check_room`.
         """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
         if len(messages) > self._schedules_max:
-            self._check_schedule_count(messages)
+            self.check_schedule_count(messages)
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
@@ -407,20 +424,31 @@ class Publisher:
             size += body_size
         if expire:
             records += self._lifetimes.records(queue.key)
+        if is_part:
+            return frames
         if len(records) > 1:
             self._schedules.check_room(records)
         self._metrics.records_in["rocketmq"] += len(frames)
         self._metrics.bytes_in["rocketmq"] += size
         return frames
 
-    def _check_schedule_count(self, messages: Sequence[Message]) -> None:
-        """Refuse a batch of more schedules than may be made at once, before any of them is read."""
-        count = sum(_SCHEDULE_NAME in message.properties for message in messages)
+    def count_rocketmq(self, records: int, body_bytes: int) -> None:
+        """Count what was appended of a batch that was read in parts."""
+        self._metrics.records_in["rocketmq"] += records
+        self._metrics.bytes_in["rocketmq"] += body_bytes
+
+    def check_schedule_count(self, messages: Sequence[Message], before: int = 0) -> int:
+        """Refuse a batch of more schedules than may be made at once, before any of them is read; gives their count.
+
+        `before` were in the parts of the batch that were read before these messages.
+        """
+        count = before + sum([_SCHEDULE_NAME in message.properties for message in messages])
         if count > self._schedules_max:
             raise DelayRefused(
                 f"batch of {count} messages with AMQ_SCHEDULED_ properties; "
                 f"delay.batch_schedules_max={self._schedules_max} is the limit"
             )
+        return count - before
 
     def committed_half(
         self,

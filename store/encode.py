@@ -23,7 +23,9 @@ def sizes_of(entry: Entry) -> tuple[int, int]:
     """
     if type(entry) is FrameRun:
         sizes = [*map(len, entry.frames)]
-        return sum(sizes), sum([entry_size(size, 0, 1) for size in sizes])
+        return sum(sizes), sum(
+            [(ENTRY_HEADER_SIZE + size + 7) & ~7 for size in sizes]
+        )  # As `entry_size` of one record.
     if type(entry) is not Frame:
         size = len(entry.payload)  # type: ignore[union-attr]
         return size, entry_size(size, 0, 0)
@@ -75,7 +77,7 @@ def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int,
         position = chunk.start + at
         stamp(buffer, frame_at, new_tuple(Slot, (position, offset, stored_ms)))
         places.append((position, size))
-        at += entry_size(size, 0, 1)
+        at += (ENTRY_HEADER_SIZE + size + 7) & ~7  # As `entry_size` of one record, which would be a tenth of all this.
         offset += 1
     return places
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from bridge.answers import Answer
 from bridge.hooks import Consumed, Hooks, Outcome, Refuse, Request, Send, Sent
 from bridge.rocketmq.answer import answer
+from bridge.rocketmq.batches import BATCH_MESSAGES_MAX
 from bridge.rocketmq.connection import RocketMQConnection
 from bridge.rocketmq.flow import Kind
-from bridge.rocketmq.send import BATCH_MESSAGES_MAX
 from bridge.server import endpoint
 from protocol.errors import ProtocolError
 from protocol.rocketmq import batch, flags, properties, remoting

@@ -32,7 +32,10 @@ def send_reply(broker: "Broker", connection: "RocketMQConnection", command: Remo
     if requester is None:
         remark = f"push reply message fail, channel of <{client_id[:200]}> not found."
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    if request.batch:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and no batch")
     stored = send_message(broker, connection, command)
+    assert stored is not None, "only a batch is answered later"
     pushed = _pushed(broker, connection, request)
     assert isinstance(command.body, memoryview), "decoded from a frame"
     requester.notify(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_ext(), bytes(command.body))

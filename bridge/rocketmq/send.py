@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.answers import Answer
 from bridge.parked import due_of
-from bridge.publish import IllegalMessage, MessageTooLarge
+from bridge.publish import MessageTooLarge
 from bridge.rocketmq import retry, transactions
+from bridge.rocketmq.batches import Target, sending
 from bridge.rocketmq.errors import Refused
 from bridge.rocketmq.priority import by_priority
 from bridge.schedules import SCHEDULE_NAME
 from bridge.topics import Topic
 from bridge.wishes import TIMER_NAMES
-from protocol.errors import ProtocolError
 from protocol.rocketmq import batch, flags, properties, recall_handle, remoting
 from protocol.rocketmq.codes import RequestCode, ResponseCode
 from protocol.rocketmq.headers import SendRequest
 from protocol.rocketmq.message import PROPERTIES_BYTES_MAX, Message
-from protocol.rocketmq.message_id import message_id, message_ids
+from protocol.rocketmq.message_id import message_id
 from protocol.rocketmq.names import NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TIMER_TOPIC, check_topic
 from protocol.rocketmq.remoting import RemotingCommand
 from store.entry import Buffer
@@ -34,16 +34,13 @@ if TYPE_CHECKING:
     from bridge.broker import Broker
     from bridge.rocketmq.connection import RocketMQConnection
 
-# Apache RocketMQ knows no number, only the size of the whole, 4 MiB; its example of batches sends some 20,000 at once.
-BATCH_MESSAGES_MAX: Final = 32_768
-
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
 _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
-def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     broker.rocketmq_flow.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
@@ -54,31 +51,34 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     else:
         topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
         queue_id = _queue_id(broker, topic, request)
-    if not is_batch and properties.PRIORITY in request.properties:
-        queue_id, raw = by_priority(topic, queue_id, raw)
     if is_batch:
-        messages, unique_key = _batched(broker, connection, request, command, raw)
-    else:
-        assert isinstance(command.body, memoryview), "decoded from a frame"
-        own, unique_key = _with_unique_key(raw)
-        if properties.REPLY_TO_CLIENT in request.properties:
-            # Who replies finds the topic for it by the cluster's name.
-            own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
-        messages = [_message(connection, request, request.flag, command.body, own)]
-    if not is_batch and properties.TRAN_MSG in request.properties and transactions.is_half(messages[0]):
-        half = messages[0]
-        slots, promise = transactions.prepare(broker, connection, command, request, topic, queue_id, half, unique_key)
+        return _send_batch(broker, connection, command, request, topic, queue_id, raw)
+    if properties.PRIORITY in request.properties:
+        queue_id, raw = by_priority(topic, queue_id, raw)
+    assert isinstance(command.body, memoryview), "decoded from a frame"
+    own, unique_key = _with_unique_key(raw)
+    if properties.REPLY_TO_CLIENT in request.properties:
+        # Who replies finds the topic for it by the cluster's name.
+        own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
+    message = _message(connection, request, request.flag, command.body, own)
+    if properties.TRAN_MSG in request.properties and transactions.is_half(message):
+        slots, promise = transactions.prepare(
+            broker, connection, command, request, topic, queue_id, message, unique_key
+        )
     else:
         if broker.halves.gathered:
             transactions.settle(broker)
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
-        slots, promise = broker.publisher.rocketmq(topic, queue_id, messages, broker.clock.now_ms(), sender)
-    store_host = broker.publisher.store_host
-    ids = message_ids(store_host, [slot[0] for slot in slots]) if is_batch else message_id(store_host, slots[0][0])
-    waits = _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
-    handle = "" if is_batch else _recall_handle(broker, request.topic, messages[0], slots[0].position, unique_key)
-    buffers = remoting.encode_stored(command, ids, queue_id, slots[0].base_offset, unique_key, handle)
-    return Answer(buffers, promise if waits else None)
+        slots, promise = broker.publisher.rocketmq(topic, queue_id, [message], broker.clock.now_ms(), sender)
+    stored_id = message_id(broker.publisher.store_host, slots[0][0])
+    handle = _recall_handle(broker, request.topic, message, slots[0].position, unique_key)
+    buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
+    return Answer(buffers, promise if _waits(request, raw) else None)
+
+
+def _waits(request: SendRequest, raw: bytes) -> bool:
+    """Whether the answer waits for the log."""
+    return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
 
 
 def _check_size(broker: "Broker", command: RemotingCommand, raw: bytes) -> None:
@@ -150,26 +150,25 @@ def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
 # -- What is kept
 
 
-def _batched(
-    broker: "Broker", connection: "RocketMQConnection", request: SendRequest, command: RemotingCommand, raw: bytes
-) -> tuple[list[Message], str]:
-    """Give the messages of a batch and the first one's key.
-
-    Of the properties of the whole only WAIT counts, and no wish may stand there.
-    """
-    body = command.body
-    assert isinstance(body, memoryview), "decoded from a frame"
+def _send_batch(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: SendRequest,
+    topic: Topic,
+    queue_id: int,
+    raw: bytes,
+) -> Answer | None:
+    """Store the messages of a batch; of the properties of the whole only WAIT counts, and no wish may stand there."""
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
-    messages, keys = list[Message](), list[str]()
-    for flag, own_body, own in batch.decode(body, BATCH_MESSAGES_MAX):
-        try:
-            kept, unique_key = _with_unique_key(own)
-        except ProtocolError as error:
-            raise IllegalMessage(f"message {len(messages)} of a batch: {error}") from None
-        messages.append(_message(connection, request, flag, own_body, kept))
-        keys.append(unique_key)
-    return messages, keys[0]
+
+    def make(part: batch.Part) -> tuple[Message, str]:
+        own, unique_key = _with_unique_key(part.properties)
+        return _message(connection, request, part.flag, part.body, own), unique_key
+
+    target = Target(topic, queue_id, _waits(request, raw), make)
+    return broker.rocketmq_batches.begin(connection, command, sending(broker, connection, command, target))
 
 
 def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:

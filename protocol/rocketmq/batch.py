@@ -9,7 +9,7 @@ Source: `MessageDecoder.java#encodeMessages`.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
@@ -36,23 +36,33 @@ class Part(NamedTuple):
 
 def decode(body: Buffer, count_max: int) -> list[Part]:
     """Read all messages. Raises ProtocolError for a malformed one and for none, TooManyMessages beyond `count_max`."""
+    return next(read(body, count_max, count_max))
+
+
+def read(body: Buffer, count: int, count_max: int) -> Iterator[list[Part]]:
+    """Read the messages, `count` at a time; raises as `decode` does, maybe after some of them."""
     parts: list[Part] = []
     view = memoryview(body)
-    at, end = 0, len(view)
+    at, end, before = 0, len(view), 0
     while at < end:
-        if len(parts) == count_max:
-            raise TooManyMessages(f"batch of more than {count_max} messages; send them in several batches")
+        if len(parts) == count or before + len(parts) == count_max:
+            before += len(parts)
+            if before == count_max:
+                raise TooManyMessages(f"batch of more than {count_max} messages; send them in several batches")
+            yield parts
+            parts = []
+        number = before + len(parts)
         try:
             size, _, _, flag, body_length = _HEAD.unpack_from(view, at)
             body_at = at + _HEAD.size
             properties_at = body_at + body_length + 2
             (properties_length,) = _PROPERTIES_LENGTH.unpack_from(view, properties_at - 2)
         except struct.error as error:
-            raise ProtocolError(f"message {len(parts)} of a batch, at {at} of {end} bytes: {error}") from None
+            raise ProtocolError(f"message {number} of a batch, at {at} of {end} bytes: {error}") from None
         next_at = properties_at + properties_length
         if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:
             raise ProtocolError(
-                f"message {len(parts)} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
+                f"message {number} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
                 f"of properties, at {at} of {end}"
             )
         properties = view[properties_at:next_at].tobytes()
@@ -60,7 +70,7 @@ def decode(body: Buffer, count_max: int) -> list[Part]:
         at = next_at
     if not parts:
         raise ProtocolError("batch without a message")
-    return parts
+    yield parts
 
 
 def encode(parts: Iterable[Part]) -> bytes:
