@@ -3,8 +3,8 @@
 A URL is normalised before it is compared, by the library that aiohttp uses to send it (yarl): percent-encoded
 characters that need no encoding are decoded, `.` and `..` are resolved, the host is in lower case. Scheme, host, port
 and whole path segments are then compared. What two programs may read differently is refused: user information,
-fragments, control characters, blanks, backslashes, encoded slashes, and segments that become `..` for a server which
-decodes twice or cuts path parameters (`..;`).
+fragments, control characters, blanks, backslashes, encoded slashes, encoded bytes that are not UTF-8 (`%c0%ae` is a dot
+to some servers), and segments that become `..` for a server which decodes twice or cuts path parameters (`..;`).
 """
 
 import re
@@ -73,7 +73,10 @@ def parse(text: str) -> URL:
 
 
 def _is_ambiguous(segment: str) -> bool:
-    decoded = unquote(segment)
+    try:
+        decoded = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        return True
     return (
         _ENCODED_SEPARATOR.search(segment) is not None
         or _ENCODED_SEPARATOR.search(decoded) is not None

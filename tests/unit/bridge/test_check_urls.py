@@ -38,6 +38,7 @@ def test_url_below_a_prefix_is_allowed(url: str) -> None:
         "http://shop.example/ok/..;a=b/secret",
         "http://shop.example/ok/..%3b/secret",
         "http://shop.example/ok/..%5csecret",
+        "http://shop.example/ok/%c0%ae%c0%ae/secret",
         "http://shop.example/ok\\..\\secret",
         "http://shop.example/okay",
         "http://shop.example//ok/a",
