@@ -100,15 +100,19 @@ class Inspector:
                 raise InvalidBatch(Reason.COMPRESSION, "zstd needs Produce version 7")
             data, start = self._inflated(batch, header), 0
         checked = check_records(data, start, header, NAMES if settings.delay_headers else ())
-        self.opened_bytes += checked.cost_bytes
-        if settings.compact and checked.has_null_key:
+        earliest_ms, latest_ms, has_null_key, has_name, cost_bytes = checked
+        self.opened_bytes += cost_bytes
+        if settings.compact and has_null_key:
             raise refused(Reason.INVALID, _without_key(topic, _opened(header, data, start)))
-        if not settings.log_append_time and not _are_times_right(topic, header, checked, now_ms):
+        if not settings.log_append_time and not (
+            0 <= earliest_ms >= now_ms - settings.timestamp_before_max_ms
+            and now_ms + settings.timestamp_after_max_ms >= latest_ms == header.max_timestamp
+        ):
             _check_times(topic, _opened(header, data, start), checked, now_ms)
-            if checked.latest_ms != header.max_timestamp:
-                batch = record_batch.with_max_timestamp(batch, checked.latest_ms)
+            if latest_ms != header.max_timestamp:
+                batch = record_batch.with_max_timestamp(batch, latest_ms)
                 header = record_batch.read_header(batch)
-        parted = self._part(topic, _opened(header, data, start), now_ms, sender) if checked.has_name else None
+        parted = self._part(topic, _opened(header, data, start), now_ms, sender) if has_name else None
         return new_tuple(Produced, (batch, header, parted))
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
@@ -215,18 +219,6 @@ def _records(opened: OpenBatch) -> Iterator[Record]:
 
 
 # -- Timestamps
-
-
-def _are_times_right(topic: Topic, header: BatchHeader, checked: Checked, now_ms: int) -> bool:
-    """Tell whether all records are within the topic's bounds, and the header names the greatest timestamp."""
-    earliest_ms, latest_ms = checked.earliest_ms, checked.latest_ms
-    settings = topic.settings
-    return (
-        latest_ms == header.max_timestamp
-        and latest_ms <= now_ms + settings.timestamp_after_max_ms
-        and earliest_ms >= now_ms - settings.timestamp_before_max_ms
-        and earliest_ms >= 0
-    )
 
 
 def _check_times(topic: Topic, opened: OpenBatch, checked: Checked, now_ms: int) -> None:

@@ -419,7 +419,9 @@ class Publisher:
             pieces = pieces_of(message)
             body_size = len(message.body)
             record = b"".join(pieces) if body_size < _JOINED_BYTES_MAX else pieces
-            index_ms = topic.settings.index_ms(message.born_ms, now_ms)
+            index_ms = message.born_ms
+            if index_ms > now_ms:
+                index_ms = topic.settings.index_ms(index_ms, now_ms)
             frames.append(Frame(queue, forms.ROCKETMQ, record, 1, index_ms, code, _stamp_rocketmq))
             size += body_size
         if expire:

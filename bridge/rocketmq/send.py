@@ -44,7 +44,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     broker.rocketmq_flow.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
-    _check_size(broker, command, raw)
+    if len(command.body) > broker.publisher.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+        raise _too_large(broker, command, raw)
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     if request.topic.startswith(RETRY_PREFIX):
         topic, queue_id, raw = _retry(broker, command, request, raw, is_batch)
@@ -81,14 +82,12 @@ def _waits(request: SendRequest, raw: bytes) -> bool:
     return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
 
 
-def _check_size(broker: "Broker", command: RemotingCommand, raw: bytes) -> None:
-    """Raise MessageTooLarge before anything looks into the message or makes a topic for it."""
-    body_bytes, body_bytes_max = len(command.body), broker.publisher.body_bytes_max
-    if body_bytes > body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
-        raise MessageTooLarge(
-            f"body of {body_bytes} bytes, properties of {len(raw)}; allowed are {body_bytes_max} and"
-            f" {PROPERTIES_BYTES_MAX}"
-        )
+def _too_large(broker: "Broker", command: RemotingCommand, raw: bytes) -> MessageTooLarge:
+    """Give what refuses a message before anything looks into it or makes a topic for it."""
+    return MessageTooLarge(
+        f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
+        f" {broker.publisher.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
+    )
 
 
 def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
