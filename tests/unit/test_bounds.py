@@ -1,4 +1,5 @@
-"""The table of limits in ARCHITECTURE.md names settings that exist, with their defaults, and tests that exist."""
+"""The table of limits in ARCHITECTURE.md: it names settings that exist, with their defaults, and tests that reach them;
+and every setting that is a limit has a row."""
 
 import re
 from pathlib import Path
@@ -9,23 +10,45 @@ from bridge.config import settings
 
 ROOT = Path(__file__).parents[2]
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+NO_LIMITS_OF_CLIENTS = {  # They are named like limits, but nothing that a client sends grows up to them.
+    "store.reserve_bytes",
+    "store.open_segments_max",
+    "store.checkpoint_bytes",
+    "store.recovery_checkpoint_bytes",
+    "leases.lease_ms_max",
+    "txn.check_max",
+}
 
 
 def rows() -> list[list[str]]:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = text[text.index("\n## Bounds\n") : text.index("\n## Errors\n")]
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line][1:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if any(row[1:])]  # The others are headings.
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]*)`", cell)
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in rows()])
 def test_row_is_true(row: list[str]) -> None:
     _, setting, default, _, tests = row
     known = {each.name: each.default for each in settings()}
-    for name in re.findall(r"`([^`]*)`", setting):
+    for name in names_in(setting):
         assert name in known, "no such setting"
     if default and re.fullmatch(r"`[^`]*`", setting):
         number, _, unit = default.partition(" ")
         assert float(number) * UNITS.get(unit, 1) == float(known[setting.strip("`")]), "not the setting's default"
-    for test in re.findall(r"`([^`]*)`", tests):
-        assert (ROOT / test).is_file(), "no such test"
+    assert names_in(tests), "no test reaches it"
+    texts = [(ROOT / test).read_text(encoding="utf-8") for test in names_in(tests)]
+    for name in names_in(setting):
+        field = rf"\b_?{name.rpartition('.')[2]}\b"
+        assert any(re.search(field, text) for text in texts), f"none of the tests mentions {name}"
+
+
+def test_each_setting_that_is_a_limit_has_a_row() -> None:
+    limits = {each.name for each in settings() if re.search(r"_(max|bytes)$", each.name)}
+    in_table = {name for row in rows() for name in names_in(row[1])}
+    assert limits - in_table == NO_LIMITS_OF_CLIENTS

@@ -262,8 +262,9 @@ def test_delayed_record_of_a_topic_with_log_append_time() -> None:
 
 def test_too_many_delayed_records_are_refused_as_too_large_so_that_clients_split_the_batch() -> None:
     bench = Bench()
+    too_many = DelayOptions().batch_delayed_max + 1
     with pytest.raises(InvalidBatch) as refused:
-        bench.kafka(bench.topic(), batch([b""] * 10_001, headers=[("TIMER_DELAY_SEC", b"9")], codec=Codec.LZ4))
+        bench.kafka(bench.topic(), batch([b""] * too_many, headers=[("TIMER_DELAY_SEC", b"9")], codec=Codec.LZ4))
     assert refused.value.reason is Reason.TOO_LARGE
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions
+from bridge.config import ConvertOptions, DelayOptions, RocketmqOptions, TopicsOptions
 from bridge.produced import RECORDS_MAX
 from bridge.producers import OutOfOrderSequence
 from bridge.publish import MessageTooLarge, NotSupported, ProduceRefused
@@ -330,6 +330,16 @@ def test_message_too_large_is_refused() -> None:
     for sent in (message(b"x" * 101), message(properties=b"a\x01" + b"x" * 32767)):
         with pytest.raises(MessageTooLarge):
             door.rocketmq(topic, sent)
+    assert topic.queues[0].end_offset == 1
+
+
+def test_batch_above_the_size_that_applies_to_topics_without_one_of_their_own_is_refused() -> None:
+    door = Door(topics=TopicsOptions(message_bytes_max=2048))
+    topic = door.topic()
+    door.kafka(topic, batch([bytes(1900)]))
+    with pytest.raises(InvalidBatch) as refused:
+        door.kafka(topic, batch([bytes(2048)]))
+    assert refused.value.reason is Reason.TOO_LARGE
     assert topic.queues[0].end_offset == 1
 
 

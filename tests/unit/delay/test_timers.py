@@ -382,6 +382,7 @@ def test_what_is_leaving_is_found_until_it_is_gone() -> None:
 
 
 def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
+    """The limits are `delay.verdicts_max` and `delay.verdict_hours`."""
     cancelled = Cancelled(count_max=3, keep_ms=100)
     for number in range(5):
         cancelled.add((number, number), number)

@@ -5,6 +5,7 @@ The test's thread plays the loop: it runs what the threads post, and nothing els
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,12 +15,12 @@ import pytest
 from store.entry import FIRST_FRAME_FORM, Frame, Stored
 from store.errors import DataDirectoryInUse, Fault, StoreError
 from store.files import RealFiles
-from store.flusher import Flusher
+from store.flusher import BACKGROUND_WAITING_MAX, SEARCHES_WAITING_MAX, Flusher
 from store.options import StoreOptions
 from store.queue import queue_key
 from store.readers import ColdRead
 from store.store import Store
-from store.workers import Workers
+from store.workers import Executor, Workers
 from tests.unit.store.model import Notes, read_all
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, reserve_bytes=1 << 14, tail_bytes=1 << 12, checkpoint_bytes=1 << 14)
@@ -149,6 +150,36 @@ def test_workers_hand_errors_over_refuse_what_is_too_much_and_raise_bugs_in_the_
     assert outcomes[0] == "done"
     assert [type(outcome) for outcome in outcomes[1:]] == [OSError, Fault]
     workers.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting_max"),
+    [("readers", 3), ("searches", SEARCHES_WAITING_MAX), ("background", BACKGROUND_WAITING_MAX)],
+)
+def test_each_kind_of_work_of_the_threads_has_its_limit(
+    tmp_path: Path, loop: Loop, name: str, waiting_max: int
+) -> None:
+    options = replace(OPTIONS, cold_reads_max=3, reader_threads=1)
+    store = Store.open(RealFiles(str(tmp_path)), options, Notes(), 1000)
+    flusher = Flusher(store, loop.post)
+    threads: Executor = getattr(store, name)
+    is_running, may_go_on, outcomes = threading.Event(), threading.Event(), list[object]()
+
+    def block() -> None:
+        is_running.set()
+        may_go_on.wait()
+
+    threads.submit(block, outcomes.append)
+    is_running.wait()
+    for _ in range(waiting_max + 1):
+        threads.submit(lambda: None, outcomes.append)
+    loop.run_until(lambda: outcomes)
+    assert [type(outcome) for outcome in outcomes] == [StoreError]
+    may_go_on.set()
+    loop.run_until(lambda: len(outcomes) == waiting_max + 2)
+    assert outcomes[1:] == [None] * (waiting_max + 1)
+    flusher.stop()
+    store.close(2000)
 
 
 def test_short_writes_and_short_reads_are_continued(tmp_path: Path) -> None:

@@ -557,7 +557,7 @@ def test_what_a_kept_promise_appends_is_not_missed_by_a_checkpoint() -> None:
 
 def test_the_disk_mark_has_a_lower_one_for_resuming() -> None:
     disk = CrashDisk()
-    store = opened(disk)
+    store = opened(disk, replace(OPTIONS, disk_full_ratio=0.95, disk_resume_ratio=0.93))
     disk.total_bytes = 1000
     for used_bytes, is_taken in ((940, True), (951, False), (940, False), (930, True), (950, True)):
         disk.used_bytes = used_bytes

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from bridge.config import KafkaOptions, LimitsOptions
 from bridge.kafka import TABLE
 from bridge.purgatory import HELD_UNIT_BYTES
 from protocol.kafka import record_batch
@@ -119,6 +120,14 @@ def test_budget_is_spent_in_the_order_of_the_request(desk: Desk, client: Client)
         desk.write(topic, bytes(1000), partition=partition)
     sizes = [len(values_of(partition)) for partition in fetch(client, 12, 0, 0, 0, max_bytes=2500)]
     assert sizes == [2, 1, 0]
+
+
+def test_answer_ends_at_the_largest_that_the_broker_gives() -> None:
+    desk = Desk(kafka=KafkaOptions(fetch_bytes_max=2500))
+    topic = desk.topic(queues=2)
+    for partition in (0, 0, 1, 1):
+        desk.write(topic, bytes(1000), partition=partition)
+    assert [len(values_of(partition)) for partition in fetch(desk.connect(), 12, 0, 0)] == [2, 1]
 
 
 def test_one_batch_comes_however_large(desk: Desk, client: Client) -> None:
@@ -271,6 +280,25 @@ def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(de
     desk.settle()
     assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 19], "max_bytes"
     assert client.connection.pending_bytes == desk.server.answer_bytes == 0
+
+
+def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(desk: Desk, client: Client) -> None:
+    desk.server.limits = LimitsOptions(answer_bytes_max=1 << 20)
+    topic = desk.topic()
+    for _ in range(20):
+        desk.write(topic, bytes(50_000))
+    desk.write(topic, bytes(20_000), partition=1)
+    desk.write(topic, bytes(20_000), partition=1)
+    desk.disk.cached = False
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 60_000}))
+    other = desk.connect().connection
+    other.charge(1 << 20)
+    desk.reader_threads.run()
+    desk.settle()
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 0]
+    other.charge(-1 << 20)
+    found = fetch(client, 12, 20, 0, each={"partition_max_bytes": 60_000})
+    assert [len(values_of(partition)) for partition in found] == [0, 2]
 
 
 def test_cold_read_for_a_client_that_has_gone_is_dropped(desk: Desk, client: Client) -> None:

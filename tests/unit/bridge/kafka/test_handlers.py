@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from bridge.config import KafkaOptions
 from bridge.kafka import TABLE
 from bridge.records import CommittedPosition
 from protocol.kafka.api import ApiKey, ErrorCode
 from protocol.kafka.record_batch import read_header
 from tests.kit.clock import ManualClock
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
 
 OK = ErrorCode.none
@@ -40,6 +42,20 @@ def versions_of(key: ApiKey) -> range:
 
 
 # -- The connection
+
+
+@pytest.mark.parametrize("count", [300, 10])
+def test_request_above_its_size_closes_the_connection(count: int) -> None:
+    desk = Desk(kafka=KafkaOptions(request_bytes_max=2048))
+    desk.topic("orders", 1)
+    client = desk.connect()
+    produce = {
+        "acks": 1,
+        "topic_data": [{"name": "orders", "partition_data": [{"records": bytes(batch([bytes(9000)]))}]}],
+    }
+    assert client.ask(ApiKey.PRODUCE, 9, **produce).responses[0].partition_responses[0].error_code is ErrorCode.none
+    client.send(ApiKey.DELETE_TOPICS, 1, topic_names=tuple(f"topic-{number}" for number in range(count)))
+    assert client.is_closed is (count == 300)
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))

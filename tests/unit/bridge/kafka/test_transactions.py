@@ -563,12 +563,17 @@ def test_producer_with_the_last_epoch_goes_on_as_another_one() -> None:
         ("pending_partitions_max", lambda talk: talk.write(12)),
         ("pending_partitions_max", lambda talk: talk.add(3, talk.producer)),
         ("aborted_max", lambda talk: talk.write(12)),
+        ("segment_bytes", lambda talk: talk.write(12)),
+        ("segment_bytes", lambda talk: talk.commit_offset(5, talk.producer)),
     ],
 )  # fmt: skip
 def test_limit_is_kept(limit: str, do: Callable[[Talk], ErrorCode]) -> None:
     talk = Talk()
     ended(talk, 5, commit=False)
-    talk.desk.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
+    if limit == "segment_bytes":
+        talk.desk.transactions._unit_bytes_max = 0
+    else:
+        talk.desk.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
     talk.desk.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
     assert do(talk) is ErrorCode.policy_violation
 

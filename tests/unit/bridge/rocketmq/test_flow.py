@@ -279,15 +279,16 @@ def test_clients_and_tools_take_turns() -> None:
     assert [said for _, _, said in heard] == ["done"] * 40
 
 
-def test_so_many_tools_may_wait() -> None:
-    client = slow_office(admin_max=3)
-    heard = flood(client, *[TOOLS] * 20, PULL, ROUTE)
+@pytest.mark.parametrize(("limit", "code", "other"), [("admin_max", TOOLS, ROUTE), ("clients_max", ROUTE, TOOLS)])
+def test_so_many_of_a_kind_may_wait(limit: str, code: int, other: int) -> None:
+    client = slow_office(**{limit: 3})
+    heard = flood(client, *[code] * 20, PULL, other)
     refused = [number for number, code, said in heard if (code, said) == (ResponseCode.SYSTEM_BUSY, "[OVERLOAD]")]
     assert len(refused) >= 10
     assert {number: said for number, _, said in heard if number >= 20} == {20: "done", 21: "done"}
     assert len(heard) == 22
     assert client.connection.unanswered == sum(client.office.rocketmq_flow.in_work) == 0
-    assert flood(client, TOOLS) == [(0, 0, "done")]
+    assert flood(client, code) == [(0, 0, "done")]
 
 
 @pytest.mark.parametrize("where", ["ext", "remark", "language", "body"])

@@ -1,14 +1,16 @@
 """Hooks around requests: what they see, change and refuse, and that one which fails or hangs costs nobody a message."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
 
 from bridge.answers import Answer
 from bridge.config import HooksOptions
-from bridge.hooks import Consumed, Hook, Hooks, Outcome, Refuse, Request, Send, Sent
+from bridge.hooks import Consumed, Hook, Hooks, Outcome, Refuse, Request, Send, Sent, start
 from bridge.rocketmq.hooked import HookedConnection
 from protocol.rocketmq import batch, flags, remoting
 from protocol.rocketmq.batch import Part
@@ -183,3 +185,22 @@ def test_client_that_leaves_while_its_hooks_work_disturbs_nobody() -> None:
     hooked.client.close()
     hooked.threads.run()
     assert hooked.stored() == []
+
+
+def test_calls_of_hooks_beyond_those_that_may_wait_are_skipped() -> None:
+    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    hooks = start([], HooksOptions(waiting_max=3, threads=1), posted.put)
+    is_running, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        is_running.set()
+        may_go_on.wait()
+
+    hooks.after(block)
+    is_running.wait()
+    for _ in range(5):
+        hooks.after(lambda: None)
+    may_go_on.set()
+    for _ in range(6):
+        posted.get(timeout=60)()
+    assert hooks.skipped == {"busy": 2}

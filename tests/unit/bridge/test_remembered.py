@@ -1,0 +1,98 @@
+"""What the broker remembers of what clients said has a limit: the oldest make room, or new ones are refused."""
+
+import logging
+from collections.abc import Callable, Sized
+
+import pytest
+
+from bridge.kafka.metadata import MetadataCache
+from bridge.logs import FloodFilter
+from bridge.rocketmq.assignment import Mode
+from bridge.rocketmq.errors import Refused
+from bridge.rocketmq.expected import Asked, Expected
+from bridge.rocketmq.resets import Resets
+from bridge.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
+from tests.unit.bridge.door import Door
+from tests.unit.bridge.rocketmq.office import Office
+
+COUNT = 3
+
+
+def expected() -> Sized:
+    table = Expected()
+    for number in range(10):
+        table.add(f"t{number}", 0)
+    assert table.has("t9", 0)
+    assert not table.has("t0", 0)
+    return table._until_mono_ms
+
+
+def asked() -> Sized:
+    table = Asked()
+    for number in range(10):
+        assert not table.is_asked_again(f"t{number}", 0)
+    return table._asked_mono_ms
+
+
+def marks() -> Sized:
+    table = Resets()
+    for number in range(10):
+        table.mark("g", number, 7)
+    assert (table.find("g", 9), table.find("g", 0)) == (7, None)
+    return table._marks
+
+
+def kinds_of_lines() -> Sized:
+    table = FloodFilter()
+    for number in range(10):
+        assert table.filter(logging.LogRecord("bridge", logging.INFO, "", 0, f"line {number}", (), None))
+    return table._windows
+
+
+def metadata() -> Sized:
+    table = MetadataCache()
+    table.get(1, ())
+    for number in range(10):
+        table.put(1, (number,), 0, [b"x"])
+    return table._bodies
+
+
+def paths() -> Sized:
+    door = Door()
+    for queue in door.topic(queues=10).queues:
+        door.halves._path_of(queue)
+    return door.halves._paths
+
+
+def modes() -> Sized:
+    modes = Office().rocketmq_modes
+    for number in range(COUNT):
+        modes.set("g", f"t{number}", Mode("POP"), 0)
+    with pytest.raises(Refused, match=f"{COUNT} are allowed"):
+        modes.set("g", "another", Mode("POP"), 0)
+    modes.set("g", "t0", Mode("PULL"), 0)
+    return modes._modes
+
+
+@pytest.mark.parametrize(
+    ("limit", "fill"),
+    [
+        ("bridge.rocketmq.expected.EXPECTED_MAX", expected),
+        ("bridge.rocketmq.expected.ASKED_MAX", asked),
+        ("bridge.rocketmq.resets.MARKS_MAX", marks),
+        ("bridge.logs.KINDS_MAX", kinds_of_lines),
+        ("bridge.kafka.metadata.CACHED_BYTES_MAX", metadata),
+        ("bridge.half_messages.PATHS_CACHED_MAX", paths),
+        ("bridge.rocketmq.assignment.MODES_MAX", modes),
+    ],
+)
+def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch, limit: str, fill: Callable[[], Sized]) -> None:
+    monkeypatch.setattr(limit, COUNT)
+    assert 0 < len(fill()) <= COUNT
+
+
+def test_value_of_a_topic_config_has_so_many_characters() -> None:
+    name = "leader.replication.throttled.replicas"
+    check({name: ",".join(["1:1"] * (VALUE_CHARACTERS_MAX // 4))})
+    with pytest.raises(InvalidConfig):
+        check({name: ",".join(["1:1"] * (VALUE_CHARACTERS_MAX // 4 + 1))})
