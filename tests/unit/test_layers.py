@@ -50,6 +50,7 @@ LAYERS = {
 IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)
 CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcnow"}
 
 
@@ -57,7 +58,8 @@ CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcno
 def test_a_package_imports_only_what_its_layer_allows(package: str) -> None:
     layer = LAYERS[package]
     allowed = {package} | layer.ours | layer.others | (sys.stdlib_module_names - layer.without)
-    wrong = [f"{where} imports {name}" for where, name in imports(package) if name not in allowed]
+    imports = [each for _, found, _ in modules(package) for each in found]
+    wrong = [f"{where} imports {name}" for where, name in imports if name not in allowed]
     assert not wrong, "\n".join(["", *wrong])
 
 
@@ -66,9 +68,9 @@ def test_nobody_but_the_clock_asks_the_time(package: str) -> None:
     """`perf_counter` is free: it measures, and says nothing about when."""
     wrong = [
         f"{path}:{line} uses {name}"
-        for path, tree in modules(package)
+        for path, _, clocks in modules(package)
         if path != ASKS_THE_TIME
-        for line, name in clocks(tree)
+        for line, name in clocks
     ]
     assert not wrong, "\n".join(["", *wrong])
 
@@ -76,38 +78,40 @@ def test_nobody_but_the_clock_asks_the_time(package: str) -> None:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {name.replace("-", "_") for name in project["dependencies"]}
-    imported = {name for package in LAYERS if package != "spark" for _, name in imports(package)}
+    ours = [package for package in LAYERS if package != "spark"]
+    imported = {name for package in ours for _, imports, _ in modules(package) for _, name in imports}
     assert declared - DATA_ALONE == imported - set(LAYERS) - sys.stdlib_module_names
 
 
 # -- Reading modules
 
 
-def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / package).rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())
-
-
 @cache
-def imports(package: str) -> list[tuple[str, str]]:
-    """(file:line, top-level name) of every import."""
+def modules(package: str) -> list[tuple[str, list[tuple[str, str]], list[tuple[int, str]]]]:
+    """Give of every file its imports, (file:line, top-level name), and where it asks the time, (line, name)."""
     found = []
-    for path, tree in modules(package):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found += [(f"{path}:{node.lineno}", alias.name.partition(".")[0]) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert not node.level, f"{path}:{node.lineno}: relative import"
-                assert node.module is not None
-                if node.module == "io" and {alias.name for alias in node.names} <= IN_MEMORY:
-                    continue
-                found.append((f"{path}:{node.lineno}", node.module.partition(".")[0]))
+    for path in sorted((ROOT / package).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        nodes = [each for each in ast.walk(ast.parse(path.read_bytes())) if isinstance(each, LOOKED_AT)]
+        found.append((name, list(imports_of(name, nodes)), list(clocks_of(nodes))))
     return found
 
 
-def clocks(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of every call like `loop.time()`, and every mention of `time.monotonic` and its like."""
-    for node in ast.walk(tree):
+def imports_of(path: str, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((f"{path}:{node.lineno}", alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            if node.module == "io" and {alias.name for alias in node.names} <= IN_MEMORY:
+                continue
+            yield f"{path}:{node.lineno}", node.module.partition(".")[0]
+
+
+def clocks_of(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield every call like `loop.time()`, and every mention of `time.monotonic` and its like."""
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr=name)) if name in CLOCKS:
                 yield node.lineno, f"{name}()"

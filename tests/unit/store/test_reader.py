@@ -30,10 +30,16 @@ def write(folder: Path, bodies: list[bytes]) -> int:
     return end
 
 
-def frames(folder: Path, start: int, end: int) -> list[bytes]:
+def frames(folder: Path, *places: int) -> list[bytes]:
+    """Read the frames of all pieces, each from one place to the next."""
     with LogReader(str(folder)) as reader:
-        units = reader.units("log/00000000000000000000.log", 0, start, end)
-        return [bytes(entry.frame) for unit in units for entry in unit.entries() if entry.key == KEY]
+        return [
+            bytes(entry.frame)
+            for start, end in itertools.pairwise(places)
+            for unit in reader.units("log/00000000000000000000.log", 0, start, end)
+            for entry in unit.entries()
+            if entry.key == KEY
+        ]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -43,8 +49,7 @@ def test_pieces_give_each_unit_once(tmp_path_factory: pytest.TempPathFactory, si
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
     end = write(folder, bodies)
     places = [0, *sorted(cut for cut in cuts if 0 < cut < end), end]
-    found = [frame for start, until in itertools.pairwise(places) for frame in frames(folder, start, until)]
-    assert found == bodies
+    assert frames(folder, *places) == bodies
 
 
 def test_unit_inside_a_message_is_none(tmp_path: Path) -> None:
