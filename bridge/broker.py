@@ -294,8 +294,13 @@ class Broker(Core):
     # -- Stopping
 
     async def stop(self) -> None:
-        """Drain and close; `store.directory` then needs no recovery."""
+        """Drain and close; `store.directory` then needs no recovery.
+
+        The last checkpoint, and one that is being written, may take until `server.stop_ms` and CLOSE_MS are over.
+        """
         self._is_serving = False
+        late_mono_ms = self.clock.mono_ms() + self.options.server.stop_ms + CLOSE_MS
+        self.store.stop_in_time(lambda: self.clock.mono_ms() >= late_mono_ms)
         if self._fleet is not None:
             await self._fleet.stop()  # First of all, so that clients turn to the other brokers.
         await self.server.stop_listening()

@@ -60,7 +60,9 @@ class ServerOptions(_Section, frozen=True):
             rocketmq="brokerIP1",
         ),
     ] = ""
-    stop_ms: Annotated[int, _setting("time given to unfinished requests when stopping", ge=0, le=4_000)] = 3_000
+    stop_ms: Annotated[
+        int, _setting("time given to unfinished requests, then to a last checkpoint, when stopping", ge=0, le=4_000)
+    ] = 3_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _setting("least severity written to standard error")
     ] = "info"

@@ -38,6 +38,9 @@ class IndexFiles:
         assert rows_per_file % PROBE_ROWS == 0, f"{rows_per_file} is no multiple of {PROBE_ROWS}"
         self.rows_per_file = rows_per_file
         self.opener: Callable[[], Executor] = Inline  # where files are opened
+        self.is_late: Callable[[], bool] = lambda: (
+            False
+        )  # Whether syncs of indexes are to be left (`Store.stop_in_time`).
         self._files = files
         self._open_max = open_max
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
@@ -61,7 +64,7 @@ class IndexFiles:
             for directory, starts in self._taken.starts.items():
                 self._unsynced.setdefault(directory, {}).update(dict.fromkeys(starts))
             self._unsynced_directories.update(dict.fromkeys(self._taken.directories))
-        self._taken = IndexSync(self._files, self._unsynced, self._unsynced_directories)
+        self._taken = IndexSync(self._files, self._unsynced, self._unsynced_directories, lambda: self.is_late())
         self._unsynced, self._unsynced_directories = {}, {}
         return self._taken
 
@@ -238,12 +241,18 @@ class IndexSync:
     files: Files
     starts: Mapping[str, Iterable[int]]  # of files: their first rows, by directory
     directories: Iterable[str]
+    gives_up: Callable[[], bool]
     is_done: bool = False
     has_failed: bool = False  # An fsync did, so that another one proves nothing. A file that cannot be opened is none.
 
     def run(self) -> None:
-        """Make all durable. A file that is gone needs nothing; any other OSError is the disk's."""
+        """Make all durable. A file that is gone needs nothing; any other OSError is the disk's.
+
+        Raises InterruptedError when `gives_up()`, since thousands of files may take long.
+        """
         for path in (_path(directory, start) for directory, starts in self.starts.items() for start in starts):
+            if self.gives_up():
+                raise InterruptedError("the store closes and cannot wait for the files of indexes")
             try:
                 handle = self.files.open(path)
             except FileNotFoundError:

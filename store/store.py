@@ -121,6 +121,7 @@ class Store:
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
         self.is_closed = False
+        self._is_late: Callable[[], bool] = lambda: False  # See `stop_in_time`.
         self._usage = files.usage()  # of the disk: used bytes, total bytes
         self._queues.index_files.opener = self._log.segments.opener = lambda: self.readers
         self._checkpoints = Checkpoints(
@@ -170,18 +171,26 @@ class Store:
         self._log.synced(task)
         self.written = self._log.written
 
-    def close(self, now_ms: int) -> None:
-        """Write, sync, mark the run as ended in order, leave a checkpoint, release the directory. Blocks.
+    def stop_in_time(self, is_late: Callable[[], bool]) -> None:
+        """Let checkpoints come to nothing once `is_late()`, which threads ask, too: the next start reads more then."""
+        self._is_late = is_late
+        self._queues.index_files.is_late = is_late
 
-        The executors must have been stopped before.
+    def close(self, now_ms: int) -> None:
+        """Write, sync, mark the run as ended in order, leave a checkpoint if there is time, release the directory.
+
+        Blocks. The executors must have been stopped before.
         """
-        self.readers = self.background = self.searches = Inline()
+        self.readers = self.background = self.searches = Inline(self._is_late)
         self._write_and_sync()
         if not self._has_ended:
             self._append_unit([], now_ms, CLOSED_FLAG)
             self._write_and_sync()
         self._checkpoint_run.abandon()
         self._checkpoint_run.begin(closed=True)
+        if self._checkpoints.is_running:
+            log.warning("no checkpoint was left, for it would have taken too long: the next start reads more")
+            self._checkpoint_run.abandon()
         self.is_closed = True
         self._log.segments.close()
         self._queues.index_files.close()

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NoReturn, Protocol, TypeVar
 
@@ -30,9 +31,11 @@ class Inline:
     """Runs everything at once in the caller's thread: for recovery, shut-down, and tests that go step by step.
 
     What `done` submits runs when `done` has returned: a chain of a thousand tasks needs no deeper stack than one.
+    Once `gives_up()` is true nothing more is begun.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gives_up: Callable[[], bool] = lambda: False) -> None:
+        self._gives_up = gives_up
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_running = False
 
@@ -42,7 +45,7 @@ class Inline:
             return
         self._is_running = True
         try:
-            while self._waiting:
+            while self._waiting and not self._gives_up():
                 self._waiting.popleft()()
         finally:
             self._is_running = False
@@ -69,7 +72,13 @@ class Workers:
             self._queue.put(partial(self._run, run, done))
 
     def stop(self) -> None:
-        """Finish what waits, then end the threads."""
+        """Finish what runs and end the threads; what waits is left, as if the process had ended before it.
+
+        Nobody hears of its outcome any more, and whatever must be on disk is synced by `Store.close`.
+        """
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from store.checkpoint import PART_BYTES, PART_ENTRIES, Checkpoint, decode, parts_of, snapshot_path
+from store.checkpoints import FLUSHED_AT_ONCE
 from store.control import QueueRow
 from store.entry import FIRST_FRAME_FORM, Frame, State
 from store.errors import Corruption
@@ -266,3 +267,22 @@ def test_no_part_is_more_work_than_its_limits_say() -> None:
 
 def test_the_snapshots_name_is_its_position() -> None:
     assert snapshot_path(4096) == "log/00000000000000004096.snapshot"
+
+
+@pytest.mark.parametrize("late_after", [0, 10, 300, 700, 1 << 30])
+def test_store_that_closes_leaves_its_last_checkpoint_when_its_time_is_over(late_after: int) -> None:
+    disk, notes, queues = CrashDisk(), Notes(), 200
+    store = Store.open(disk, StoreOptions(), notes, 1000)
+    for queue_id in range(queues):
+        append(store, notes, Frame(store.queue(queue_key(1, queue_id)), FIRST_FRAME_FORM, b"x"))
+    sync(store)
+    begun = disk.operations
+    store.stop_in_time(lambda: disk.operations - begun >= late_after)
+    store.close(2000)
+    done = disk.operations - begun
+    assert done <= late_after + 4 * FLUSHED_AT_ONCE  # What is begun is finished: one round of indexes.
+    assert late_after < 1 << 30 or done > 2 * queues, "all files of indexes were written and synced"
+    again = Store.open(disk, StoreOptions(), Notes(), 3000)
+    assert again.clean
+    assert [again.queue(queue_key(1, queue_id)).end_offset for queue_id in range(queues)] == [1] * queues
+    again.close(4000)

@@ -182,6 +182,28 @@ def test_each_kind_of_work_of_the_threads_has_its_limit(
     store.close(2000)
 
 
+def test_workers_that_stop_finish_what_runs_and_leave_what_waits(loop: Loop) -> None:
+    workers = Workers("test", threads=1, post=loop.post, waiting_max=100, refusal=StoreError("too much"))
+    is_running, may_go_on, ran = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        is_running.set()
+        may_go_on.wait()
+        ran.append("first")
+
+    workers.submit(first, lambda outcome: None)
+    is_running.wait()
+    for _ in range(50):
+        workers.submit(lambda: ran.append("waiting"), lambda outcome: None)
+    stopping = threading.Thread(target=workers.stop)
+    stopping.start()
+    while workers._queue.qsize() > 1:  # The end of the thread is left in it.
+        pass
+    may_go_on.set()
+    stopping.join()
+    assert ran == ["first"]
+
+
 def test_short_writes_and_short_reads_are_continued(tmp_path: Path) -> None:
     files = RealFiles(str(tmp_path))
     file = files.open("file", create=True)
