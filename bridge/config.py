@@ -718,7 +718,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_urls(prefixes: str) -> None:
-    from bridge.check_urls import BadUrl, CheckUrls  # Here, because yarl is slow to import and few commands need it.
+    from bridge.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
 
     try:
         CheckUrls(prefixes)

@@ -1,9 +1,11 @@
 """How much work the loop does for one turn, counted so that the figure is the same on a busy machine.
 
 A work unit is one call of a Python function or of a C function from Python. Work inside one C call does not count, so
-the processor time of the thread is looked at as well, against a limit that only a runaway reaches.
+the processor time of the thread is looked at as well, against a limit that only a runaway reaches. The garbage
+collector waits meanwhile, because it would go through all that the tests of this process have made.
 """
 
+import gc
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +37,7 @@ def counted(*, calls: bool) -> Iterator[Work]:
 
     if calls:
         sys.setprofile(on_event)
+    gc.disable()
     begun_ns = time.thread_time_ns()
     try:
         yield work
@@ -42,4 +45,5 @@ def counted(*, calls: bool) -> Iterator[Work]:
         work.cpu_ms = (time.thread_time_ns() - begun_ns) / 1e6
         if calls:
             sys.setprofile(None)
+        gc.enable()
         work.units = units
