@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _SESSION_ENDS = -1
+WAIT_MS_MAX = 600_000  # Longer than any client waits for an answer; Kafka's brokers close a silent connection by then.
 READ_AT_ONCE = 200  # partitions in one turn of the loop, at some 10 us each
 
 
@@ -238,7 +239,7 @@ class _Fetch:
     def _park(self) -> None:
         """Wait for records of any partition that could be read."""
         if self._deadline_ms is None:
-            self._deadline_ms = self._broker.clock.mono_ms() + self._asked.max_wait_ms
+            self._deadline_ms = self._broker.clock.mono_ms() + min(self._asked.max_wait_ms, WAIT_MS_MAX)
             self.connection.on_close.append(self._connection_closed)
         self._wait_for_more()
         keys = [queue.key for queue in self._queues]

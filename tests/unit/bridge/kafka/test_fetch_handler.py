@@ -6,6 +6,7 @@ import pytest
 
 from bridge.config import KafkaOptions, LimitsOptions
 from bridge.kafka import TABLE
+from bridge.kafka.fetch import WAIT_MS_MAX
 from bridge.purgatory import HELD_UNIT_BYTES
 from protocol.kafka import record_batch
 from protocol.kafka.api import ApiKey, ErrorCode
@@ -151,10 +152,11 @@ def test_waiting_fetch_is_answered_in_the_turn_of_the_record(desk: Desk, client:
     assert client.connection.on_close == []
 
 
-def test_waiting_fetch_ends_when_its_time_is_up(desk: Desk, client: Client) -> None:
+@pytest.mark.parametrize(("wait_ms", "ends_after_ms"), [(500, 500), (2**31 - 1, WAIT_MS_MAX)])
+def test_waiting_fetch_ends_when_its_time_is_up(desk: Desk, client: Client, wait_ms: int, ends_after_ms: int) -> None:
     desk.topic()
-    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
-    desk.pass_ms(499)
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=wait_ms))
+    desk.pass_ms(ends_after_ms - 1)
     assert answered(client, number) is None
     desk.pass_ms(1)
     assert [values_of(partition) for partition in answered(client, number)] == [[]]
