@@ -49,6 +49,7 @@ from store.workers import Workers
 log = logging.getLogger("bridge")
 
 OUR_BUG = 70  # Exit status; sysexits.h, EX_SOFTWARE.
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NODE_ID = 0
 CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with.
 FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
@@ -376,17 +377,32 @@ def serve(load: Callable[[], Options]) -> int:
         return runner.run(_serve(options, load))
 
 
+def end_while_starting() -> None:
+    """Let signals end the process at once, whatever it is at: recovery keeps the loop, and may take long.
+
+    Nobody is served yet, and a recovery that is broken off begins anew at the next start.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        log.info("stopping while starting reason=%s", signal.Signals(number).name)
+        raise SystemExit(0)
+
+    for number in ENDING_SIGNALS:
+        signal.signal(number, end)
+
+
 async def _serve(options: Options, load: Callable[[], Options]) -> int:
     loop = asyncio.get_running_loop()
     broker = Broker(options, SystemClock(), loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
+    end_while_starting()
     if not record_check.IN_C:
         log.warning(
             "records of Kafka batches are checked in Python, at fifty times the price; install again with a C compiler "
             "and Python.h (Debian: gcc, python3-dev) to have it done in C"
         )
     await broker.start()
+    for number in ENDING_SIGNALS:
+        loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
     loop.add_signal_handler(signal.SIGHUP, Reload(broker, load).request)
     print(broker.ready_line(), flush=True)  # noqa: T201
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
