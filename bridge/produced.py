@@ -15,9 +15,9 @@ What the batches of one request cost is added up in `opened_bytes`, as bytes to 
 each request to a budget of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from bridge import half_records, lifetimes, unknown_names
 from bridge.config import Options
@@ -45,13 +45,15 @@ from protocol.kafka.record_batch import (
 from protocol.kafka.record_check import Checked, check_records
 from store.entry import Buffer, new_tuple
 
+T = TypeVar("T")
+
 RECORDS_MAX: Final = 1 << 17  # of one batch: walking through all of them must not hold up the loop
 REBUILT_RECORDS_MAX: Final = 40_000  # of a batch with delayed records: the others become a new batch, at 3 us each
 RECORD_ERRORS_MAX: Final = 100  # of one batch; a producer meets the others when it sends the rest again
 _DECODED_COST_BYTES: Final = 512  # decoding a record takes as long as inflating so much
 _ASKING_COST_BYTES: Final = 8 << 10  # parking a record takes as long as inflating so much
 _SCHEDULE_COST_BYTES: Final = 256 << 10  # and reading a cron expression
-_RECORDS_AT_ONCE: Final = 64
+RECORDS_AT_ONCE: Final = 64  # To sort or park them takes one or two milliseconds.
 NO_TIMESTAMP: Final = -1
 
 NAMES: Final = tuple(prefix.encode() for prefix in unknown_names.PREFIXES)  # how the headers' names begin
@@ -68,11 +70,15 @@ class Parted(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """A batch that may be appended; `parted` is None if nothing of it is delayed or expires."""
+    """A batch that may be appended; `parted` is None if nothing of it is delayed or expires.
+
+    `unsorted` are the records that are to be sorted first; None where that is done, or none of them asks for anything.
+    """
 
     batch: Buffer
     header: BatchHeader
     parted: Parted | None
+    unsorted: OpenBatch | None
 
 
 class Inspector:
@@ -87,10 +93,19 @@ class Inspector:
         # Inflated and checked, ever; what does not inflate counts as the most that it may.
         self.opened_bytes = 0
 
-    def check(self, topic: Topic, batch: Buffer, now_ms: int, sender: Sender | None, *, allows_zstd: bool) -> Produced:
+    def check(
+        self,
+        topic: Topic,
+        batch: Buffer,
+        now_ms: int,
+        sender: Sender | None,
+        *,
+        allows_zstd: bool,
+        sorts: bool = True,
+    ) -> Produced:
         """Check what a Produce request has for one partition of a topic; `sender` is its connection, if it has one.
 
-        Raises InvalidBatch, StoreError.
+        Without `sorts` the caller sorts the records, if need be, by `sort`. Raises InvalidBatch, StoreError.
         """
         settings = topic.settings
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
@@ -112,8 +127,12 @@ class Inspector:
             if latest_ms != header.max_timestamp:
                 batch = record_batch.with_max_timestamp(batch, latest_ms)
                 header = record_batch.read_header(batch)
-        parted = self._part(topic, _opened(header, data, start), now_ms, sender) if has_name else None
-        return new_tuple(Produced, (batch, header, parted))
+        if not has_name:
+            return new_tuple(Produced, (batch, header, None, None))
+        unsorted = _opened(header, data, start)
+        if not sorts:
+            return Produced(batch, header, None, unsorted)
+        return Produced(batch, header, at_once(self.sort(topic, unsorted, now_ms, sender)), None)
 
     def _inflated(self, batch: Buffer, header: BatchHeader) -> bytes:
         try:
@@ -124,13 +143,20 @@ class Inspector:
         self.opened_bytes += len(body)
         return body
 
-    def _part(self, topic: Topic, opened: OpenBatch, now_ms: int, sender: Sender | None) -> Parted | None:
-        """Sort the records; None if nothing of the batch is delayed or expires. Raises for those that are refused."""
+    def sort(
+        self, topic: Topic, opened: OpenBatch, now_ms: int, sender: Sender | None
+    ) -> Generator[None, None, Parted | None]:
+        """Sort the records; None if nothing of the batch is delayed or expires. Raises for those that are refused.
+
+        It yields after RECORDS_AT_ONCE records: the loop may turn.
+        """
         self._delays.check_room(0)  # Before records are decoded, for who is refused tries again soon.
         self.opened_bytes += opened.header.record_count * _DECODED_COST_BYTES
         parted, errors = Parted([], [], [], set()), list[RecordError]()
         asking = schedules = 0
         for index, record in enumerate(_records(opened)):
+            if index and not index % RECORDS_AT_ONCE:
+                yield
             if not record.headers:
                 parted.now.append(record)
                 continue
@@ -193,6 +219,16 @@ class Inspector:
             parted.now.append(record)
 
 
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Do all steps in this turn of the loop, where they are known to be few."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 def _without_key(topic: Topic, opened: OpenBatch) -> list[RecordError]:
     message = f"no key, and topic {topic.name} is compacted"
     found = (RecordError(index, message) for index, record in enumerate(_records(opened)) if record.key is None)
@@ -214,7 +250,7 @@ def _opened(header: BatchHeader, data: Buffer, start: int) -> OpenBatch:
 def _records(opened: OpenBatch) -> Iterator[Record]:
     mark = FIRST
     while mark.skipped < opened.header.record_count:
-        some, mark = record_batch.read_records(opened, mark, _RECORDS_AT_ONCE)
+        some, mark = record_batch.read_records(opened, mark, RECORDS_AT_ONCE)
         yield from some
 
 

@@ -11,7 +11,7 @@ All of a batch with delayed records or half messages is one unit: an entry for e
 without producer id, and what the producer's window needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Final, NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from bridge.delays import Delays
 from bridge.half_messages import Halves
 from bridge.lifetimes import Lifetimes
 from bridge.metrics import Metrics
-from bridge.produced import Inspector, Parted
+from bridge.produced import RECORDS_AT_ONCE, Inspector, Parted, Produced, at_once
 from bridge.producers import Producers
 from bridge.records import DelayedBatch, ScheduleRegistered, TimerRequested
 from bridge.records import Record as StateRecord
@@ -136,19 +136,60 @@ class Publisher:
         """
         if not topic.may_produce:
             raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
-        settings = topic.settings
-        batch, header, parted = self.inspector.check(topic, batch, now_ms, sender, allows_zstd=allows_zstd)
-        queue = topic.queues[queue_id]
-        log_append_time = settings.log_append_time
-        if header.producer_id >= 0:
-            repeated = self._producers.check(queue.key, header, now_ms)
-            if repeated is not None:
-                # Positions move on by whole units: what keeps the first byte of the entry keeps all of it.
-                promise = Promise(repeated.position + 1, queue.durable)
-                return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
-            self._transactions.admit(queue.key, header, transactional_id, adds_itself=adds_itself)
+        produced = self.inspector.check(topic, batch, now_ms, sender, allows_zstd=allows_zstd)
+        parted = produced.parted
         if parted is not None and (parted.later or parted.half):
-            return self._park_batch(topic, queue_id, header, parted, now_ms)
+            return at_once(self._park_batch(topic, queue_id, produced, parted, now_ms, transactional_id, adds_itself))
+        return self._append_batch(topic, queue_id, produced, now_ms, transactional_id, adds_itself)
+
+    def kafka_in_slices(
+        self,
+        topic: Topic,
+        queue_id: int,
+        batch: Buffer,
+        now_ms: int,
+        *,
+        allows_zstd: bool,
+        transactional_id: str | None,
+        adds_itself: bool,
+        sender: Sender,
+    ) -> Generator[None, None, Published]:
+        """Do the same for a batch of many records; whenever it yields the loop may turn, but the topic must remain.
+
+        What other requests do meanwhile comes first: the batch is appended, and counts, at its last step.
+        """
+        if not topic.may_produce:
+            raise ProduceRefused(f"sending to topic {topic.name} is forbidden, it is the broker's own")
+        produced = self.inspector.check(topic, batch, now_ms, sender, allows_zstd=allows_zstd, sorts=False)
+        if produced.unsorted is not None:
+            yield
+            parted = yield from self.inspector.sort(topic, produced.unsorted, now_ms, sender)
+            produced = Produced(produced.batch, produced.header, parted, None)
+            if parted is not None and (parted.later or parted.half):
+                return (
+                    yield from self._park_batch(
+                        topic, queue_id, produced, parted, now_ms, transactional_id, adds_itself
+                    )
+                )
+        return self._append_batch(topic, queue_id, produced, now_ms, transactional_id, adds_itself)
+
+    def _append_batch(
+        self,
+        topic: Topic,
+        queue_id: int,
+        produced: Produced,
+        now_ms: int,
+        transactional_id: str | None,
+        adds_itself: bool,
+    ) -> Published:
+        """Append a batch of which nothing is delayed."""
+        batch, header, parted, _ = produced
+        queue = topic.queues[queue_id]
+        log_append_time = topic.settings.log_append_time
+        if header.producer_id >= 0:
+            repeated = self._admit(topic, queue_id, header, now_ms, transactional_id, adds_itself)
+            if repeated is not None:
+                return repeated
         count = header.record_count
         stamp = self._kafka_stamp(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
@@ -167,31 +208,78 @@ class Publisher:
         self._metrics.bytes_in["kafka"] += len(batch)
         return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else -1, promise))
 
-    def _park_batch(self, topic: Topic, queue_id: int, header: BatchHeader, parted: Parted, now_ms: int) -> Published:
+    def _admit(
+        self,
+        topic: Topic,
+        queue_id: int,
+        header: BatchHeader,
+        now_ms: int,
+        transactional_id: str | None,
+        adds_itself: bool,
+    ) -> Published | None:
+        """Hold a batch to what is known of its producer; gives the place of one that was appended before."""
+        queue = topic.queues[queue_id]
+        repeated = self._producers.check(queue.key, header, now_ms)
+        if repeated is not None:
+            # Positions move on by whole units: what keeps the first byte of the entry keeps all of it.
+            promise = Promise(repeated.position + 1, queue.durable)
+            log_append_time = topic.settings.log_append_time
+            return Published(repeated.base_offset, repeated.stored_ms if log_append_time else -1, promise)
+        self._transactions.admit(queue.key, header, transactional_id, adds_itself=adds_itself)
+        return None
+
+    def _park_batch(
+        self,
+        topic: Topic,
+        queue_id: int,
+        produced: Produced,
+        parted: Parted,
+        now_ms: int,
+        transactional_id: str | None,
+        adds_itself: bool,
+    ) -> Generator[None, None, Published]:
         """Park the delayed records of a batch, append the rest, and note the batch for its producer: one unit.
 
-        In a transaction the rest belongs to it, and what is parked waits for its commit.
+        In a transaction the rest belongs to it, and what is parked waits for its commit. Yields while frames are made.
         """
-        queue = topic.queues[queue_id]
+        queue, header = topic.queues[queue_id], produced.header
+        holder = header.producer_id if header.is_transactional else None
+        stamp = self.half_stamp()
+        half_frames: list[Frame] = []
+        for number, (_, record) in enumerate(parted.half):
+            if number and not number % RECORDS_AT_ONCE:
+                yield
+            half_frames.append(self._halves.kafka_frame(topic, queue_id, record, stamp))
+        made: list[tuple[list[Frame], list[StateRecord]]] = []
+        for number, (wish, record) in enumerate(parted.later):
+            if number and not number % RECORDS_AT_ONCE:
+                yield
+            own: list[StateRecord] = []
+            made.append((self._parked_record(topic, queue_id, record, wish, now_ms, own, held_by=holder), own))
+        others: list[Frame] = []
+        if parted.now:
+            others.append((yield from self._rest_of(topic, queue_id, header, parted.now, now_ms)))
+        if len(made) + len(half_frames) > RECORDS_AT_ONCE:
+            yield
+        if header.producer_id >= 0:
+            repeated = self._admit(topic, queue_id, header, now_ms, transactional_id, adds_itself)
+            if repeated is not None:
+                return repeated
         if header.is_transactional:
             self._transactions.check_delayed(header.producer_id, len(parted.later))
             if any(wish.schedule or wishes.replaces_header(record.headers) for wish, record in parted.later):
                 raise NotSupported("a record of a transaction does not recur, and replaces none")
-        holder = header.producer_id if header.is_transactional else None
         self._halves.check_kafka(topic, [wish for wish, _ in parted.half])
-        stamp = self.half_stamp()
-        half_frames = [self._halves.kafka_frame(topic, queue_id, record, stamp) for _, record in parted.half]
-        later, replaced = self._without_replaced(topic, parted.later)
+        kept, replaced = self._without_replaced(topic, parted.later)
         records: list[StateRecord] = [self._delays.cancels(replaced, now_ms)] if replaced else []
         if parted.expiring:
             records += self._lifetimes.records(queue.key)
-        parked_frames = [
-            frame
-            for wish, record in later
-            for frame in self._parked_record(topic, queue_id, record, wish, now_ms, records, held_by=holder)
-        ]
+        parked_frames: list[Frame] = []
+        for number in kept:
+            frames, own = made[number]
+            parked_frames += frames
+            records += own
         self._schedules.check_room(records)
-        others = [self._rest_of(topic, queue_id, header, parted.now, now_ms)] if parted.now else []
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
             records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
@@ -274,23 +362,21 @@ class Publisher:
         message = RecurringMessage(key, forms.KAFKA, bytes(parked.parked_record(named, due_ms, now_ms)))
         return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
 
-    def _without_replaced(
-        self, topic: Topic, later: list[tuple[Wish, Record]]
-    ) -> tuple[list[tuple[Wish, Record]], list[TimerId]]:
-        """Leave out what a later record of the batch replaces; give the pending timers that records replace, too.
+    def _without_replaced(self, topic: Topic, later: list[tuple[Wish, Record]]) -> tuple[Iterable[int], list[TimerId]]:
+        """Give the numbers of those that no later record of the batch replaces, and the pending timers that one does.
 
         Raises InvalidBatch if too many records do.
         """
         replaces = [wishes.replaces_header(record.headers) for _, record in later]
         replacing = sum(replaces)
         if not replacing:
-            return later, []
+            return range(len(later)), []
         if replacing > REPLACING_RECORDS_MAX:
             raise InvalidBatch(
                 Reason.TOO_LARGE,
                 f"batch of {replacing} records that replace others; {REPLACING_RECORDS_MAX} are allowed",
             )
-        kept = dict(enumerate(later))
+        kept = dict.fromkeys(range(len(later)))
         numbers: dict[bytes, list[int]] = {}  # of those kept so far, by key
         replaced: dict[TimerId, None] = {}
         for number, (_, record) in enumerate(later):
@@ -301,12 +387,16 @@ class Publisher:
                     del kept[earlier]
                 replaced |= dict.fromkeys(self._delays.replaced(topic, record.key))
             numbers.setdefault(record.key, []).append(number)
-        return list(kept.values()), list(replaced)
+        return kept, list(replaced)
 
-    def _rest_of(self, topic: Topic, queue_id: int, header: BatchHeader, rest: list[Record], now_ms: int) -> Frame:
+    def _rest_of(
+        self, topic: Topic, queue_id: int, header: BatchHeader, rest: list[Record], now_ms: int
+    ) -> Generator[None, None, Frame]:
         """Make a new batch of the records that are not delayed."""
         builder = BatchBuilder()
         for number, record in enumerate(rest):
+            if number and not number % RECORDS_AT_ONCE:
+                yield
             builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
         # Without a sequence, for that of the whole batch has been noted.
         producer = (header.producer_id, header.producer_epoch, -1) if header.is_transactional else (-1, -1, -1)

@@ -14,16 +14,17 @@ What the batches of one request may inflate to is bounded, since it shares the l
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.answers import Answer
 from bridge.kafka.errors import ANSWERABLE, MESSAGE_CHARACTERS_MAX, code_of, message_of
 from bridge.kafka.request import Request, Work
+from bridge.produced import RECORDS_AT_ONCE
 from protocol.kafka import produce as wire
 from protocol.kafka.api import ErrorCode
 from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
-from protocol.kafka.record_batch import InvalidBatch, RecordError
+from protocol.kafka.record_batch import HEADER_BYTES, InvalidBatch, RecordError
 from store.entry import Promise, new_tuple
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _Judged = tuple[PartitionProduced, Promise | None, int]
 def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | Work | None:
     """Judge and append each partition."""
     asked: ProduceRequest = request.body
-    if len(asked.partitions) > AT_ONCE:
+    if len(asked.partitions) > AT_ONCE or _has_many_records(asked.partitions):
         return _in_slices(broker, connection, request)
     now_ms, opened_bytes = broker.clock.now_ms(), 0
     judged: list[_Judged] = []
@@ -56,15 +57,27 @@ def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -
     return _answer(connection, request, judged)
 
 
+def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
+    """Whether one of the batches says that it has more than RECORDS_AT_ONCE records."""
+    for _, _, records in partitions:
+        if records is None or len(records) < HEADER_BYTES:
+            continue
+        # The count is the last field of the header.
+        if records[60] > RECORDS_AT_ONCE or records[59] or records[58] or records[57]:
+            return True
+    return False
+
+
 def _in_slices(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
-    """Do the same for many partitions; after `AT_ONCE` of them the loop may turn."""
+    """Do the same for many partitions or records; wherever it yields the loop may turn."""
     asked: ProduceRequest = request.body
     now_ms, opened_bytes = broker.clock.now_ms(), 0
     judged: list[_Judged] = []
-    for count, partition in enumerate(asked.partitions):
-        if count >= AT_ONCE:
+    for partition in asked.partitions:
+        if judged:
             yield
-        found = _judge(broker, connection, request, partition, now_ms, opened_bytes)
+        steps = _judge_in_slices(broker, connection, request, partition, now_ms, opened_bytes)
+        found = yield from steps
         opened_bytes += found[2]
         judged.append(found)
     return _answer(connection, request, judged)
@@ -95,20 +108,13 @@ def _judge(
     now_ms: int,
     opened_bytes: int,
 ) -> _Judged:
-    """Append what the request has for one partition, unless something is wrong with it.
-
-    `opened_bytes` is what the partitions before it took to open.
-    """
+    """Append what the request has for one partition, unless something is wrong with it."""
     name, index, records = partition
     asked: ProduceRequest = request.body
-    if asked.acks not in _ACKS:
-        return _refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {asked.acks}"), None, 0
-    if opened_bytes >= broker.options.convert.inflate_bytes_max:
-        message = "the request's batches inflate to too much"
-        return _refused(broker, partition, ErrorCode.kafka_storage_error, message), None, 0
     topic = broker.topics.by_kafka_name(name)
-    if topic is None or not 0 <= index < topic.queue_count:
-        return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None, 0
+    is_sound = asked.acks in _ACKS and opened_bytes < broker.options.convert.inflate_bytes_max
+    if not is_sound or topic is None or not 0 <= index < topic.queue_count:
+        return _misdirected(broker, request, partition, opened_bytes), None, 0
     inspector = broker.publisher.inspector
     opened_before = inspector.opened_bytes
     try:
@@ -123,15 +129,79 @@ def _judge(
             sender=connection,
         )
     except ANSWERABLE as error:
-        code = code_of(error)
-        if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
-            log.warning("record refused topic=%s queue=%d reason=%r", name, index, message_of(error))
-        record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
-        result = _refused(broker, partition, code, message_of(error), record_errors)
-        return result, None, inspector.opened_bytes - opened_before
+        return _failed(broker, partition, error), None, inspector.opened_bytes - opened_before
     start = topic.queues[index].start_offset
     result = new_tuple(PartitionProduced, (name, index, 0, base_offset, log_append_ms, start, None, ()))
     return result, promise, inspector.opened_bytes - opened_before
+
+
+def _judge_in_slices(
+    broker: "Broker",
+    connection: "KafkaConnection",
+    request: Request,
+    partition: PartitionRecords,
+    now_ms: int,
+    opened_bytes: int,
+) -> Generator[None, None, _Judged]:
+    """Do the same for what may be many records."""
+    name, index, records = partition
+    asked: ProduceRequest = request.body
+    topic = broker.topics.by_kafka_name(name)
+    is_sound = asked.acks in _ACKS and opened_bytes < broker.options.convert.inflate_bytes_max
+    if not is_sound or topic is None or not 0 <= index < topic.queue_count:
+        return _misdirected(broker, request, partition, opened_bytes), None, 0
+    inspector = broker.publisher.inspector
+    steps = broker.publisher.kafka_in_slices(
+        topic,
+        index,
+        records or b"",
+        now_ms,
+        allows_zstd=request.version >= _ZSTD_FROM,
+        transactional_id=asked.transactional_id,
+        adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
+        sender=connection,
+    )
+    cost_bytes = 0
+    while True:
+        opened_before = inspector.opened_bytes  # Others open batches between two steps.
+        try:
+            next(steps)
+        except StopIteration as done:
+            base_offset, log_append_ms, promise = done.value
+            break
+        except ANSWERABLE as error:
+            return _failed(broker, partition, error), None, cost_bytes + inspector.opened_bytes - opened_before
+        cost_bytes += inspector.opened_bytes - opened_before
+        yield
+        if topic.number not in broker.topics:
+            return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
+    start = topic.queues[index].start_offset
+    result = PartitionProduced(name, index, 0, base_offset, log_append_ms, start)
+    return result, promise, cost_bytes + inspector.opened_bytes - opened_before
+
+
+def _misdirected(
+    broker: "Broker", request: Request, partition: PartitionRecords, opened_bytes: int
+) -> PartitionProduced:
+    """Say what is wrong before a batch is looked at."""
+    acks = request.body.acks
+    if acks not in _ACKS:
+        return _refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {acks}")
+    if opened_bytes >= broker.options.convert.inflate_bytes_max:
+        message = "the request's batches inflate to too much"
+        return _refused(broker, partition, ErrorCode.kafka_storage_error, message)
+    return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None)
+
+
+def _failed(broker: "Broker", partition: PartitionRecords, error: Exception) -> PartitionProduced:
+    """Give the answer for a batch that is refused."""
+    code = code_of(error)
+    if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
+        log.warning(
+            "record refused topic=%s queue=%d reason=%r", partition.topic, partition.partition, message_of(error)
+        )
+    record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
+    return _refused(broker, partition, code, message_of(error), record_errors)
 
 
 def _refused(
