@@ -469,6 +469,21 @@ class OutboxSlot:
         self.has_failed = False  # Filled because of a fault; whoever was to fill it may not know.
 
 
+class _Gone:
+    """A connection that has gone, as its outbox sees it."""
+
+    closed = True
+
+    def charge(self, size: int) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        pass
+
+
+_GONE = _Gone()
+
+
 class OrderedOutbox:
     """The answers of a connection whose client takes them in request order only (Kafka), whenever each gets ready.
 
@@ -568,7 +583,12 @@ class OrderedOutbox:
             connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
 
     def drop(self) -> None:
-        """Forget all answers: the connection has gone."""
+        """Forget all answers, and the connection, which has gone.
+
+        The two would keep each other until the collector comes, which is not soon in an idle process. Each such
+        connection would keep the megabyte of the allocator's memory that it lies in from being given back.
+        """
+        self._connection = cast(Connection, _GONE)
         self._queue.clear()
         self.reserved = None
 

@@ -1,10 +1,12 @@
 """Requests with much to do run in slices: what other requests see meanwhile, and what a request keeps and leaves."""
 
+import gc
 from typing import Any
 
 import pytest
 
 from bridge.config import KafkaOptions, LimitsOptions
+from bridge.kafka.connection import KafkaConnection
 from bridge.kafka.work import AT_ONCE_MAX, STEPS_MAX
 from protocol.kafka.api import ApiKey, ErrorCode
 from tests.unit.bridge.batches import batch
@@ -152,6 +154,21 @@ def test_request_is_given_up_with_its_connection(desk: Desk) -> None:
     assert len(desk.topics) < NAMES
     assert len(desk.kafka_works) == 0
     assert desk.server.answer_bytes == 0
+
+
+def test_connection_that_has_gone_needs_no_collector(desk: Desk) -> None:
+    """In an idle process none comes, and a connection that stays keeps memory around it from being given back."""
+    gc.collect()
+    gc.disable()
+    try:
+        client = desk.connect()
+        begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
+        client.transport.close()
+        desk.loop.turn()
+        del client.transport._protocol, client  # uvloop's transport lets go of its protocol, too.
+        assert not [each for each in gc.get_objects() if isinstance(each, KafkaConnection)]
+    finally:
+        gc.enable()
 
 
 def test_bytes_of_a_request_that_waits_are_charged_and_given_back(desk: Desk) -> None:
