@@ -118,6 +118,15 @@ class StoreSection(_Section, frozen=True):
             "and at least this often while anything is written", kafka="log.flush.offset.checkpoint.interval.ms", ge=100
         ),
     ] = 60 * SECOND_MS
+    spare_bytes: Annotated[
+        int,
+        _setting(
+            "disk space held in reserve: given up on a full disk, so that deletions and what removes files can be "
+            "written; several times the size of `checkpoint`; 0: none",
+            ge=0,
+            le=4 * GIB,
+        ),
+    ] = 32 * MIB
     disk_full_ratio: Annotated[
         float,
         _setting(

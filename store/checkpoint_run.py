@@ -9,7 +9,7 @@ from typing import Protocol
 
 from store.checkpoints import Checkpoints, CheckpointTask
 from store.entry import Promise
-from store.errors import StoreError
+from store.errors import NO_SPACE, StoreError
 from store.index_work import CleanUp, Flush
 from store.promises import Done
 from store.queues import Queues
@@ -35,6 +35,8 @@ class Host(Protocol):
     def write_silently(self) -> bool: ...
 
     def write_failed(self, error: OSError) -> None: ...
+
+    def make_room(self) -> None: ...
 
     def end_writing(self, reason: str) -> None: ...
 
@@ -124,6 +126,8 @@ class CheckpointRun:
         self._checkpoints.end(is_in_place=False)
         if task.index_error is None:
             log.warning("no checkpoint could be written, a restart will read more: %s", outcome)
+            if isinstance(outcome, OSError) and outcome.errno in NO_SPACE:
+                self._host.make_room()  # The next checkpoint may let segments go.
         else:
             # The rows that were to be synced are in an unknown state, and later checkpoints would count on them.
             self._host.end_writing(f"sync of an index failed: {outcome}")

@@ -21,5 +21,6 @@ class StoreOptions:
     checkpoint_bytes: int = 64 * MIB  # a checkpoint after so much log: bounds the work of a restart
     recovery_checkpoint_bytes: int = 16 * MIB  # a start that replayed more writes a checkpoint before it serves
     checkpoint_interval_ms: int = 60_000  # and after so long, if anything was appended
+    spare_bytes: int = 32 * MIB  # blocks given up on a full disk, so that what makes room can be written; 0: none
     disk_full_ratio: float = 0.95  # used share of the disk above which appends are refused
     disk_resume_ratio: float = 0.93  # and below which they are taken again

@@ -59,6 +59,7 @@ from store.replay import Replayer
 from store.retention import NO_LIMIT, RetentionLimits, expired_to
 from store.scan import TagScan
 from store.segment import LOG_DIRECTORY, Segment
+from store.spare import Spare
 from store.store_times import StepBack, pack_steps, undone, with_step
 from store.tail import Chunk
 from store.workers import Executor, Failure, Inline
@@ -120,8 +121,10 @@ class Store:
         self._full_indexes: dict[Queue, None] = {}  # flushed with the next write
         self._refusal: StoreError | None = None  # why appends are refused at present
         self._is_full = False  # a write met ENOSPC, and is still to be done
+        self._is_making_room = False  # the spare file is being given up
         self.is_closed = False
         self._is_late: Callable[[], bool] = lambda: False  # See `stop_in_time`.
+        self._spare = Spare(files, options.spare_bytes)
         self._usage = files.usage()  # of the disk: used bytes, total bytes
         self._queues.index_files.opener = self._log.segments.opener = lambda: self.readers
         self._checkpoints = Checkpoints(
@@ -561,6 +564,38 @@ class Store:
         self._is_full = True
         self._to_write.fail(self.written, self._refusal)
         self._to_sync.fail(self.written, self._refusal)
+        if error.errno in NO_SPACE:
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Give up the spare file, for a write to the log or of a checkpoint met ENOSPC."""
+        if self._has_ended or self._is_making_room or self.is_closed:
+            return
+        self._is_making_room = True
+        self._spare.is_held = False
+        self.background.submit(self._spare.give_up, self._room_made)
+
+    def _room_made(self, outcome: Failure | None) -> None:
+        """Write what the full disk did not take; if it still does not, the next look at the disk tries again."""
+        if outcome is not None:
+            log.warning("the spare file could not be given up: %s", outcome)
+        elif self._is_full and not self._has_ended and not self.is_closed:
+            self._is_full = False
+            self.write()
+        self._is_making_room = False
+
+    def _hold_spare(self) -> None:
+        """Have the spare file made, or made again, where there is room for it."""
+        used, total = self._usage
+        has_room = used + self._spare.size <= total * self.options.disk_resume_ratio
+        if self._spare.size and has_room and not self._spare.is_held and not self._is_making_room:
+            self._spare.is_held = True
+            self.background.submit(self._spare.hold, self._spare_held)
+
+    def _spare_held(self, outcome: Failure | None) -> None:
+        if outcome is not None:
+            self._spare.is_held = False
+            log.warning("the spare file cannot be made, it is tried again: %s", outcome)
 
     def end_writing(self, reason: str) -> None:
         """Refuse every append from now on, and tell those who wait for the log that it will not keep its promises."""
@@ -592,6 +627,8 @@ class Store:
             if used > total * self.options.disk_full_ratio:
                 log.warning("the disk is above its mark, appends are refused: used=%d total=%d", used, total)
                 self._refusal = DiskFull(f"{used} of {total} bytes of the disk are used")
+            else:
+                self._hold_spare()
             return
         if self._is_full:
             self._is_full = False

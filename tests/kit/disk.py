@@ -325,6 +325,27 @@ class FailingDisk(CrashDisk):
         return cut
 
 
+class SmallDisk(CrashDisk):
+    """A disk of `total_bytes` at most: what would take more gets ENOSPC, and nothing of it is done."""
+
+    def __init__(self, total_bytes: int) -> None:
+        super().__init__()
+        self.total_bytes = total_bytes
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        self._check_room(file, at + sum(map(len, buffers)))
+        super().write(file, buffers, at)
+
+    def reserve(self, file: int, size: int) -> None:
+        self._check_room(file, size)
+        super().reserve(file, size)
+
+    def _check_room(self, file: int, size: int) -> None:
+        used, total = self.usage()
+        if used + max(0, size - self._file(file).bytes.size) > total:
+            raise _os_error(errno.ENOSPC, f"{used} of {total} bytes are used")
+
+
 # -- What lies on the disk
 
 

@@ -3,12 +3,19 @@
 A core whose disk is above its mark gets the requests of a client that the broker has never seen.
 """
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
+from bridge.config import KIB
 from protocol.kafka.api import ApiKey, ErrorCode
 from protocol.rocketmq import flags
 from protocol.rocketmq.codes import RequestCode, ResponseCode
+from store.errors import DiskFull, StoreError
+from store.options import StoreOptions
 from tests.kit.core import ManualCore
+from tests.kit.disk import SmallDisk
 from tests.unit.bridge.kafka.desk import Desk
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 
@@ -75,6 +82,81 @@ def test_group_that_was_there_before_finds_the_positions_that_wait_for_room(clie
 
 
 # -- Making room
+
+
+SMALL = StoreOptions(
+    segment_bytes=64 * KIB,
+    reserve_bytes=0,
+    tail_bytes=16 * KIB,
+    spare_bytes=32 * KIB,
+    disk_full_ratio=1.0,  # Only the disk itself says that it is full.
+    disk_resume_ratio=0.8,
+    recovery_checkpoint_bytes=1 << 30,
+)
+
+
+def fill_to_the_last_block(core: ManualCore, messages_max: int = 1000) -> int:
+    """Append until the disk refuses; returns how many messages were taken."""
+    taken, filler = 0, core.topic("filler", 1)
+    core.publish(core.topic("kept", 1), b"kept")
+    core.store.check_disk()  # Has the spare file made.
+    with suppress(DiskFull):
+        while taken < messages_max:
+            core.publish(filler, bytes(3 * KIB))
+            taken += 1
+    return taken
+
+
+def look(core: ManualCore) -> None:
+    """Do what the background duties do about the disk, some times."""
+    for _ in range(4):
+        core.store.check_disk()
+        for _ in core.store.remove_dead_segments():
+            pass
+        if core.store.checkpoint_due(0):
+            core.store.checkpoint(0)
+        core.settle()
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_room_is_made_on_a_disk_without_a_free_block(is_started_again: bool) -> None:
+    disk = SmallDisk(400 * KIB)
+    core = ManualCore(disk=disk, store=SMALL)
+    if is_started_again:
+        fill_to_the_last_block(core, 60)
+        disk.total_bytes = disk.usage()[0]
+        disk._locks.clear()
+        core = ManualCore(disk=disk, store=SMALL)
+        assert core.store.refusal
+        assert "spare" not in disk.paths()
+    else:
+        assert fill_to_the_last_block(core) > 60
+    filler = core.topics.get("filler")
+    assert filler is not None
+    told: list[StoreError | None] = []
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    core.settle()
+    assert told == [None]
+    look(core)
+    assert not core.store.refusal
+    assert disk.usage()[0] < 200 * KIB
+    assert "spare" in disk.paths()
+    core.publish(core.topic("kept"), b"kept, too")
+    again = ManualCore(disk=core.disk.after_kill(), store=SMALL)
+    assert again.topics.get("filler") is None
+    assert again.topic("kept").queues[0].end_offset == 2
+
+
+def test_without_a_spare_file_no_room_can_be_made_on_such_a_disk() -> None:
+    core = ManualCore(disk=SmallDisk(400 * KIB), store=replace(SMALL, spare_bytes=0))
+    fill_to_the_last_block(core)
+    filler = core.topics.get("filler")
+    assert filler is not None
+    told: list[StoreError | None] = []
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    look(core)
+    assert isinstance(told[0], DiskFull)
+    assert core.store.refusal
 
 
 def test_rocketmq_deletes_a_topic_and_a_group(office: Office, client: Client) -> None:
