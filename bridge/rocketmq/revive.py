@@ -31,6 +31,7 @@ from bridge.rocketmq.retry import (
     fixed,
     group_config,
 )
+from bridge.server import TURN_MS
 from bridge.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from protocol.rocketmq import message, properties
 from protocol.rocketmq.bodies import SubscriptionGroupConfig
@@ -50,12 +51,17 @@ logger = logging.getLogger("bridge")
 
 
 def revive(broker: "Broker", now_ms: int) -> None:
-    """Give back what is due; some of it, if it is much: the rest stays due."""
-    for checkpoint in broker.rocketmq_popped.take_due(now_ms, CHECKPOINTS_AT_ONCE):
-        if checkpoint.is_ordered:
-            broker.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
-        else:
-            _revive(broker, checkpoint)
+    """Give back what is due; some of it, if it is much or takes long: the rest stays due."""
+    until_mono_ms = broker.clock.mono_ms() + TURN_MS
+    for _ in range(CHECKPOINTS_AT_ONCE):
+        for checkpoint in broker.rocketmq_popped.take_due(now_ms, 1):
+            if checkpoint.is_ordered:
+                broker.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
+            else:
+                _revive(broker, checkpoint)
+        due_ms = broker.rocketmq_popped.next_deadline_ms()
+        if due_ms is None or due_ms > now_ms or broker.clock.mono_ms() > until_mono_ms:
+            return  # One checkpoint may be a megabyte of messages, or a large batch to inflate.
 
 
 def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
