@@ -16,9 +16,11 @@ offsets go by, a warning says where, nobody stalls. A record of RocketMQ that is
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from bridge import forms
 from bridge.config import Options
@@ -38,6 +40,7 @@ from store.queue import Queue
 from store.readers import ColdRead
 from store.scan import TagScan
 from store.store import Store
+from store.workers import Executor
 from txn.isolation import Isolation, QueueIsolation
 
 CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
@@ -48,6 +51,8 @@ FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
 MOST_ENTRIES: Final = 512
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
 MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
+TIMES_AT_ONCE_MAX: Final = 256  # Records of a batch that are looked at for a time in the loop,
+INFLATED_AT_ONCE_MAX: Final = 256 << 10  # if they are not longer than this.
 RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
 
 _FORM: Final = attrgetter("form")
@@ -66,16 +71,32 @@ class Records(NamedTuple):
     next_offset: int
 
 
+class Reading(Protocol):
+    """What a thread does: `start` has `done` called in the loop with what it found, or the StoreError."""
+
+    def start(self, done: Callable[[Any], None]) -> None: ...
+
+
+class InThread:
+    """Work on what is in memory that would take long in the loop: to inflate a batch, and to look at its records."""
+
+    def __init__(self, readers: Executor, run: Callable[[], Any]) -> None:
+        self._readers, self._run = readers, run
+
+    def start(self, done: Callable[[Any], None]) -> None:
+        self._readers.submit(self._run, done)
+
+
 class Later(Generic[T]):
-    """A read that waits for the disk. Start it once; `done` is called in the loop with what it gives, or why not."""
+    """A read that waits for a thread. Start it once; `done` is called in the loop with what it gives, or why not."""
 
     __slots__ = ("_cold", "_then")
 
-    def __init__(self, cold: ColdRead, then: "Callable[[list[Stored]], T | Later[T]]") -> None:
+    def __init__(self, cold: Reading, then: "Callable[[Any], T | Later[T]]") -> None:
         self._cold, self._then = cold, then
 
     def start(self, done: Callable[[T | StoreError], None]) -> None:
-        def finish(found: list[Stored] | StoreError) -> None:
+        def finish(found: Any) -> None:
             if isinstance(found, StoreError):
                 done(found)
                 return
@@ -375,23 +396,23 @@ class QueueReader:
     ) -> "FoundTime | Later[FoundTime | None] | None":
         """Find for Kafka the first record of at least that timestamp: (its offset, its timestamp)."""
 
-        def find(stored: list[Stored]) -> FoundTime | None:
+        def find(stored: list[Stored]) -> "FoundTime | Later[FoundTime | None] | None":
             return self._find_time_in(stored[0], topic, timestamp_ms) if stored else None
 
         if topic.settings.log_append_time:
             return _then(_listed(self._store.find_by_store_time(queue, timestamp_ms, until)), find)
         return _then(_listed(self._store.find_by_time(queue, timestamp_ms, until)), find)
 
-    def _find_time_in(self, entry: Stored, topic: Topic, timestamp_ms: int) -> FoundTime:
+    def _find_time_in(self, entry: Stored, topic: Topic, timestamp_ms: int) -> "FoundTime | Later[FoundTime | None]":
+        """Find the record in its batch: at once in a small one, in a reader thread in any other."""
         if entry.form == forms.ROCKETMQ:
             return entry.base_offset, entry.stored_ms if topic.settings.log_append_time else entry.timestamp_ms
-        try:
-            found = record_batch.find_timestamp(entry.frame, timestamp_ms, self._inflate_bytes_max)
-        except ProtocolError as error:
-            logger.warning("no timestamps in batch offset=%d reason=%r", entry.base_offset, str(error))
-            found = None
-        # Retention took the record that had this timestamp, or the batch's header lied: then its start, never later.
-        return found or (entry.base_offset, record_batch.read_header(entry.frame).base_timestamp)
+        if entry.count <= TIMES_AT_ONCE_MAX and len(entry.frame) <= INFLATED_AT_ONCE_MAX:
+            with suppress(ProtocolError):  # The thread inflates more, and reports what is wrong.
+                found = record_batch.find_timestamp(entry.frame, timestamp_ms, INFLATED_AT_ONCE_MAX)
+                return found or _start_of(entry)
+        run = partial(record_batch.find_timestamp, entry.frame, timestamp_ms, self._inflate_bytes_max)
+        return Later(InThread(self._store.readers, partial(_sound, entry, run)), lambda found: found)
 
     def find_latest_time(self, queue: Queue, topic: Topic, until: int) -> "FoundTime | Later[FoundTime | None] | None":
         """Find for Kafka the first record with the greatest timestamp; None in an empty queue."""
@@ -408,6 +429,20 @@ class QueueReader:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
         found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
+
+
+def _start_of(entry: Stored) -> FoundTime:
+    """Give the start of a batch: retention took the record that was looked for, or the header lied; never later."""
+    return entry.base_offset, record_batch.read_header(entry.frame).base_timestamp
+
+
+def _sound(entry: Stored, find: Callable[[], FoundTime | None]) -> FoundTime:
+    try:
+        found = find()
+    except ProtocolError as error:
+        logger.warning("no timestamps in batch offset=%d reason=%r", entry.base_offset, str(error))
+        found = None
+    return found or _start_of(entry)
 
 
 def place_of(topic: Topic, queue: Queue, entry: Stored, store_host: bytes) -> Place:

@@ -18,6 +18,7 @@ from store.entry import Frame
 from store.errors import OffsetOutOfRange
 from store.options import StoreOptions
 from tests.kit.batches import batch_of
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
 
@@ -421,3 +422,24 @@ def test_cold_read_waits_and_hears_of_retention() -> None:
     found: list[object] = []
     later.start(found.append)
     assert isinstance(found[0], OffsetOutOfRange)
+
+
+def test_time_in_a_large_batch_is_looked_up_in_a_thread() -> None:
+    """In the loop 131,072 records, or 60 MB to inflate, would take a turn of 100 ms or more."""
+    door, threads = Door(), ManualThreads()
+    topic = door.topic()
+    queue = topic.queues[0]
+    door.kafka(topic, batch([b"v"] * 3, timestamp_ms=NOW), NOW)
+    door.kafka(topic, batch([b""] * 5_000, timestamp_ms=NOW + 1_000), NOW)
+    door.kafka(topic, batch([bytes(1 << 20)], timestamp_ms=NOW + 10_000, codec=Codec.ZSTD), NOW)
+    end = queue.visible_end
+    assert door.reader.find_time(queue, topic, NOW, end) == (0, NOW)
+    door.store.readers = threads
+    for timestamp_ms, expected in ((NOW + 1_000, (3, NOW + 1_000)), (NOW + 10_000, (5_003, NOW + 10_000))):
+        found = door.reader.find_time(queue, topic, timestamp_ms, end)
+        assert isinstance(found, Later)
+        done: list[Any] = []
+        found.start(done.append)
+        assert done == []
+        threads.run()
+        assert done == [expected]
