@@ -148,14 +148,18 @@ class Checkpoints:
         self.flushed_at_once = FLUSHED_AT_ONCE
 
     def is_due(self, mono_ms: int) -> bool:
-        """By bytes appended, by time if anything was, or because somebody asked."""
+        """By bytes appended, by time if anything was, or because somebody asked.
+
+        Segments may be found dead after the checkpoint that followed their deletion. So one that is asked for needs no
+        append: on a full disk there would be none.
+        """
         appended_bytes = self._log.next_position - self._position
         if self._begun_mono_ms is None:
             self._begun_mono_ms = mono_ms
-        if self.is_running or not appended_bytes:
-            return False
+        if self.is_running or self._is_asked_for:
+            return not self.is_running
         is_late = mono_ms - self._begun_mono_ms >= self._interval_ms
-        return self._is_asked_for or appended_bytes >= self._bytes or is_late
+        return appended_bytes > 0 and (is_late or appended_bytes >= self._bytes)
 
     def ask(self) -> None:
         self._is_asked_for = True

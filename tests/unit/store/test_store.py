@@ -709,3 +709,22 @@ def test_a_checkpoint_is_due_by_bytes_by_time_and_for_dead_segments() -> None:
     assert not store.checkpoint_due(9000), "nothing was appended"
     append(store, bytes(5000))
     assert store.checkpoint_due(1001)
+
+
+def test_dead_segments_that_are_found_after_a_checkpoint_go_without_another_append() -> None:
+    disk = CrashDisk()
+    store = opened(disk, SMALL_SEGMENTS)
+    for _ in range(30):
+        append(store, bytes(200))
+    write_and_sync(store)
+    store.trim(store.queue(KEY), 30, 1000)
+    store.checkpoint(0)
+    write_and_sync(store)
+    assert finished(store.remove_dead_segments()) > 0
+    assert store.checkpoint_due(0), "on a full disk nothing is appended any more"
+    store.checkpoint(0)
+    assert finished(store.remove_dead_segments()) == 0
+    assert not store.checkpoint_due(0)
+    assert len(log_paths(disk)) <= 2
+    store.close(1000)
+    assert opened(disk, SMALL_SEGMENTS).queue(KEY).start_offset == 30
