@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "protocol.kafka._records",
+            "duolog.protocol.kafka._records",
             ["protocol/kafka/_records.c"],
             extra_compile_args=["-std=c99", "-O2", "-Wextra"],
             py_limited_api=True,

@@ -14,11 +14,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from protocol.framing import FrameReader
-from protocol.rocketmq import properties, remoting
-from protocol.rocketmq.codes import RequestCode
-from protocol.rocketmq.flags import TRANSACTION_ROLLBACK
-from protocol.rocketmq.remoting import RemotingCommand
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.messages import properties
+from duolog.protocol.rocketmq.messages.flags import TRANSACTION_ROLLBACK
+from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from benchmarks.contenders import Contender

@@ -97,7 +97,7 @@ class Loads:
         """Read the log's files where there are some to read; of the peers, what Spark has for them."""
         if not broker.http:
             return self.spark_read(broker, topic, count)
-        from spark.log_source import DuologLog
+        from duolog.spark.log_source import DuologLog
 
         self.spark.session.dataSource.register(DuologLog)
         options = {"http": broker.http, "topics": topic}

@@ -24,27 +24,32 @@ from typing import Any, NamedTuple
 import uvloop
 from crc32c import crc32c
 
-from bridge.broker import Broker
-from bridge.clock import SystemClock
-from bridge.config import load
-from bridge.kafka.connection import KafkaConnection
-from bridge.rocketmq.connection import RocketMQConnection
-from bridge.server import Connection
-from delay.wheel import Wheel
-from protocol import convert
-from protocol.convert import Place
-from protocol.kafka import record_batch
-from protocol.kafka.record_batch import FIRST, Record
-from protocol.kafka.wire import uvarint
-from protocol.rocketmq import batch as rocketmq_batch
-from protocol.rocketmq import remoting
-from protocol.rocketmq.batch import Part
-from protocol.rocketmq.message import NO_HOST
-from store.entry import FIRST_FRAME_FORM, Buffer, Frame, Slot
-from store.files import RealFiles
-from store.options import StoreOptions
-from store.queue import queue_key
-from store.store import Store
+from duolog.bridge.broker import Broker
+from duolog.bridge.clock import SystemClock
+from duolog.bridge.config import load
+from duolog.bridge.kafka.requests.connection import KafkaConnection
+from duolog.bridge.net.server import Connection
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.delay.wheel import Wheel
+from duolog.protocol import convert
+from duolog.protocol.convert import Place
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.primitive_types import uvarint
+from duolog.protocol.kafka.record_batch import FIRST, Record
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
+from duolog.protocol.rocketmq.messages.batch import Part
+from duolog.protocol.rocketmq.messages.message import NO_HOST
+from duolog.store.entry import (
+    FIRST_FRAME_FORM,
+    Buffer,
+    Frame,
+    Slot,
+)
+from duolog.store.files import RealFiles
+from duolog.store.index.queue import queue_key
+from duolog.store.options import StoreOptions
+from duolog.store.store import Store
 
 KIB = 1 << 10
 SAMPLES, SAMPLE_S = 8, 0.15

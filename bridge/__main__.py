@@ -1,5 +1,5 @@
 """`python -I -m bridge` is `duolog`, for programs that start the broker as a child in isolated mode."""
 
-from bridge.cli import main
+from duolog.bridge.cli.main import main
 
 main()

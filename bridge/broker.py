@@ -20,31 +20,43 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bridge import duties, hooks, logs
-from bridge.callbacks import Callbacks
-from bridge.clock import Clock, SystemClock
-from bridge.config import ConfigError, Options, StoreSection, name_servers
-from bridge.core import Core
-from bridge.faults import Faults
-from bridge.hooks import Hooks
-from bridge.http import HttpPort
-from bridge.kafka.connection import KafkaConnection
-from bridge.keeper import Keeper
-from bridge.leases import Leases
-from bridge.reload import Reload
-from bridge.rocketmq.connection import RocketMQConnection
-from bridge.rocketmq.fleet import Fleet
-from bridge.rocketmq.hooked import HookedConnection
-from bridge.rocketmq.transactions import Checks
-from bridge.server import Bounds, Server, StartError, bind, endpoint
-from bridge.ticker import Ticker
-from protocol.kafka import record_check
-from protocol.rocketmq.message_id import pack_host
-from store.errors import StoreError
-from store.files import RealFiles
-from store.flusher import Flusher
-from store.options import StoreOptions
-from store.workers import Workers
+from duolog.bridge import duties, hooks
+from duolog.bridge.clock import Clock, SystemClock
+from duolog.bridge.config import (
+    ConfigError,
+    Options,
+    StoreSection,
+    name_servers,
+)
+from duolog.bridge.core import Core
+from duolog.bridge.hooks import Hooks
+from duolog.bridge.http.port import HttpPort
+from duolog.bridge.kafka.requests.connection import KafkaConnection
+from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.monitoring import logs
+from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.net.server import (
+    Bounds,
+    Server,
+    StartError,
+    bind,
+    endpoint,
+)
+from duolog.bridge.reload import Reload
+from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
+from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
+from duolog.bridge.state.leases import Leases
+from duolog.bridge.ticker import Ticker
+from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.protocol.kafka import record_check
+from duolog.protocol.rocketmq.messages.message_id import pack_host
+from duolog.store.errors import StoreError
+from duolog.store.files import RealFiles
+from duolog.store.flusher import Flusher
+from duolog.store.options import StoreOptions
+from duolog.store.workers import Workers
 
 log = logging.getLogger("bridge")
 
@@ -73,8 +85,8 @@ class Broker(Core):
     """A core with ports, threads and time. One loop runs all of it."""
 
     node_id = NODE_ID
-    keeper: Keeper  # This and the next two are made by `duties.prepare`.
-    transaction_checks: Checks
+    maintenance: Maintenance  # This and the next two are made by `duties.prepare`.
+    check_backs: CheckBackLoop
     leases: Leases
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,7 +99,7 @@ class Broker(Core):
         self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
         self._observed_mono_ms = -1  # When `wall_time` looked at the clocks last.
-        self._fleet: Fleet | None = None
+        self._fleet: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
@@ -143,7 +155,7 @@ class Broker(Core):
         await self._listen(bound)
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
-            self._fleet = Fleet(self, addresses)
+            self._fleet = NameServerRegistration(self, addresses)
             self._fleet.start()
         self._is_serving = True
         gc.collect()

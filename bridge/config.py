@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
-from bridge import units
-from delay.recurring import BadSchedule, Cron
-from txn.half import CHECKS_MAX
+from duolog.bridge import units
+from duolog.delay.recurring import BadSchedule, Cron
+from duolog.txn.half import CHECKS_MAX
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -727,7 +727,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_urls(prefixes: str) -> None:
-    from bridge.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
+    from duolog.bridge.transactions.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
 
     try:
         CheckUrls(prefixes)

@@ -12,54 +12,59 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from bridge.after_set_back import AfterSetBack
-from bridge.config import Options, level_delays_ms
-from bridge.delays import Delays
-from bridge.families import Families
-from bridge.faults import Faults
-from bridge.gone import Gone
-from bridge.half_messages import Halves
-from bridge.kafka.group_coordinator import GroupCoordinator
-from bridge.kafka.groups import Waiter
-from bridge.kafka.metadata import MetadataCache
-from bridge.kafka.work import Works
-from bridge.ledger import Ledger
-from bridge.lifetimes import Lifetimes
-from bridge.metrics import Metrics
-from bridge.poison import Poison
-from bridge.positions import Positions
-from bridge.producers import Producers
-from bridge.publish import Publisher
-from bridge.purgatory import Purgatory
-from bridge.rates import Rates
-from bridge.reading import QueueReader
-from bridge.records import ClusterNamed
-from bridge.request_keys import RequestKeys
-from bridge.rocketmq.assignment import RequestModes
-from bridge.rocketmq.batches import Batches
-from bridge.rocketmq.connection import RocketMQConnection
-from bridge.rocketmq.expected import Expected
-from bridge.rocketmq.expired import Expired
-from bridge.rocketmq.flow import Flow
-from bridge.rocketmq.group_configs import GroupConfigs
-from bridge.rocketmq.key_values import KeyValues
-from bridge.rocketmq.lanes import LANES, Lane
-from bridge.rocketmq.locks import Locks
-from bridge.rocketmq.members import Members
-from bridge.rocketmq.notices import Notices
-from bridge.rocketmq.popped import Popped
-from bridge.rocketmq.read_counts import ReadCounts
-from bridge.rocketmq.resets import Resets
-from bridge.schedules import Schedules
-from bridge.topic_configs import broker_defaults
-from bridge.topics import Topics, system_topics
-from bridge.transactions import Transactions
-from bridge.wall_time import WallTime
-from bridge.watchdog import Watchdog
-from store.entry import Appended, Part, Promise, Slot
-from store.files import Files
-from store.options import StoreOptions
-from store.store import Store
+from duolog.bridge.clock_set_back import AfterSetBack
+from duolog.bridge.config import Options, level_delays_ms
+from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.expiry import Lifetimes
+from duolog.bridge.data.publish import Publisher
+from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.kafka.group_membership import Waiter
+from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.metadata import MetadataCache
+from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
+from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.rates import Rates
+from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.purgatory import Purgatory
+from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
+from duolog.bridge.rocketmq.consuming.assignment import RequestModes
+from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifications
+from duolog.bridge.rocketmq.consuming.expired import Expired
+from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
+from duolog.bridge.rocketmq.consuming.locks import Locks
+from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.consuming.offset_resets import OffsetResets
+from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
+from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
+from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
+from duolog.bridge.rocketmq.producing.send_batch import Batches
+from duolog.bridge.rocketmq.requests.admission import Admission
+from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.deleted_topics import Gone
+from duolog.bridge.state.idempotency_keys import IdempotencyKeys
+from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.producers import Producers
+from duolog.bridge.state.records import ClusterNamed
+from duolog.bridge.state.topic_configs import broker_defaults
+from duolog.bridge.state.topics import Topics, system_topics
+from duolog.bridge.transactions.half_messages import Halves
+from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.bridge.wall_time import WallTime
+from duolog.store.entry import (
+    Appended,
+    Part,
+    Promise,
+    Slot,
+)
+from duolog.store.files import Files
+from duolog.store.options import StoreOptions
+from duolog.store.state_log import StateLog
+from duolog.store.store import Store
 
 
 class Core:
@@ -73,30 +78,32 @@ class Core:
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.poison = Poison()
-        self.ledger = Ledger(self.poison)
-        self.poison.attach(self.ledger)
-        self._cluster = _Cluster(self.ledger)
-        self.wall_time = WallTime(self.ledger, options.retention)
+        self.state_log = StateLog(self.poison)
+        self.poison.attach(self.state_log)
+        self._cluster = _Cluster(self.state_log)
+        self.wall_time = WallTime(self.state_log, options.retention)
         self.topics = Topics(
-            self.ledger,
+            self.state_log,
             options.topics,
             system=system_topics(
                 options.rocketmq.cluster, options.rocketmq.broker, len(level_delays_ms(options.delay.levels))
             ),
             config_defaults=broker_defaults(options),
         )
-        self.positions = Positions(self.ledger, self.topics.__contains__, options.groups)
-        self.producers = Producers(self.ledger, options.kafka)
-        self.lifetimes = Lifetimes(self.ledger, options.delay)
-        self.delays = Delays(self.ledger, self.topics, options.delay, self.metrics, self.poison)
-        self.request_keys = RequestKeys(self.ledger, options.http)
-        self.transactions = Transactions(self.ledger, self.topics, self.positions, self.producers, self.delays, options)
+        self.positions = Positions(self.state_log, self.topics.__contains__, options.groups)
+        self.producers = Producers(self.state_log, options.kafka)
+        self.lifetimes = Lifetimes(self.state_log, options.delay)
+        self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
+        self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
+        self.transactions = Transactions(
+            self.state_log, self.topics, self.positions, self.producers, self.delays, options
+        )
         self.isolation = self.transactions.isolation
-        self.halves = Halves(self.ledger, options.txn, options.store.segment_bytes // 2)
-        self.schedules = Schedules(self.ledger, self.topics, options.delay, self.metrics, self.poison)
+        self.halves = Halves(self.state_log, options.txn, options.store.segment_bytes // 2)
+        self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
         self.kafka_metadata = MetadataCache()
-        self.kafka_works = Works()
+        self.kafka_sliced_requests = SlicedRequests()
         self.rocketmq_members: Members[RocketMQConnection] = Members(
             groups_max=options.rocketmq.groups_max,
             client_groups_max=options.rocketmq.client_groups_max,
@@ -105,34 +112,36 @@ class Core:
             client_subscribed_bytes_max=options.rocketmq.client_subscribed_bytes_max,
         )
         self.rocketmq_groups = GroupConfigs(
-            self.ledger, options.groups.count_max, options.rocketmq.group_config_bytes_max
+            self.state_log, options.groups.count_max, options.rocketmq.group_config_bytes_max
         )
-        self.rocketmq_key_values = KeyValues(self.ledger)
+        self.rocketmq_key_values = KeyValues(self.state_log)
         self.rocketmq_is_write_wiped = False  # A tool asked that no route lets producers write here.
-        self.rocketmq_notices = Notices()
+        self.rocketmq_change_notifications = ChangeNotifications()
         self.rocketmq_locks = Locks()
-        self.rocketmq_resets = Resets()
-        self.rocketmq_modes = RequestModes(self.ledger)
-        self.rocketmq_popped = Popped(self.ledger, options.rocketmq.popped_bytes_max)
-        self.rocketmq_expired = Expired(self.ledger, self.positions)
+        self.rocketmq_offset_resets = OffsetResets()
+        self.rocketmq_modes = RequestModes(self.state_log)
+        self.rocketmq_pop_checkpoints = PopCheckpoints(self.state_log, options.rocketmq.popped_bytes_max)
+        self.rocketmq_expired = Expired(self.state_log, self.positions)
         self.after_set_back = AfterSetBack()
-        self.gone = Gone(self.ledger, self.topics.__contains__)
+        self.gone = Gone(self.state_log, self.topics.__contains__)
         for owner in (
             self.positions,
             self.producers,
             self.delays,
             self.transactions,
-            self.rocketmq_popped,
+            self.rocketmq_pop_checkpoints,
             self.rocketmq_expired,
         ):
             self.gone.add(owner.sweep)
         self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
-        self.rocketmq_expected = Expected()
-        self.rocketmq_read_counts = ReadCounts()
-        self.rocketmq_flow = Flow(options.rocketmq)
+        self.rocketmq_expected_topics = ExpectedTopics()
+        self.rocketmq_consume_counts = ConsumeCounts()
+        self.rocketmq_admission = Admission(options.rocketmq)
         self.rocketmq_batches = Batches()
-        self.rocketmq_lanes = {kind: Lane(kind, self.rocketmq_flow, options.rocketmq.wait_ms) for kind in LANES}
-        self.families = Families(self.kafka_groups, self.rocketmq_members)
+        self.rocketmq_background_queues = {
+            kind: BackgroundQueue(kind, self.rocketmq_admission, options.rocketmq.wait_ms) for kind in BACKGROUND_KINDS
+        }
+        self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_members)
         self.purgatory = Purgatory(
             options.limits.held_bytes_max,
             options.limits.connection_held_bytes_max,
@@ -156,10 +165,10 @@ class Core:
         Raises StoreError and OSError.
         """
         self.delays.begin(now_ms, files)
-        self.store = Store.open(files, options, self.ledger, now_ms)
-        self.rocketmq_flow.attach(self.store)
+        self.store = Store.open(files, options, self.state_log, now_ms)
+        self.rocketmq_admission.attach(self.store)
         turn_log = TurnLog(self.store, touch)
-        self.ledger.attach(turn_log)
+        self.state_log.attach(turn_log)
         self.wall_time.begin(self.store, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
@@ -195,14 +204,14 @@ class Core:
 
         Nothing here may fail half-way: what raises StoreError comes last.
         """
-        owners = (self.rocketmq_popped, self.halves.state, self.transactions)
+        owners = (self.rocketmq_pop_checkpoints, self.halves.state, self.transactions)
         self.after_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
         self.delays.clock_was_set_back(now_ms)
         self.schedules.clock_was_set_back(now_ms)
 
     def is_alive(self, group: str) -> bool:
         """Whether a group has members, or an open transaction may commit for it: then it does not expire."""
-        return self.families.active(group) is not None or self.transactions.coordinator.holds(group)
+        return self.client_protocols.active(group) is not None or self.transactions.coordinator.holds(group)
 
     @property
     def cluster_id(self) -> str:
@@ -231,16 +240,16 @@ class TurnLog:
 class _Cluster:
     """The id that Kafka clients know this data directory by: 16 random bytes, base64, as Kafka's own (Uuid.java)."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, state_log: StateLog) -> None:
         self.id = ""
-        self._ledger = ledger
-        ledger.own(ClusterNamed, self._replay)
-        ledger.on_snapshot(self._snapshot)
+        self._state_log = state_log
+        state_log.own(ClusterNamed, self._replay)
+        state_log.on_snapshot(self._snapshot)
 
     def name_if_new(self, now_ms: int) -> None:
         if not self.id:
             name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-            self._ledger.commit([ClusterNamed(name)], now_ms)
+            self._state_log.commit([ClusterNamed(name)], now_ms)
 
     def _replay(self, record: ClusterNamed, slot: Slot) -> None:
         self.id = record.cluster_id

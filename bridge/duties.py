@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from bridge.callbacks import Callbacks
-from bridge.kafka.groups import deliver
-from bridge.keeper import Keeper, Slices
-from bridge.leases import Leases
-from bridge.rocketmq import membership
-from bridge.rocketmq.revive import revive
-from bridge.rocketmq.transactions import Checks
-from store.queue import Queue
+from duolog.bridge.kafka.group_membership import deliver
+from duolog.bridge.maintenance import Maintenance, Slices
+from duolog.bridge.rocketmq.consuming import heartbeats
+from duolog.bridge.rocketmq.pop.revive import revive
+from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.state.leases import Leases
+from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.store.index.queue import Queue
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
+    from duolog.bridge.broker import Broker
 
 
 class Add(Protocol):
@@ -38,7 +38,7 @@ class Add(Protocol):
 
 def prepare(broker: "Broker", callbacks: Callbacks, mono_ms: int) -> None:
     """Make the parts of the broker that need its open store and the time."""
-    broker.keeper = Keeper(
+    broker.maintenance = Maintenance(
         broker.store,
         lambda: [*broker.topics.all()],
         partial(_first_kept, broker),
@@ -47,21 +47,21 @@ def prepare(broker: "Broker", callbacks: Callbacks, mono_ms: int) -> None:
         mono_ms,
         partial(broker.faults.contain, kind="retention of a queue"),
     )
-    broker.transaction_checks = Checks(broker, callbacks)
+    broker.check_backs = CheckBackLoop(broker, callbacks)
     broker.leases = Leases(broker.store, broker.options.leases)
 
 
 def register(broker: "Broker", add: Add) -> None:
     """Name all duties in the order in which those that are due together run."""
     leases, purgatory, groups = broker.leases, broker.purgatory, broker.kafka_groups
-    members, flow, popped = broker.rocketmq_members, broker.rocketmq_flow, broker.rocketmq_popped
-    positions, transactions, checks = broker.positions, broker.transactions, broker.transaction_checks
+    members, flow, popped = broker.rocketmq_members, broker.rocketmq_admission, broker.rocketmq_pop_checkpoints
+    positions, transactions, checks = broker.positions, broker.transactions, broker.check_backs
     delays, schedules, rates = broker.delays, broker.schedules, broker.rates
-    counts, keeper = broker.rocketmq_read_counts, broker.keeper
+    counts, maintenance = broker.rocketmq_consume_counts, broker.maintenance
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
     add("kafka groups", groups.next_deadline_ms, lambda now_ms, mono_ms: deliver(groups.expire(mono_ms)))
-    add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: membership.sweep(broker, mono_ms))
+    add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: heartbeats.sweep(broker, mono_ms))
     add("rocketmq senders", flow.next_deadline_mono_ms, lambda now_ms, mono_ms: flow.look(mono_ms))
     add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(broker, now_ms), is_wall=True)
     add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))
@@ -81,8 +81,8 @@ def register(broker: "Broker", add: Add) -> None:
     careful_ms = broker.wall_time.careful_ms
     add(
         "background duties",
-        keeper.next_deadline_ms,
-        lambda now_ms, mono_ms: keeper.run(careful_ms(now_ms, mono_ms), mono_ms),
+        maintenance.next_deadline_ms,
+        lambda now_ms, mono_ms: maintenance.run(careful_ms(now_ms, mono_ms), mono_ms),
     )
 
 

@@ -21,10 +21,15 @@ from importlib.metadata import entry_points
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from bridge.config import HooksOptions
-from delay.wheel import Wheel
-from store.errors import StoreError
-from store.workers import Executor, Failure, Post, Workers
+from duolog.bridge.config import HooksOptions
+from duolog.delay.wheel import Wheel
+from duolog.store.errors import StoreError
+from duolog.store.workers import (
+    Executor,
+    Failure,
+    Post,
+    Workers,
+)
 
 log = logging.getLogger("hooks")
 

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from bridge import logs
-from bridge.config import ConfigError, Options, values
-from bridge.http_readers import Readers
+from duolog.bridge.config import ConfigError, Options, values
+from duolog.bridge.http.readers import Readers
+from duolog.bridge.monitoring import logs
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
+    from duolog.bridge.broker import Broker
 
 log = logging.getLogger("bridge")
 

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bridge.clock import Clock
-from bridge.faults import Faults
-from bridge.watchdog import Watchdog
-from store.errors import StoreError
+from duolog.bridge.clock import Clock
+from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.store.errors import StoreError
 
 log = logging.getLogger("bridge")
 

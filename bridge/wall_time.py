@@ -16,7 +16,8 @@ once, and the time goes on being counted from before the jump, by the monotonic 
 What would lose something by a clock that is ahead goes by the *careful* time, the earlier of the two: retention, groups
 and transactional ids that nobody uses, messages that expire, half messages that are too old. What is late when it waits
 goes by the wall clock: timers and schedules, and store times. Store times that a clock has put ahead begin anew when it
-is right again (`store/store_times.py`); so does whatever else waits for a time that is far off by then (`on_set_back`).
+is right again (`store/index/store_times.py`); so does whatever else waits for a time that is far off by then
+(`on_set_back`).
 
 That the clock is not believed is in the log, so that a restart does not believe it either.
 """
@@ -26,11 +27,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from bridge.config import RetentionOptions
-from bridge.ledger import Ledger
-from bridge.records import ClockDoubted
-from store.entry import Slot
-from store.errors import StoreError
+from duolog.bridge.config import RetentionOptions
+from duolog.bridge.state.records import ClockDoubted
+from duolog.store.entry import Slot
+from duolog.store.errors import StoreError
+from duolog.store.state_log import StateLog
 
 STEP_MS: Final = 60_000  # NTP steps a clock by less, or slews it; a suspended laptop is further off.
 DRIFT_MS_MIN: Final = 100  # The trusted time follows the wall clock at most each so often,
@@ -55,12 +56,12 @@ class TimedStore(Protocol):
 class WallTime:
     """Watches the wall clock. `begin` when the log is recovered, then `observe`."""
 
-    def __init__(self, ledger: Ledger, options: RetentionOptions) -> None:
+    def __init__(self, state_log: StateLog, options: RetentionOptions) -> None:
         self.ahead_ms = 0  # How far the wall clock is ahead of the trusted time; 0: it is believed, or behind.
         self.jumps = 0  # since the start
         self.on_step: Callable[[int], None] = _ignore  # The wall clock jumped by so much.
         self.on_set_back: Callable[[int], None] = _ignore  # It was ahead, and is right again: (now_ms).
-        self._ledger = ledger
+        self._state_log = state_log
         self._confirm_jump_ms, self._confirm_start_ms = options.clock_confirm_ms, options.start_confirm_ms
         self._store: TimedStore | None = None
         self._recorded_ms = 0  # What the log says of `ahead_ms`.
@@ -69,8 +70,8 @@ class WallTime:
         self._steady_mono_ms = 0  # The wall clock has not jumped since.
         self._confirm_ms = 0
         self._drift_mono_ms = 0
-        ledger.own(ClockDoubted, self._replay)
-        ledger.on_snapshot(lambda: [ClockDoubted(self._recorded_ms)] if self._recorded_ms else [])
+        state_log.own(ClockDoubted, self._replay)
+        state_log.on_snapshot(lambda: [ClockDoubted(self._recorded_ms)] if self._recorded_ms else [])
 
     def begin(self, store: TimedStore, now_ms: int, mono_ms: int) -> None:
         """Compare the wall clock with the last unit of the log."""
@@ -144,7 +145,7 @@ class WallTime:
     def _record(self, now_ms: int) -> None:
         """Say in the log whether the clock is believed; where the log refuses, the next turn tries again."""
         try:
-            self._ledger.commit([ClockDoubted(self.ahead_ms)], now_ms)
+            self._state_log.commit([ClockDoubted(self.ahead_ms)], now_ms)
         except StoreError:
             pass
 

@@ -2,7 +2,7 @@
 
 May import `store`. The main names:
 
-    Wheel                    delay/wheel.py      timers in O(1); one on the monotonic clock (`bridge/purgatory.py`)
+    Wheel                    delay/wheel.py      timers in O(1); one on the monotonic clock (`bridge/net/purgatory.py`)
     Buckets, View            delay/buckets.py    timers of far days, in files: which count, looks over all of them
     FarTimer, BucketEntry    delay/bucket.py     one of them; one file as the log names it
     Schedule                 delay/recurring.py  when a recurring message runs next

@@ -35,12 +35,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from delay.names import name_hash
-from delay.table import Table, pages_of, rows_per_page
-from delay.tombstones import TIMERS_DIRECTORY, Fate, Tombstones
-from store.entry import new_tuple
-from store.errors import Corruption
-from store.files import Files
+from duolog.delay.names import name_hash
+from duolog.delay.table import Table, pages_of, rows_per_page
+from duolog.delay.tombstones import TIMERS_DIRECTORY, Fate, Tombstones
+from duolog.store.entry import new_tuple
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
 
 BLOCK_BYTES: Final = 64 << 10
 BLOCK_TIMERS_MAX: Final = 1024

@@ -25,10 +25,25 @@ from functools import partial
 from heapq import merge as in_order
 from itertools import pairwise
 
-from delay.bucket import FOREVER_MS, Bucket, BucketEntry, FarTimer, Found, Here, TimerId, Writer, bucket_path
-from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
-from store.errors import Corruption
-from store.files import Files
+from duolog.delay.bucket import (
+    FOREVER_MS,
+    Bucket,
+    BucketEntry,
+    FarTimer,
+    Found,
+    Here,
+    TimerId,
+    Writer,
+    bucket_path,
+)
+from duolog.delay.tombstones import (
+    TIMERS_DIRECTORY,
+    Fate,
+    Flush,
+    tombstones_path,
+)
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
 
 MERGE_WIDTH = 8  # buckets of about one size that are merged
 BUCKET_BYTES = 256 << 20  # a merge begins another bucket here; larger ones are left alone

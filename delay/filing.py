@@ -25,8 +25,13 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, Timer
-from store.entry import new_tuple
+from duolog.delay.rows import (
+    ROW,
+    ROW_SIZE,
+    TOPIC_SHIFT,
+    Timer,
+)
+from duolog.store.entry import new_tuple
 
 LEAF_ROWS: Final = 32  # A look without a result reads one leaf in each of the windows, some hundreds.
 DIGIT_BITS: Final = 4  # of time; wider ones would make many leaves of one row

@@ -12,10 +12,10 @@ from collections.abc import Container, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from store.entry import new_tuple
+from duolog.store.entry import new_tuple
 
 if TYPE_CHECKING:
-    from delay.filing import Filing
+    from duolog.delay.filing import Filing
 
 ROW: Final = Struct(">QQQIHBB")
 ROW_SIZE: Final = ROW.size

@@ -9,9 +9,9 @@ from heapq import merge as in_order
 from struct import Struct
 from typing import Final
 
-from delay.bucket import Bucket, FarTimer, Writer
-from delay.rows import ROW, ROW_SIZE, rows_of
-from store.entry import Place, Stored
+from duolog.delay.bucket import Bucket, FarTimer, Writer
+from duolog.delay.rows import ROW, ROW_SIZE, rows_of
+from duolog.store.entry import Place, Stored
 
 READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
 

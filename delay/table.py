@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
-from store.errors import Corruption
+from duolog.store.errors import Corruption
 
 PAGE_SIZE = 4096
 _CRC_SIZE = 4

@@ -40,10 +40,21 @@ from itertools import chain, takewhile
 from struct import Struct
 from typing import Final, NamedTuple
 
-from delay.filing import Filing
-from delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, AddressPack, DuePack, RowsOfMoment, Timer, logged, pack_row, rows_of
-from delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
-from store.entry import new_tuple
+from duolog.delay.filing import Filing
+from duolog.delay.rows import (
+    ROW,
+    ROW_SIZE,
+    TOPIC_SHIFT,
+    AddressPack,
+    DuePack,
+    RowsOfMoment,
+    Timer,
+    logged,
+    pack_row,
+    rows_of,
+)
+from duolog.delay.wheel import DIGIT_BITS, NEVER_MS, Wheel
+from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # of a snapshot: 256 KiB
 PIN_BITS: Final = 16  # what is pinned of the log is known to 64 KiB

@@ -18,7 +18,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from store.files import Files
+from duolog.store.files import Files
 
 TIMERS_DIRECTORY = "timers"
 

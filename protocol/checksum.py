@@ -9,7 +9,7 @@ order can add them up.
 
 import zlib
 
-from protocol.kafka.record_batch import Record
+from duolog.protocol.kafka.record_batch import Record
 
 
 def record_checksum(record: Record) -> int:

@@ -42,8 +42,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import (
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.record_batch import (
     TIMESTAMP_MS_MAX,
     BatchBuilder,
     Header,
@@ -52,10 +52,10 @@ from protocol.kafka.record_batch import (
     stamp_log_append_time,
     varint,
 )
-from protocol.rocketmq import properties as names
-from protocol.rocketmq.compression import inflate_body
-from protocol.rocketmq.flags import COMPRESSED, STORE_HOST_V6
-from protocol.rocketmq.message import (
+from duolog.protocol.rocketmq.messages import properties as names
+from duolog.protocol.rocketmq.messages.compression import inflate_body
+from duolog.protocol.rocketmq.messages.flags import COMPRESSED, STORE_HOST_V6
+from duolog.protocol.rocketmq.messages.message import (
     MAGIC_V1,
     MAGIC_V2,
     NO_HOST,

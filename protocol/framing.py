@@ -7,8 +7,8 @@ The length does not count itself. Sans-IO: whoever owns the socket feeds what ar
 
 import struct
 
-from protocol import foreign
-from protocol.errors import ProtocolError
+from duolog.protocol import foreign
+from duolog.protocol.errors import ProtocolError
 
 _read_length = struct.Struct(">i").unpack_from
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 
-from protocol.rocketmq.names import (
+from duolog.protocol.rocketmq.names import (
     GROUP_LENGTH_MAX,
     RETRY_OR_DLQ_TOPIC_LENGTH_MAX,
     TOPIC_LENGTH_MAX,

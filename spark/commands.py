@@ -19,12 +19,22 @@ import typer
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from spark.broker_api import ApiError, BrokerApi
-from spark.kafka_port import KafkaPortError, check_kafka
-from spark.progress import Summary, Told
-from spark.session import SessionError, is_submitted, new_log, open_session
-from spark.stopping import Stop, Stopped, ending_at_once, run_until_signal
-from spark.tables import TableError
+from duolog.spark.broker_api import ApiError, BrokerApi
+from duolog.spark.jobs.tables import TableError
+from duolog.spark.kafka_port import KafkaPortError, check_kafka
+from duolog.spark.progress import Summary, Told
+from duolog.spark.session import (
+    SessionError,
+    is_submitted,
+    new_log,
+    open_session,
+)
+from duolog.spark.stopping import (
+    Stop,
+    Stopped,
+    ending_at_once,
+    run_until_signal,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,9 +137,9 @@ def archive(
     as_json: AsJson = False,
 ) -> int:
     """Bring topics into a lake table, exactly once, partitioned by topic and date."""
-    from spark.archive import ArchiveOptions
-    from spark.archive import archive as run
-    from spark.messages import messages
+    from duolog.spark.jobs.archive import ArchiveOptions
+    from duolog.spark.jobs.archive import archive as run
+    from duolog.spark.messages import messages
 
     names = _names(topics)
     if (names is None) == (pattern is None):
@@ -158,8 +168,8 @@ def reconcile(
     as_json: AsJson = False,
 ) -> int:
     """Prove that the archive and the broker agree; exit status 1 if they do not."""
-    from spark.archive import open_table, progress_of_archive
-    from spark.reconcile import reconcile as run
+    from duolog.spark.jobs.archive import open_table, progress_of_archive
+    from duolog.spark.jobs.reconcile import reconcile as run
 
     api = _broker(http)
     with _running(context, "reconcile", master, as_json, _formats(format_)) as (session, told, stop):
@@ -188,9 +198,9 @@ def replay(
     as_json: AsJson = False,
 ) -> int:
     """Send what was archived again, in the order of each queue."""
-    from spark.archive import open_table
-    from spark.replay import ReplayOptions
-    from spark.replay import replay as run
+    from duolog.spark.jobs.archive import open_table
+    from duolog.spark.jobs.replay import ReplayOptions
+    from duolog.spark.jobs.replay import replay as run
 
     bootstrap = _kafka_port(kafka, http, [to] if to else (), may_create=True)
     options = ReplayOptions(bootstrap, _names(topics), to, _ms(since), _ms(until), speed, keep_queues)
@@ -211,8 +221,8 @@ def lateness(
     as_json: AsJson = False,
 ) -> int:
     """Say how late delayed messages became visible, by topic and minute, from the log's files: a table and a plot."""
-    from spark.lateness import lateness as run
-    from spark.log_source import DuologLog
+    from duolog.spark.jobs.lateness import lateness as run
+    from duolog.spark.log_source import DuologLog
 
     given = {"directory": directory, "token": token}
     asked = {"topics": topics, "http": http, "withTimes": "true"} | {key: each for key, each in given.items() if each}
@@ -234,8 +244,8 @@ def transactions(
     as_json: AsJson = False,
 ) -> int:
     """Say what became of half messages: outcome, time to decide, checks needed, and what hangs."""
-    from spark.transactions import TransactionsOptions
-    from spark.transactions import transactions as run
+    from duolog.spark.jobs.transactions import TransactionsOptions
+    from duolog.spark.jobs.transactions import transactions as run
 
     _broker(http)
     options = TransactionsOptions(path, _kafka_port(kafka, http), http)
@@ -256,8 +266,8 @@ def schedule(
     as_json: AsJson = False,
 ) -> int:
     """Send a table as delayed messages, each once, though the job may be killed and run again."""
-    from spark.schedule import ScheduleOptions
-    from spark.schedule import schedule as run
+    from duolog.spark.jobs.schedule import ScheduleOptions
+    from duolog.spark.jobs.schedule import schedule as run
 
     _broker(http)
     options = ScheduleOptions(state, _kafka_port(kafka, http), http, part_rows)

@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import ProtocolError
-from protocol.kafka.api import ErrorCode
-from protocol.kafka.wire import CLASSIC, MALFORMED
-from protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.primitive_types import CLASSIC, MALFORMED
+from duolog.protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
 
 WITHIN_S: Final = 2.5  # All of it, so that a command says what is missing within three seconds.
 _METADATA, _VERSION, _CORRELATION = 3, 4, 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from protocol.names import kafka_name
+from duolog.protocol.names import kafka_name
 
 NAMES: Final = (
     "http", "token", "topics", "subscribe", "startingOffsets", "endingOffsets", "directory", "splitBytes", "leaseMs",

@@ -4,7 +4,7 @@
     session.read.format("duolog-log").option("http", "127.0.0.1:9644").option("topics", "orders").load()
 
     planning      POST /api/leases: which files, which offsets are visible and committed, and a hold on the files
-    a task        one piece of a file of the log (`store/reader.py`), every unit checked by its CRC
+    a task        one piece of a file of the log (`store/log_reader.py`), every unit checked by its CRC
     rows          those of Spark's Kafka source with `includeHeaders`, so `spark.messages.as_messages` takes them
 
     option            default
@@ -38,15 +38,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from protocol.convert import kafka_record
-from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import FIRST, Record, open_batch, read_header, read_records
-from protocol.rocketmq import message, properties
-from spark.broker_api import ApiError, BrokerApi
-from spark.log_options import Offsets, read_options, with_times
-from spark.messages import BORN_TIMESTAMP
-from store.format import Entry
-from store.reader import LogReader
+from duolog.protocol.convert import kafka_record
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.record_batch import (
+    FIRST,
+    Record,
+    open_batch,
+    read_header,
+    read_records,
+)
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.spark.broker_api import ApiError, BrokerApi
+from duolog.spark.log_options import Offsets, read_options, with_times
+from duolog.spark.messages import BORN_TIMESTAMP
+from duolog.store.log.format import Entry
+from duolog.store.log_reader import LogReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from protocol.names import kafka_name
-from protocol.rocketmq.properties import TIMER_OUT_MS
+from duolog.protocol.names import kafka_name
+from duolog.protocol.rocketmq.messages.properties import TIMER_OUT_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
-from spark.stopping import Stop, Stopped
+from duolog.spark.stopping import Stop, Stopped
 
 if TYPE_CHECKING:
     from pyspark import StatusTracker

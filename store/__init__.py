@@ -3,7 +3,7 @@
 Imports nothing of the project. The main names:
 
     Store                    store/store.py      append, promises, reading, retention, checkpoints
-    Replayer                 store/replay.py     who owns the state that the log holds
+    Replayer                 store/recovery/replay.py     who owns the state that the log holds
     Frame, State, Promise    store/entry.py      what crosses the border
     StoreOptions             store/options.py
     Files, RealFiles         store/files.py      the one door to the disk

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from store.queue import Queue
+    from duolog.store.index.queue import Queue
 
 Buffer = bytes | bytearray | memoryview
 

@@ -1,6 +1,7 @@
 """What can be wrong with the store: states of affairs, never the peer's fault.
 
-Each front door maps these to its own wire codes in one table (`bridge/kafka/errors.py`, `bridge/rocketmq/errors.py`).
+Each front door maps these to its own wire codes in one table (`bridge/kafka/requests/errors.py`,
+`bridge/rocketmq/requests/errors.py`).
 """
 
 import errno
@@ -52,7 +53,8 @@ class Fault(StoreError):
 class Fatal(Exception):
     """Going on could break the promise about stored data, so the process ends; the next start recovers from the log.
 
-    These are no StoreErrors: no front door answers them. `bridge/faults.py` ends the process, and ARCHITECTURE.md
+    These are no StoreErrors: no front door answers them. `bridge/monitoring/faults.py` ends the process, and
+    ARCHITECTURE.md
     ("Errors") names every place that raises one.
     """
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from store.entry import Buffer
+from duolog.store.entry import Buffer
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600

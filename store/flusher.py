@@ -11,10 +11,10 @@ so a test can drive them one by one without a thread.
 from functools import partial
 from threading import Event
 
-from store.commitlog import SyncTask
-from store.errors import StoreError
-from store.store import Store
-from store.workers import Failure, Post, Workers
+from duolog.store.errors import StoreError
+from duolog.store.log.commitlog import SyncTask
+from duolog.store.store import Store
+from duolog.store.workers import Failure, Post, Workers
 
 SEARCHES_WAITING_MAX = 256  # by key; further ones are refused
 SEARCH_PAUSE_S = 0.001  # after a millisecond of work: it gets half of what the loop leaves

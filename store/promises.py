@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from store.errors import StoreError
+from duolog.store.errors import StoreError
 
 Done = Callable[[StoreError | None], None]
 

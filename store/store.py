@@ -26,13 +26,18 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from store.checkpoint_run import CheckpointRun, log_left
-from store.checkpoints import Checkpoints
-from store.commitlog import CommitLog, SyncTask
-from store.control import Control, Kind, QueueRow, queue_control
-from store.encode import Entry, put_frame, put_other, put_run, sizes_of
-from store.entry import Appended, Frame, FrameRun, Part, Place, Promise, Slot, Stored, new_tuple
-from store.errors import (
+from duolog.store.entry import (
+    Appended,
+    Frame,
+    FrameRun,
+    Part,
+    Place,
+    Promise,
+    Slot,
+    Stored,
+    new_tuple,
+)
+from duolog.store.errors import (
     NO_HANDLES,
     NO_SPACE,
     DataDirectoryInUse,
@@ -43,26 +48,52 @@ from store.errors import (
     StoreError,
     WritingEnded,
 )
-from store.files import Files
-from store.format import CLOSED_FLAG, NO_OFFSET, OPENED_FLAG, UNIT_HEADER_SIZE
-from store.frames import Frames
-from store.index_work import Flush
-from store.key_index import KeyIndex, Search
-from store.options import StoreOptions
-from store.promises import Done, Promises
-from store.queue import Queue, queue_key
-from store.queue_index import Row
-from store.queues import Queues
-from store.readers import ColdEntries, ColdRead
-from store.recovery import RecoveryReport, recover
-from store.replay import Replayer
-from store.retention import NO_LIMIT, RetentionLimits, expired_to
-from store.scan import TagScan
-from store.segment import LOG_DIRECTORY, Segment
-from store.spare import Spare
-from store.store_times import StepBack, pack_steps, undone, with_step
-from store.tail import Chunk
-from store.workers import Executor, Failure, Inline
+from duolog.store.files import Files
+from duolog.store.index.index_maintenance import Flush
+from duolog.store.index.key_index import KeyIndex, Search
+from duolog.store.index.queue import Queue, queue_key
+from duolog.store.index.queue_index import Row
+from duolog.store.index.queues import Queues
+from duolog.store.index.scan import TagScan
+from duolog.store.index.store_times import (
+    StepBack,
+    pack_steps,
+    undone,
+    with_step,
+)
+from duolog.store.log.commitlog import CommitLog, SyncTask
+from duolog.store.log.control import (
+    Control,
+    Kind,
+    QueueRow,
+    queue_control,
+)
+from duolog.store.log.encode import (
+    Entry,
+    put_frame,
+    put_other,
+    put_run,
+    sizes_of,
+)
+from duolog.store.log.format import (
+    CLOSED_FLAG,
+    NO_OFFSET,
+    OPENED_FLAG,
+    UNIT_HEADER_SIZE,
+)
+from duolog.store.log.frames import Frames
+from duolog.store.log.readers import ColdEntries, ColdRead
+from duolog.store.log.segment import LOG_DIRECTORY, Segment
+from duolog.store.log.write_buffer import Chunk
+from duolog.store.log_start import NO_LIMIT, RetentionLimits, expired_to
+from duolog.store.options import StoreOptions
+from duolog.store.promises import Done, Promises
+from duolog.store.recovery.checkpoint_run import CheckpointRun, log_left
+from duolog.store.recovery.checkpointer import Checkpointer
+from duolog.store.recovery.recovery import RecoveryReport, recover
+from duolog.store.recovery.replay import Replayer
+from duolog.store.spare_file import Spare
+from duolog.store.workers import Executor, Failure, Inline
 
 LOCK_PATH = "lock"
 FREEING_BYTES_MAX = 1 << 20  # Of units that make room and cannot be written yet.
@@ -127,7 +158,7 @@ class Store:
         self._spare = Spare(files, options.spare_bytes)
         self._usage = files.usage()  # of the disk: used bytes, total bytes
         self._queues.index_files.opener = self._log.segments.opener = lambda: self.readers
-        self._checkpoints = Checkpoints(
+        self._checkpoints = Checkpointer(
             files,
             options,
             self._log,

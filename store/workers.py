@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NoReturn, Protocol, TypeVar
 
-from store.errors import Fault, StoreError
+from duolog.store.errors import Fault, StoreError
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from heapq import heappop, heappush
 from itertools import compress
 from typing import Final, NamedTuple, TypeAlias
 
-from store.copy_on_write import CopyOnWrite
+from duolog.store.copy_on_write import CopyOnWrite
 
 PAGE_MAX: Final = 1024  # Half messages of one page: the unit of work of a look.
 VERDICTS_KEPT: Final = 1 << 16  # Of the last so many half messages the verdict is known.

@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from store.queue import Queue
+from duolog.store.index.queue import Queue
 
 
 class Aborted(NamedTuple):

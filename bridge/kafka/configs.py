@@ -1,7 +1,8 @@
 """Configs from the outside: DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1,
 ListConfigResources 0..1.
 
-Topics have the configs of `bridge/topic_configs.py`. The broker shows some of its settings under Kafka's names; they
+Topics have the configs of `bridge/state/topic_configs.py`. The broker shows some of its settings under Kafka's names;
+they
 are changed in its config file only. Other resources (loggers, client metrics, groups) have none.
 """
 
@@ -9,19 +10,35 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.kafka.errors import ANSWERABLE, InvalidRequest, code_of, message_of
-from bridge.kafka.once import Repeated
-from bridge.kafka.request import NO_THROTTLE, Request, Work, later
-from bridge.kafka.work import answered, encoded
-from bridge.topic_configs import TABLE, ConfigType, InvalidConfig, check, value_of
-from bridge.topics import Topic, UnknownTopic
-from protocol.kafka.api import ErrorCode, ResponseTypes
-from protocol.kafka.response import Elements
-from store.entry import Promise
+from duolog.bridge.kafka.requests.errors import (
+    ANSWERABLE,
+    InvalidRequest,
+    code_of,
+    message_of,
+)
+from duolog.bridge.kafka.requests.repeated_names import Repeated
+from duolog.bridge.kafka.requests.request import (
+    NO_THROTTLE,
+    Request,
+    Work,
+    later,
+)
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.state.topic_configs import (
+    TABLE,
+    ConfigType,
+    InvalidConfig,
+    check,
+    value_of,
+)
+from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
+from duolog.protocol.kafka.response import Elements
+from duolog.store.entry import Promise
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32  # ConfigResource.java
 _LISTED = frozenset((_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP))
@@ -62,7 +79,7 @@ def describe_configs(broker: "Broker", connection: "KafkaConnection", request: R
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     results = Elements(_describe(broker, request, resource) for resource in asked.values())
     entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
@@ -205,7 +222,7 @@ def list_config_resources(broker: "Broker", connection: "KafkaConnection", reque
         error_code=ErrorCode.none if is_known else ErrorCode.unsupported_version,
         config_resources=Elements(resources),
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def _resources(broker: "Broker", types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
@@ -237,7 +254,7 @@ def incremental_alter_configs(broker: "Broker", connection: "KafkaConnection", r
 def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any) -> Work:
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     repeated = Repeated((each.resource_type, each.resource_name) for each in request.body.resources)
-    promise: Promise | None = broker.ledger.barrier()
+    promise: Promise | None = broker.state_log.barrier()
 
     def altered(resource: Any) -> Any:
         nonlocal promise

@@ -18,23 +18,23 @@ it, and leaves these out itself; a marker that becomes visible is what wakes him
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE, code_of
-from bridge.kafka.request import Request
-from bridge.purgatory import Held
-from bridge.reading import Later
-from bridge.server import TURN_MS, OutboxSlot
-from protocol.kafka import fetch as wire
-from protocol.kafka import record_batch
-from protocol.kafka.api import ErrorCode
-from protocol.kafka.fetch import FetchRequest, PartitionAsked, PartitionFetched
-from store.entry import Buffer
-from store.queue import Queue
-from txn.isolation import QueueIsolation
+from duolog.bridge.data.reading import Later
+from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.purgatory import Held
+from duolog.bridge.net.server import TURN_MS, OutboxSlot
+from duolog.protocol.kafka import fetch as wire
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.fetch import FetchRequest, PartitionAsked, PartitionFetched
+from duolog.store.entry import Buffer
+from duolog.store.index.queue import Queue
+from duolog.txn.isolation import QueueIsolation
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _READ_COMMITTED = 1
 _SESSION_ENDS = -1
@@ -114,7 +114,7 @@ class _Fetch:
         while len(fetched) < len(asked):
             count = len(fetched) - begun
             if count and (count >= READ_AT_ONCE or mono_ms() > until_mono_ms):
-                self._broker.kafka_works.add(self)
+                self._broker.kafka_sliced_requests.add(self)
                 self._charge(self._found_bytes)
                 return False
             found = self._read_partition(asked[len(fetched)])
@@ -145,7 +145,7 @@ class _Fetch:
         return 0  # It is never set aside: without room it takes no more records, so that it is soon done.
 
     def go_on(self) -> bool:
-        """Read the next slice; `Works` calls it when it is its turn, which is over then."""
+        """Read the next slice; `SlicedRequests` calls it when it is its turn, which is over then."""
         if not self.connection.closed:
             try:
                 if self._read():

@@ -1,7 +1,7 @@
 """Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6: who leads what. On one node: always we.
 
 A topic that is missing is created at once and answered whole, where Kafka answers "not yet" until its controller is
-done. Answers wait for `Ledger.barrier()`: nobody shall learn of a topic that a crash can take back.
+done. Answers wait for `StateLog.barrier()`: nobody shall learn of a topic that a crash can take back.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,19 +9,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE
-from bridge.kafka.once import once
-from bridge.kafka.request import NO_THROTTLE, Request, Work
-from bridge.kafka.work import answered, encoded
-from bridge.topics import Topic
-from protocol.kafka.api import ErrorCode, ResponseTypes
-from protocol.kafka.response import Elements
-from protocol.names import is_kafka_topic
+from duolog.bridge.kafka.requests.errors import ANSWERABLE
+from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
+from duolog.protocol.kafka.response import Elements
+from duolog.protocol.names import is_kafka_topic
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadata says.
 NODES = (NODE_ID,)
@@ -82,7 +82,7 @@ def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) 
         body = yield from encoded(broker, request, _describe(broker, request, names))
         if broker.topics.version == version:
             broker.kafka_metadata.put(version, question, request.held_bytes, body)
-    return answered(request, body, broker.ledger.barrier())
+    return answered(request, body, broker.state_log.barrier())
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:

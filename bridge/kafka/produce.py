@@ -17,19 +17,24 @@ import logging
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from bridge.answers import Answer
-from bridge.kafka.errors import ANSWERABLE, MESSAGE_CHARACTERS_MAX, code_of, message_of
-from bridge.kafka.request import Request, Work
-from bridge.produced import RECORDS_AT_ONCE
-from protocol.kafka import produce as wire
-from protocol.kafka.api import ErrorCode
-from protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
-from protocol.kafka.record_batch import HEADER_BYTES, InvalidBatch, RecordError
-from store.entry import Promise, new_tuple
+from duolog.bridge.data.produced_batches import RECORDS_AT_ONCE
+from duolog.bridge.kafka.requests.errors import (
+    ANSWERABLE,
+    MESSAGE_CHARACTERS_MAX,
+    code_of,
+    message_of,
+)
+from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.net.answers import Answer
+from duolog.protocol.kafka import produce as wire
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
+from duolog.protocol.kafka.record_batch import HEADER_BYTES, InvalidBatch, RecordError
+from duolog.store.entry import Promise, new_tuple
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12

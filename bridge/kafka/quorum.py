@@ -6,16 +6,16 @@ of `__cluster_metadata`, and the epoch of the run, which every start raises, for
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.kafka.metadata import NODE_ID
-from bridge.kafka.once import by_partition
-from bridge.kafka.request import Request, Work
-from bridge.kafka.work import answered, encoded
-from protocol.kafka.api import ErrorCode
-from protocol.kafka.response import Elements
+from duolog.bridge.kafka.metadata import NODE_ID
+from duolog.bridge.kafka.requests.repeated_names import by_partition
+from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.response import Elements
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _ONLY: Final = {"__cluster_metadata": {0: None}}
 _LISTENER: Final = "PLAINTEXT"

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.kafka.errors import InvalidRequest
-from bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
-from bridge.kafka.once import once
-from bridge.kafka.request import NO_THROTTLE, Request, Work
-from bridge.kafka.work import answered, encoded
-from bridge.topics import Topic
-from protocol.kafka.api import ErrorCode, ResponseTypes
-from protocol.kafka.response import Elements
+from duolog.bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
+from duolog.bridge.kafka.requests.errors import InvalidRequest
+from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
+from duolog.protocol.kafka.response import Elements
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 PARTITIONS_MAX: Final = 2000  # in one answer; Apache: max.request.partition.size.limit
 
@@ -82,7 +82,7 @@ def describe_topic_partitions(broker: "Broker", connection: "KafkaConnection", r
     entity = types.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=Elements(topics), next_cursor=next_cursor
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def _from_cursor(broker: "Broker", asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:

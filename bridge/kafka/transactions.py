@@ -16,25 +16,40 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from bridge.answers import Answer
-from bridge.families import Family
-from bridge.kafka.errors import ANSWERABLE, code_of
-from bridge.kafka.group_coordinator import NAME_CHARACTERS_MAX
-from bridge.kafka.offsets import Results, asked_positions, refused, sort_out
-from bridge.kafka.once import by_partition, once
-from bridge.kafka.request import NO_THROTTLE, Request, Work, later
-from bridge.kafka.work import answered, encoded
-from bridge.producers import ProducerPicture
-from bridge.transactions import Transaction
-from protocol.kafka.api import ErrorCode, milliseconds
-from protocol.kafka.response import Elements
-from store.entry import Promise
-from store.queue import Queue
-from txn.coordinator import NO_EPOCH, NO_PRODUCER, Producer, State
+from duolog.bridge.kafka.group_offsets import (
+    Results,
+    asked_positions,
+    refused,
+    sort_out,
+)
+from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.repeated_names import by_partition, once
+from duolog.bridge.kafka.requests.request import (
+    NO_THROTTLE,
+    Request,
+    Work,
+    later,
+)
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.bridge.state.producers import ProducerPicture
+from duolog.bridge.transactions.kafka_transactions import Transaction
+from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
+from duolog.protocol.kafka.response import Elements
+from duolog.store.entry import Promise
+from duolog.store.index.queue import Queue
+from duolog.txn.coordinator import (
+    NO_EPOCH,
+    NO_PRODUCER,
+    Producer,
+    State,
+)
 
 if TYPE_CHECKING:
-    from bridge.broker import Broker
-    from bridge.kafka.connection import KafkaConnection
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _FENCED_FROM = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 _RENEWS_FROM = 5  # EndTxn whose answer has a new epoch
@@ -184,7 +199,7 @@ def _check_committer(broker: "Broker", body: Any) -> ErrorCode:
     """Whether the consumer that the producer speaks for may commit; older versions do not say who that is."""
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
-    if not broker.families.admits(body.group_id, Family.KAFKA):
+    if not broker.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
         return ErrorCode.unknown_member_id
     generation, member_id = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
     instance_id = getattr(body, "group_instance_id", None)
@@ -225,7 +240,7 @@ def write_txn_markers(broker: "Broker", connection: "KafkaConnection", request: 
     A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
     """
     types = request.types
-    promise: Promise | None = broker.ledger.barrier()
+    promise: Promise | None = broker.state_log.barrier()
 
     def aborted(asked: Any, name: str, index: int) -> Any:
         nonlocal promise
@@ -296,14 +311,14 @@ def list_transactions(broker: "Broker", connection: "KafkaConnection", request: 
         unknown_state_filters=tuple(name for name in once(body.state_filters) if name not in titles),
         transaction_states=Elements(map(listed, [*broker.transactions.coordinator])),
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def describe_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
     """Tell state, producer, start and partitions of transactional ids."""
     states = Elements(_described(broker, request, name) for name in once(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def _described(broker: "Broker", request: Request, name: str) -> Any:
@@ -361,7 +376,7 @@ def describe_producers(broker: "Broker", connection: "KafkaConnection", request:
         for name, keys in asked.items()
     )
     entity = types.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.ledger.barrier())
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
 
 
 def _active_producers(

@@ -6,31 +6,27 @@ May import all of `bridge` but the other protocol's package.
 
 from typing import NamedTuple
 
-from bridge.rocketmq import (
-    admin,
+from duolog.bridge.rocketmq.admin import inspection, single_broker, topics_and_groups
+from duolog.bridge.rocketmq.admin.query_messages import query_message
+from duolog.bridge.rocketmq.admin.view_message import view_message
+from duolog.bridge.rocketmq.consuming import (
     assignment,
-    inspect,
-    membership,
-    namesrv,
+    heartbeats,
+    offset_resets,
     offsets,
-    peek,
-    pop,
-    pop_acks,
-    resets,
-    single_broker,
 )
-from bridge.rocketmq.answer import Handler
-from bridge.rocketmq.flow import LIMITED, Kind
-from bridge.rocketmq.lanes import LANES
-from bridge.rocketmq.pull import pull_message
-from bridge.rocketmq.query import query_message
-from bridge.rocketmq.recall import recall_message
-from bridge.rocketmq.reply import send_reply
-from bridge.rocketmq.retry import send_back
-from bridge.rocketmq.send import send_message
-from bridge.rocketmq.transactions import end_transaction
-from bridge.rocketmq.view import view_message
-from protocol.rocketmq.codes import RequestCode as Code
+from duolog.bridge.rocketmq.consuming.pull import pull_message
+from duolog.bridge.rocketmq.namesrv import routes
+from duolog.bridge.rocketmq.pop import peek, pop, pop_acks
+from duolog.bridge.rocketmq.producing.half_messages import end_transaction
+from duolog.bridge.rocketmq.producing.recall import recall_message
+from duolog.bridge.rocketmq.producing.reply import send_reply
+from duolog.bridge.rocketmq.producing.send import send_message
+from duolog.bridge.rocketmq.requests.admission import LIMITED, Kind
+from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS
+from duolog.bridge.rocketmq.requests.responses import Handler
+from duolog.bridge.rocketmq.retry.retry import send_back
+from duolog.protocol.rocketmq.codes import RequestCode as Code
 
 
 class Row(NamedTuple):
@@ -38,7 +34,7 @@ class Row(NamedTuple):
     counter: tuple[str, str]  # Its key in `Metrics.requests`.
     name: str  # The same as text, for faults and long turns of the loop.
     kind: Kind
-    is_limited: bool  # `Flow.check` is asked first.
+    is_limited: bool  # `Admission.check` is asked first.
     has_lane: bool  # It waits for its turn (`lanes.py`).
 
 
@@ -73,62 +69,62 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_MAX_OFFSET: offsets.max_offset,
     Code.GET_MIN_OFFSET: offsets.min_offset,
     Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: resets.reset_offset,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: resets.consumer_status,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: offset_resets.reset_offset,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offset_resets.consumer_status,
     # -- Members of groups
-    Code.HEART_BEAT: membership.heart_beat,
-    Code.UNREGISTER_CLIENT: membership.unregister_client,
-    Code.GET_CONSUMER_LIST_BY_GROUP: membership.consumer_list,
-    Code.CHECK_CLIENT_CONFIG: membership.check_client_config,
-    Code.LOCK_BATCH_MQ: membership.lock_queues,
-    Code.UNLOCK_BATCH_MQ: membership.unlock_queues,
+    Code.HEART_BEAT: heartbeats.heart_beat,
+    Code.UNREGISTER_CLIENT: heartbeats.unregister_client,
+    Code.GET_CONSUMER_LIST_BY_GROUP: heartbeats.consumer_list,
+    Code.CHECK_CLIENT_CONFIG: heartbeats.check_client_config,
+    Code.LOCK_BATCH_MQ: heartbeats.lock_queues,
+    Code.UNLOCK_BATCH_MQ: heartbeats.unlock_queues,
     # -- Name server
-    Code.GET_ROUTEINFO_BY_TOPIC: namesrv.route,
-    Code.GET_BROKER_CLUSTER_INFO: namesrv.cluster_info,
-    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: namesrv.all_topics,
-    Code.GET_TOPICS_BY_CLUSTER: namesrv.topics_of_cluster,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: namesrv.system_topics,
-    Code.DELETE_TOPIC_IN_NAMESRV: namesrv.forget_topic,
-    Code.GET_KV_CONFIG: namesrv.kept_value,
-    Code.GET_KVLIST_BY_NAMESPACE: namesrv.kept_values,
-    Code.PUT_KV_CONFIG: namesrv.keep_value,
-    Code.DELETE_KV_CONFIG: namesrv.delete_value,
-    Code.WIPE_WRITE_PERM_OF_BROKER: namesrv.wipe_write_perm,
-    Code.ADD_WRITE_PERM_OF_BROKER: namesrv.add_write_perm,
-    Code.GET_NAMESRV_CONFIG: namesrv.namesrv_config,
+    Code.GET_ROUTEINFO_BY_TOPIC: routes.route,
+    Code.GET_BROKER_CLUSTER_INFO: routes.cluster_info,
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: routes.all_topics,
+    Code.GET_TOPICS_BY_CLUSTER: routes.topics_of_cluster,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: routes.system_topics,
+    Code.DELETE_TOPIC_IN_NAMESRV: routes.forget_topic,
+    Code.GET_KV_CONFIG: routes.kept_value,
+    Code.GET_KVLIST_BY_NAMESPACE: routes.kept_values,
+    Code.PUT_KV_CONFIG: routes.keep_value,
+    Code.DELETE_KV_CONFIG: routes.delete_value,
+    Code.WIPE_WRITE_PERM_OF_BROKER: routes.wipe_write_perm,
+    Code.ADD_WRITE_PERM_OF_BROKER: routes.add_write_perm,
+    Code.GET_NAMESRV_CONFIG: routes.namesrv_config,
     # -- Topics and groups
-    Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
-    Code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-    Code.GET_ALL_TOPIC_CONFIG: admin.topic_configs,
-    Code.GET_TOPIC_CONFIG: admin.topic_config,
-    Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.group_configs,
-    Code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group_config,
-    Code.GET_CONSUME_STATS: admin.consume_stats,
-    Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
-    Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: admin.update_topics,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin.update_groups,
-    Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+    Code.UPDATE_AND_CREATE_TOPIC: topics_and_groups.update_topic,
+    Code.DELETE_TOPIC_IN_BROKER: topics_and_groups.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: topics_and_groups.topic_configs,
+    Code.GET_TOPIC_CONFIG: topics_and_groups.topic_config,
+    Code.GET_TOPIC_STATS_INFO: topics_and_groups.topic_stats,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics_and_groups.update_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics_and_groups.group_configs,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: topics_and_groups.group_config,
+    Code.GET_CONSUME_STATS: topics_and_groups.consume_stats,
+    Code.GET_CONSUMER_CONNECTION_LIST: topics_and_groups.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: topics_and_groups.producer_connections,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: topics_and_groups.update_topics,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: topics_and_groups.update_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: topics_and_groups.delete_group,
     # -- What tools look at
-    Code.QUERY_TOPIC_CONSUME_BY_WHO: inspect.groups_of_topic,
-    Code.QUERY_TOPICS_BY_CONSUMER: inspect.topics_of_group,
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: inspect.subscription_of_group,
-    Code.GET_BROKER_CONSUME_STATS: inspect.stats_of_groups,
-    Code.GET_ALL_PRODUCER_INFO: inspect.producers,
-    Code.GET_CONSUMER_RUNNING_INFO: inspect.running_info,
-    Code.CONSUME_MESSAGE_DIRECTLY: inspect.consume_directly,
-    Code.VIEW_BROKER_STATS_DATA: inspect.stats_data,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: inspect.system_topics,
-    Code.QUERY_CONSUME_QUEUE: inspect.consume_queue,
-    Code.CLEAN_EXPIRED_CONSUMEQUEUE: inspect.clean,
-    Code.CLEAN_UNUSED_TOPIC: inspect.clean,
-    Code.DELETE_EXPIRED_COMMITLOG: inspect.clean,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: inspection.groups_of_topic,
+    Code.QUERY_TOPICS_BY_CONSUMER: inspection.topics_of_group,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: inspection.subscription_of_group,
+    Code.GET_BROKER_CONSUME_STATS: inspection.stats_of_groups,
+    Code.GET_ALL_PRODUCER_INFO: inspection.producers,
+    Code.GET_CONSUMER_RUNNING_INFO: inspection.running_info,
+    Code.CONSUME_MESSAGE_DIRECTLY: inspection.consume_directly,
+    Code.VIEW_BROKER_STATS_DATA: inspection.stats_data,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: inspection.system_topics,
+    Code.QUERY_CONSUME_QUEUE: inspection.consume_queue,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: inspection.clean,
+    Code.CLEAN_UNUSED_TOPIC: inspection.clean,
+    Code.DELETE_EXPIRED_COMMITLOG: inspection.clean,
     # -- The broker
-    Code.GET_BROKER_CONFIG: admin.broker_config,
-    Code.UPDATE_BROKER_CONFIG: admin.update_broker_config,
-    Code.GET_BROKER_RUNTIME_INFO: admin.broker_runtime,
+    Code.GET_BROKER_CONFIG: topics_and_groups.broker_config,
+    Code.UPDATE_BROKER_CONFIG: topics_and_groups.update_broker_config,
+    Code.GET_BROKER_RUNTIME_INFO: topics_and_groups.broker_runtime,
     # -- What there is one of, or none
     Code.GET_BROKER_HA_STATUS: single_broker.ha_status,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: single_broker.cold_data,
@@ -161,7 +157,9 @@ _KIND_OF: dict[Code, Kind] = {code: kind for kind, codes in _KINDS.items() for c
 
 def _row(code: Code, handler: Handler) -> Row:
     kind = _KIND_OF.get(code, Kind.ADMIN)
-    return Row(handler, ("rocketmq", code.name), f"rocketmq {code.name}", kind, kind in LIMITED, kind in LANES)
+    return Row(
+        handler, ("rocketmq", code.name), f"rocketmq {code.name}", kind, kind in LIMITED, kind in BACKGROUND_KINDS
+    )
 
 
 TABLE: dict[int, Row] = {code: _row(code, handler) for code, handler in _HANDLERS.items()}

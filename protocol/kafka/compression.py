@@ -19,7 +19,7 @@ from io import BytesIO
 
 import cramjam
 
-from protocol.errors import ProtocolError
+from duolog.protocol.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -21,8 +21,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import ProtocolError
-from protocol.kafka.wire import (
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.primitive_types import (
     CLASSIC,
     COMPACT,
     ELEMENTS_MAX,

@@ -11,9 +11,15 @@ Source: Kafka's `ControlRecordType.java`, `EndTransactionMarker.java`.
 import struct
 from typing import Final
 
-from protocol.errors import ProtocolError
-from protocol.kafka.compression import Buffer
-from protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchBuilder
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.compression import Buffer
+from duolog.protocol.kafka.record_batch import (
+    ATTRIBUTES_AT,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    BatchBuilder,
+)
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -17,9 +17,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import ProtocolError
-from protocol.kafka.record_batch import RecordError
-from protocol.kafka.wire import (
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.primitive_types import (
     CLASSIC,
     COMPACT,
     ELEMENTS_MAX,
@@ -30,6 +29,7 @@ from protocol.kafka.wire import (
     new_tuple,
     too_many_elements,
 )
+from duolog.protocol.kafka.record_batch import RecordError
 
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 12

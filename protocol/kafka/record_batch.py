@@ -24,8 +24,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from protocol.errors import ProtocolError
-from protocol.kafka.compression import Buffer, Codec, deflate, inflate
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.compression import (
+    Buffer,
+    Codec,
+    deflate,
+    inflate,
+)
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2

@@ -8,16 +8,21 @@ Source: Kafka's `LogValidator.java`, `DefaultRecord.java`.
 
 from typing import Final, NamedTuple
 
-from protocol.kafka import record_walk
-from protocol.kafka.compression import Buffer
-from protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, RecordError
-from protocol.kafka.record_walk import Fault
-from protocol.kafka.wire import new_tuple
+from duolog.protocol.kafka import record_walk
+from duolog.protocol.kafka.compression import Buffer
+from duolog.protocol.kafka.primitive_types import new_tuple
+from duolog.protocol.kafka.record_batch import (
+    BatchHeader,
+    InvalidBatch,
+    Reason,
+    RecordError,
+)
+from duolog.protocol.kafka.record_walk import Fault
 
 try:
-    from protocol.kafka._records import walk
+    from duolog.protocol.kafka._records import walk
 except ImportError:
-    from protocol.kafka.record_walk import walk
+    from duolog.protocol.kafka.record_walk import walk
 
 IN_C: Final = walk is not record_walk.walk
 HEADERS_MAX: Final = 1 << 18  # of one batch

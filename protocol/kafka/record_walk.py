@@ -6,7 +6,7 @@ Both functions give the same result for any input. The one in C takes 10 to 20 n
 from enum import IntEnum
 from typing import Final
 
-from protocol.kafka.compression import Buffer
+from duolog.protocol.kafka.compression import Buffer
 
 SIZE_BYTES_MAX: Final = 5  # of a size, a count or an offset delta; ByteUtils.java#readVarint
 TIMESTAMP_BYTES_MAX: Final = 9  # Those of record_batch.TIMESTAMP_MS_MAX are not further apart; Kafka allows ten bytes.

@@ -16,8 +16,8 @@ from typing import Any, Final, get_args, get_origin
 
 from kio.serial import entity_writer
 
-from protocol.errors import ProtocolError
-from protocol.kafka.wire import CLASSIC, COMPACT
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.primitive_types import CLASSIC, COMPACT
 
 PIECES_JOINED: Final = 500  # in one step
 

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from protocol.rocketmq.fastjson import MessageQueue, QueueTable, enum
-from protocol.rocketmq.flags import PERM_READ_WRITE
-from protocol.rocketmq.headers import Int64
+from duolog.protocol.rocketmq.headers import Int64
+from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable, enum
+from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
 
 # Java's enums, in the order of their ordinals; C++ clients write these.
 ConsumeType = Annotated[str, enum("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")]

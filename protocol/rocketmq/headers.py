@@ -13,8 +13,8 @@ from typing import Annotated, Any, Self, cast
 
 import msgspec
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq.codes import RequestCode
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.codes import RequestCode
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

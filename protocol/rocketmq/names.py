@@ -6,7 +6,7 @@ Sources: `TopicValidator.java`, `MixAll.java`, `Validators.java`.
 import re
 from typing import Final
 
-from protocol.errors import ProtocolError
+from duolog.protocol.errors import ProtocolError
 
 TOPIC_LENGTH_MAX: Final = 127
 RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255

@@ -19,8 +19,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq import fastjson
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.json import fastjson
 
 Buffer = bytes | bytearray | memoryview
 

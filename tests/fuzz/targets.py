@@ -11,29 +11,33 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge import kafka
-from delay.recurring import BadSchedule, Cron
-from protocol import convert, names
-from protocol.errors import ProtocolError
-from protocol.framing import FrameReader
-from protocol.kafka import api, compression, record_batch, record_check, record_walk
-from protocol.kafka.record_batch import InvalidBatch
-from protocol.rocketmq import (
+from duolog.bridge import kafka
+from duolog.delay.recurring import BadSchedule, Cron
+from duolog.protocol import convert, names
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.kafka import (
+    api_messages,
+    compression,
+    record_batch,
+    record_check,
+    record_walk,
+)
+from duolog.protocol.kafka.record_batch import InvalidBatch
+from duolog.protocol.rocketmq import bodies, headers, remoting
+from duolog.protocol.rocketmq.bodies import Body
+from duolog.protocol.rocketmq.filters import subscription_filter
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.messages import (
     batch,
-    bodies,
-    fastjson,
-    filters,
-    headers,
     message,
     properties,
     recall_handle,
     receipt,
-    remoting,
     tags,
 )
-from protocol.rocketmq import compression as rocketmq_compression
-from protocol.rocketmq.bodies import Body
-from protocol.rocketmq.message_id import parse_message_id
+from duolog.protocol.rocketmq.messages import compression as rocketmq_compression
+from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 
 Target = Callable[[bytes], object]
 
@@ -66,8 +70,8 @@ def kafka_request(sent: bytes) -> None:
         return
     key, version = _KAFKA_ROWS[int.from_bytes(sent[:2], "big") % len(_KAFKA_ROWS)]
     try:
-        api.decode_header(struct.pack(">hh", key, version) + sent[2:])
-        api.decode_request(key, version, sent[2:])
+        api_messages.decode_header(struct.pack(">hh", key, version) + sent[2:])
+        api_messages.decode_request(key, version, sent[2:])
     except ProtocolError:
         pass
 
@@ -180,9 +184,9 @@ def rocketmq_filter(sent: bytes) -> None:
     """A subscription's expression, compiled and asked about one message."""
     text = sent[1:].decode("utf-8", "replace")
     try:
-        wanted = filters.filter_of("SQL92" if sent[:1] < b"\x80" else "TAG", text)
+        wanted = subscription_filter.filter_of("SQL92" if sent[:1] < b"\x80" else "TAG", text)
         tags.parse_expression(text)
-        if isinstance(wanted, filters.SqlFilter):
+        if isinstance(wanted, subscription_filter.SqlFilter):
             wanted.wants(b"TAGS\x01paid\x02a\x0117\x02KEYS\x01k\x02")
     except ProtocolError:
         pass

@@ -4,7 +4,7 @@ import struct
 
 from crc32c import crc32c
 
-from protocol.kafka.compression import Codec, deflate
+from duolog.protocol.kafka.compression import Codec, deflate
 
 NOW = 1_700_000_000_000
 RECORD = b"\x0c\0\0\0\x01\x01\0"  # size 6: no delta, null key, null value, no headers

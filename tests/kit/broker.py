@@ -176,7 +176,7 @@ class Broker:
 
     def _command(self, settings: Mapping[str, object]) -> list[str]:
         ports = self._ports()
-        command = [self._python, "-I", "-m", "bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
+        command = [self._python, "-I", "-m", "duolog.bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
         for option, port in ports.items():
             command += [f"--{option}-port", str(port)]
         for name, value in settings.items():

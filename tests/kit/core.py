@@ -8,17 +8,17 @@ RocketMQ's, a door.
 from functools import partial
 from typing import Any, cast
 
-from bridge.config import LimitsOptions, Options
-from bridge.core import Core
-from bridge.kafka.groups import deliver
-from bridge.keeper import Keeper
-from bridge.leases import Leases
-from bridge.rocketmq.revive import revive
-from bridge.server import Bounds, Server
-from bridge.topics import Topic
-from protocol.rocketmq.message import Message
-from protocol.rocketmq.message_id import pack_host
-from store.options import StoreOptions
+from duolog.bridge.config import LimitsOptions, Options
+from duolog.bridge.core import Core
+from duolog.bridge.kafka.group_membership import deliver
+from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.net.server import Bounds, Server
+from duolog.bridge.rocketmq.pop.revive import revive
+from duolog.bridge.state.leases import Leases
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.protocol.rocketmq.messages.message_id import pack_host
+from duolog.store.options import StoreOptions
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
 from tests.kit.faults import StrictFaults, reraise
@@ -79,7 +79,7 @@ class ManualCore(Core):
             touch=self.server.touch,
         )
         self.leases = Leases(self.store, self.options.leases)
-        self.keeper = Keeper(
+        self.maintenance = Maintenance(
             self.store,
             lambda: [*self.topics.all()],
             lambda queue: None,
@@ -128,7 +128,7 @@ class ManualCore(Core):
         self.wall_time.observe(self.clock.now_ms(), mono_ms)
         self.purgatory.advance(mono_ms)
         deliver(self.kafka_groups.expire(mono_ms))
-        self.rocketmq_flow.look(mono_ms)
+        self.rocketmq_admission.look(mono_ms)
         self.positions.advance(mono_ms, self.clock.now_ms())
         revive(cast(Any, self), self.clock.now_ms())
         self.settle()

@@ -24,8 +24,8 @@ from copy import deepcopy
 from random import Random
 from typing import NamedTuple
 
-from store.entry import Buffer
-from store.errors import StoreError
+from duolog.store.entry import Buffer
+from duolog.store.errors import StoreError
 
 PAGE_SIZE = 4096
 SECTOR_SIZE = 512

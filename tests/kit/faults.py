@@ -4,7 +4,7 @@ core = ManualCore()                 # a bug fails the test, as if nothing contai
 core.faults.is_strict = False       # from now on as in a broker that runs: counted, logged, and kept to its request
 """
 
-from bridge.faults import Faults
+from duolog.bridge.monitoring.faults import Faults
 
 
 class StrictFaults(Faults):

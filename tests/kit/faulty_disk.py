@@ -11,7 +11,7 @@ A failing write leaves half of its bytes; a failing sync takes with it what it s
 import os
 from collections.abc import Sequence
 
-from store.entry import Buffer
+from duolog.store.entry import Buffer
 from tests.kit.disk import CrashDisk
 
 OPERATIONS = (

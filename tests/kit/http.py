@@ -9,7 +9,7 @@ import asyncio
 import json
 from typing import Any, cast
 
-from bridge.http import HttpPort
+from duolog.bridge.http.port import HttpPort
 from tests.kit.core import ManualCore
 from tests.kit.sockets import FakeTransport, connect
 

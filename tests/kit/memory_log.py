@@ -7,8 +7,14 @@ It keeps each unit as it was appended, so that `replay` can give all of them, or
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from store.entry import Appended, Frame, Promise, Slot, State
-from store.replay import Replayer
+from duolog.store.entry import (
+    Appended,
+    Frame,
+    Promise,
+    Slot,
+    State,
+)
+from duolog.store.recovery.replay import Replayer
 
 ENTRY_BYTES = 64  # what each entry takes in this log besides its bytes
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from store.errors import StoreError
-from store.workers import Failure
+from duolog.store.errors import StoreError
+from duolog.store.workers import Failure
 from tests.kit.disk import CrashDisk
 
 T = TypeVar("T")

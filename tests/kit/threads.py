@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from store.workers import Failure
+from duolog.store.workers import Failure
 
 T = TypeVar("T")
 

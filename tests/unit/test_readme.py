@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import kafka, rocketmq, topic_configs
-from bridge.config import Options, settings
-from protocol.rocketmq.codes import RequestCode
+from duolog.bridge import kafka, rocketmq
+from duolog.bridge.config import Options, settings
+from duolog.bridge.state import topic_configs
+from duolog.protocol.rocketmq.codes import RequestCode
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -51,12 +52,12 @@ def kafka_apis_table() -> Iterator[str]:
 
 def rocketmq_codes_table() -> Iterator[str]:
     """One row for each file of handlers, in the order of the dispatch table."""
-    families: dict[str, list[str]] = {}
+    client_protocols: dict[str, list[str]] = {}
     for code, row in rocketmq.TABLE.items():
         family = row.handler.__module__.rpartition(".")[2]
-        families.setdefault(family, []).append(f"{int(code)} {_code(RequestCode(code).name)}")
+        client_protocols.setdefault(family, []).append(f"{int(code)} {_code(RequestCode(code).name)}")
     yield from _head("in `bridge/rocketmq/`", "requests")
-    for family, codes in families.items():
+    for family, codes in client_protocols.items():
         yield _row(_code(family + ".py"), ", ".join(codes))
 
 

@@ -23,9 +23,9 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from protocol.kafka.compression import Codec
-from protocol.rocketmq import flags
-from protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.messages import flags
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients import frames

@@ -38,7 +38,7 @@ def running(tmp_path: Path) -> Iterator[Broker]:
 
 def duolog(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
-    command = [sys.executable, "-I", "-m", "bridge", *arguments]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
@@ -94,7 +94,7 @@ def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) 
     readers.write_text('"old" = ["*"]\n')
     config.write_text(f'[http]\nreaders_file = "{readers}"\n')
     data = str(tmp_path / "data")
-    command = [sys.executable, "-I", "-m", "bridge", "serve", "--config", str(config), "--data", data, *PORTS]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "serve", "--config", str(config), "--data", data, *PORTS]
     log = tmp_path / "log"
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
         assert process.stdout is not None
@@ -221,7 +221,7 @@ def test_messages_are_produced_consumed_and_shown(running: Broker) -> None:
 
 def test_input_is_produced_line_by_line(running: Broker) -> None:
     assert duolog("topic", "create", "orders", "--queues", "1", "--http", running.http).returncode == 0
-    command = [sys.executable, "-I", "-m", "bridge", "produce", "orders", "--http", running.http]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "produce", "orders", "--http", running.http]
     lines = "".join(f"line {number}\n" for number in range(2500))
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.splitlines()[-1] == "orders/0/2499"
@@ -233,7 +233,7 @@ def test_interrupted_consumer_ends_with_what_it_showed(running: Broker) -> None:
     http = ("--http", running.http)
     assert duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
     assert duolog("produce", "orders", "first", *http).returncode == 0
-    command = [sys.executable, "-u", "-I", "-m", "bridge", "consume", "orders", "--tail", "5", *http]
+    command = [sys.executable, "-u", "-I", "-m", "duolog.bridge", "consume", "orders", "--tail", "5", *http]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as consumer:
         assert consumer.stdout is not None
         assert "first" in consumer.stdout.readline()
@@ -277,7 +277,7 @@ def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
     assert "SCHEDULE_TOPIC_XXXX" not in listed.stdout
     assert "topics of the broker's own are not shown; --all shows them" in listed.stderr
     assert "SCHEDULE_TOPIC_XXXX" in duolog("--url", f"http://{running.http}/", "topic", "list", "--all").stdout
-    command = [sys.executable, "-I", "-m", "bridge", "group", "list", "--json"]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "group", "list", "--json"]
     by_variable = subprocess.run(
         command, env=os.environ | {"DUOLOG_HTTP": running.http}, capture_output=True, text=True, timeout=30, check=True
     )

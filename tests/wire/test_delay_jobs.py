@@ -54,8 +54,8 @@ def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spa
     """A run breaks behind a part that it has sent, and within the other one; the next has nothing broken."""
     from pyspark.sql import functions as F
 
-    from spark import schedule as job
-    from spark.files import HadoopFiles
+    from duolog.spark.files import HadoopFiles
+    from duolog.spark.jobs import schedule as job
 
     due_ms = int(time.time() * 1000) + 20_000
     table = spark.session.range(ROWS).select(
@@ -96,8 +96,8 @@ def test_schedule_refuses_rows_that_it_cannot_send_before_any_is_sent(
     broker: Broker, spark: Spark, topic: str, tmp_path: Path
 ) -> None:
     """The first run reads the table; one that is refused does not count as one."""
-    from spark import schedule as job
-    from spark.tables import TableError
+    from duolog.spark.jobs import schedule as job
+    from duolog.spark.jobs.tables import TableError
 
     options = job.ScheduleOptions(str(tmp_path / "state"), broker.kafka, broker.http, part_rows=1)
 
@@ -136,9 +136,9 @@ def kept_rows(spark: Spark, state: str) -> DataFrame:
 
 
 def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
-    from spark.broker_api import BrokerApi
-    from spark.lateness import lateness
-    from spark.log_source import DuologLog
+    from duolog.spark.broker_api import BrokerApi
+    from duolog.spark.jobs.lateness import lateness
+    from duolog.spark.log_source import DuologLog
 
     delayed = [Message(b"late", number % 2, headers=(("TIMER_DELAY_MS", b"300"),)) for number in range(20)]
     Confluent(broker.kafka).write(topic, [*delayed, Message(b"at once")], way="batch", codec="none")

@@ -20,7 +20,7 @@ from pathlib import Path
 import confluent_kafka.admin
 import pytest
 
-from protocol.names import kafka_name
+from duolog.protocol.names import kafka_name
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients import remoting

@@ -21,7 +21,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from bridge.callbacks import ASKED_MAX
+from duolog.bridge.transactions.check_callbacks import ASKED_MAX
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import Agent
@@ -266,7 +266,7 @@ def decide(broker: Broker, topic: str, id: str, verdict: str) -> int:
 
 
 def duolog(broker: Broker, *arguments: str) -> str:
-    command = [sys.executable, "-I", "-m", "bridge", *arguments, "--http", broker.http]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments, "--http", broker.http]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 

@@ -72,7 +72,7 @@ def transaction(producer: Producer, topic: str, queue: int, *texts: str, commit:
 
 
 def duolog(*arguments: str) -> str:
-    command = [sys.executable, "-I", "-m", "bridge", *arguments]
+    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 

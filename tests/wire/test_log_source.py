@@ -73,7 +73,7 @@ def write_in_transaction(broker: Broker, topic: str, count: int, *, commits: boo
 
 
 def direct(broker: Broker, spark: Spark, topics: str, **options: str) -> DataFrame:
-    from spark.log_source import DuologLog
+    from duolog.spark.log_source import DuologLog
 
     spark.session.dataSource.register(DuologLog)
     asked = {"http": broker.http, "topics": topics, "splitBytes": str(PIECE_BYTES)} | options
@@ -124,7 +124,7 @@ def test_range_is_that_of_the_kafka_source(broker: Broker, agents: Agents, spark
 
 
 def test_row_has_its_columns_of_messages(broker: Broker, agents: Agents, spark: Spark) -> None:
-    from spark.messages import as_messages
+    from duolog.spark.messages import as_messages
 
     topic = new_topic(broker)
     write_from_rocketmq(broker, agents, topic, 2)
@@ -134,7 +134,7 @@ def test_row_has_its_columns_of_messages(broker: Broker, agents: Agents, spark: 
 
 def test_delayed_messages_of_either_family_have_their_due_time(broker: Broker, agents: Agents, spark: Spark) -> None:
     """From the Kafka source and from the log's files; of a delay level it is not kept."""
-    from spark.messages import as_messages
+    from duolog.spark.messages import as_messages
 
     topic, by_broker = new_topic(broker), new_topic(broker, **{"message.timestamp.type": "LogAppendTime"})
     write_from_rocketmq(broker, agents, new_topic(broker), 1)  # The agent has started then.
@@ -171,7 +171,7 @@ def test_wrong_option_is_refused_with_the_known_ones(broker: Broker, spark: Spar
 
 
 def test_lease_holds_the_files_that_retention_would_remove(broker: Broker, spark: Spark) -> None:
-    from spark.broker_api import ApiError, BrokerApi
+    from duolog.spark.broker_api import ApiError, BrokerApi
 
     broker.restart()  # Leases end with the broker: those of the other tests would hold the files too.
     topic = new_topic(broker, **{"retention.records": "10"})

@@ -22,7 +22,7 @@ from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.peers import Peers
 from tests.wire.clients import remoting, topics
-from tests.wire.clients.everyone import READERS, WRITERS, Family, Reach, Role
+from tests.wire.clients.everyone import READERS, WRITERS, ClientProtocol, Reach, Role
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.message import Message, Position, Seen, fingerprint
 from tests.wire.clients.roles import Reader, Writer
@@ -121,7 +121,7 @@ class Written:
     """What one writer wrote, by position; and between which times, for those that cannot say when."""
 
     role: Role[Writer]
-    names: dict[Family, str]
+    names: dict[ClientProtocol, str]
     messages: dict[Position, Message] = field(default_factory=dict)
     between_ms: dict[Position, tuple[int, int]] = field(default_factory=dict)
     ways: set[str] = field(default_factory=set)
@@ -133,7 +133,7 @@ class Written:
         return f"{_size(min(sizes))} to {_size(max(sizes))}"
 
 
-def topic_names(role: Role[Writer]) -> dict[Family, str]:
+def topic_names(role: Role[Writer]) -> dict[ClientProtocol, str]:
     """A name with a sign that only the writer's family allows, and its spelling for the other."""
     plain = "".join(each if each.isalnum() else "-" for each in role.name)
     if role.family == "kafka":
@@ -169,7 +169,7 @@ def write_all(role: Role[Writer], reach: Reach) -> Written:
     return written
 
 
-def create(broker: Broker | Peers, family: Family, names: dict[Family, str]) -> None:
+def create(broker: Broker | Peers, family: ClientProtocol, names: dict[ClientProtocol, str]) -> None:
     """Over the Kafka protocol, with room for the largest message; an Apache RocketMQ has to be asked in its own."""
     if isinstance(broker, Peers) and family == "rocketmq":
         remoting.create_topic(broker.rocketmq, names["rocketmq"], QUEUES)
@@ -177,7 +177,7 @@ def create(broker: Broker | Peers, family: Family, names: dict[Family, str]) -> 
     topics.create_topic(broker.kafka, names["kafka"], QUEUES, TOPIC_CONFIG)
 
 
-def _await_ends(reach: Reach, family: Family, names: dict[Family, str], ends: Counter[int]) -> None:
+def _await_ends(reach: Reach, family: ClientProtocol, names: dict[ClientProtocol, str], ends: Counter[int]) -> None:
     """Wait until all is stored, also what nobody waited for."""
 
     def stored() -> dict[int, int]:
@@ -197,9 +197,9 @@ def _await_ends(reach: Reach, family: Family, names: dict[Family, str], ends: Co
 class Matrix:
     """Who wrote, who read, and what was found; filled by the tests below."""
 
-    def __init__(self, reach: Reach, families: Sequence[Family]) -> None:
+    def __init__(self, reach: Reach, client_protocols: Sequence[ClientProtocol]) -> None:
         self.reach = reach
-        self.mixed = len(families) == 1  # One broker speaks both.
+        self.mixed = len(client_protocols) == 1  # One broker speaks both.
         self.written = {role.name: write_all(role, reach) for role in WRITERS}
         self.cells: dict[tuple[str, str], int] = {}
         self.timestamps: dict[tuple[str, Position], dict[str, int]] = defaultdict(dict)
@@ -273,8 +273,10 @@ def differences(expected: Message, seen: Seen) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def matrix(request: pytest.FixtureRequest, broker: Broker | Peers, agents: Agents, spark: Spark) -> Matrix:
-    families: list[Family] = ["kafka", "rocketmq"]
-    return Matrix(Reach(broker, agents, spark), families if request.config.getoption("--peers") else families[:1])
+    client_protocols: list[ClientProtocol] = ["kafka", "rocketmq"]
+    return Matrix(
+        Reach(broker, agents, spark), client_protocols if request.config.getoption("--peers") else client_protocols[:1]
+    )
 
 
 @pytest.mark.parametrize("role", READERS, ids=lambda role: role.name.replace(" ", "-"))

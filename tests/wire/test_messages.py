@@ -67,7 +67,7 @@ def texts_of(frame: DataFrame) -> list[str]:
 
 @pytest.fixture(scope="module")
 def rows(broker: Broker, agents: Agents, spark: Spark) -> Mapping[bytes | None, Row]:
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     topic = new_topic(broker)
     KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3").write(topic, FROM_KAFKA, way="single", codec="none")
@@ -110,7 +110,7 @@ def test_what_is_no_text_is_a_row_all_the_same(rows: Mapping[bytes | None, Row])
 
 def test_rows_of_delayed_and_transactional_messages(broker: Broker, agents: Agents, spark: Spark) -> None:
     """Delayed ones come once, with their due time; of transactions what is committed, unless more is asked for."""
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     topic = new_topic(broker, queues=1)
     for name, ends in (("kept", "commit"), ("lost", "abort")):
@@ -153,7 +153,7 @@ def test_rows_of_delayed_and_transactional_messages(broker: Broker, agents: Agen
 
 
 def test_topics_are_chosen_by_name_pattern_and_queue(broker: Broker, agents: Agents, spark: Spark) -> None:
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     one, two = new_topic(broker, "choice.a"), new_topic(broker, "choice.b")
     write(broker, agents, one, ["1a", "1b", "1c", "1d"])
@@ -171,7 +171,7 @@ def test_topics_are_chosen_by_name_pattern_and_queue(broker: Broker, agents: Age
 
 
 def test_range_is_chosen_by_offset_and_by_time(broker: Broker, agents: Agents, spark: Spark) -> None:
-    from spark.messages import EARLIEST, LATEST, messages
+    from duolog.spark.messages import EARLIEST, LATEST, messages
 
     topic = new_topic(broker)
     for queue in range(QUEUES):
@@ -193,7 +193,7 @@ def test_range_is_chosen_by_offset_and_by_time(broker: Broker, agents: Agents, s
 
 
 def test_one_queue_is_split_into_many_tasks(broker: Broker, agents: Agents, spark: Spark) -> None:
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     topic = new_topic(broker, queues=1)
     write(broker, agents, topic, [f"{at:03}" for at in range(90)], queue=0)
@@ -209,7 +209,7 @@ class Collected:
     """A stream of messages into a list, batch by batch; `options` are those of `messages`."""
 
     def __init__(self, broker: Broker, spark: Spark, name: str, **options: Any) -> None:
-        from spark.messages import messages
+        from duolog.spark.messages import messages
 
         self.batches: list[list[str]] = []
         self._frame = messages(spark.session, bootstrap=broker.kafka, streaming=True, **options)
@@ -279,7 +279,7 @@ def test_running_stream_waits_for_a_broker_that_is_down(broker: Broker, agents: 
 
 
 def test_missing_topic_is_named(broker: Broker, spark: Spark) -> None:
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     with pytest.raises(Exception, match=r"(?i)UnknownTopicOrPartition|does not (host|exist)"):
         messages(spark.session, "nobody-made-this", bootstrap=broker.kafka).collect()

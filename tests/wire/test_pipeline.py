@@ -40,8 +40,8 @@ from tests.wire.clients.topics import create_topic, end_offsets
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark.files import File
-    from spark.progress import Summary
+    from duolog.spark.files import File
+    from duolog.spark.progress import Summary
 
 pytestmark = pytest.mark.usefixtures("both_families")
 
@@ -76,15 +76,15 @@ def write_from_rocketmq(broker: Broker, agents: Agents, topic: str, texts: Seque
 
 
 def run_archive(broker: Broker, spark: Spark, topic: str, path: Path, **options: Any) -> Summary:
-    from spark.archive import ArchiveOptions, archive
-    from spark.messages import messages
+    from duolog.spark.jobs.archive import ArchiveOptions, archive
+    from duolog.spark.messages import messages
 
     stream = messages(spark.session, topic, bootstrap=broker.kafka, streaming=True, max_offsets_per_trigger=1000)
     return archive(spark.session, stream, ArchiveOptions(str(path), **options))
 
 
 def archived(spark: Spark, path: Path) -> DataFrame:
-    from spark.archive import open_table
+    from duolog.spark.jobs.archive import open_table
 
     return open_table(spark.session, str(path), "parquet").read()
 
@@ -153,9 +153,9 @@ class Breaking:
 
 def test_table_has_each_batch_once_whatever_breaks(spark: Spark, tmp_path: Path, rng: random.Random) -> None:
     """Batches are appended and merged on files that break at the n-th operation; each is tried again until it works."""
-    from spark.archive import schema
-    from spark.files import HadoopFiles
-    from spark.tables import ParquetTable
+    from duolog.spark.files import HadoopFiles
+    from duolog.spark.jobs.archive import schema
+    from duolog.spark.jobs.tables import ParquetTable
 
     path = tmp_path / "lake"
     files = Breaking(HadoopFiles(spark.session, str(path)))
@@ -266,7 +266,7 @@ def test_one_signal_ends_a_job_with_its_summary(broker: Broker, spark: Spark, to
 
 def test_computation_is_cancelled_when_the_job_is_to_stop(spark: Spark) -> None:
     """As by the main thread of a command; the job, its session and its connection to the JVM go on."""
-    from spark import stopping
+    from duolog.spark import stopping
 
     stop = stopping.Stop()
 
@@ -289,7 +289,7 @@ def test_computation_is_cancelled_when_the_job_is_to_stop(spark: Spark) -> None:
 def terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, Callable[[], str]]]:
     """Run `duolog pipeline run ...` on a terminal of its own: (process, its keyboard, what its screen has shown)."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
+    command = [sys.executable, "-P", "-m", "duolog.bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
     places = {"DUOLOG_SPARK_JARS": str(jars(PROFILE)), "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
         command,
@@ -395,7 +395,7 @@ def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
 @contextmanager
 def pipeline(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> Iterator[subprocess.Popen[str]]:
     """Run `duolog pipeline run ...` as a process group of its own; whatever of it is left at the end is killed."""
-    command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
+    command = [sys.executable, "-P", "-m", "duolog.bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
     places = {"DUOLOG_SPARK_JARS": ":".join(str(jars(profile)) for profile in profiles)}
     environment = os.environ | QUICK_START_OF_COMMANDS | places
     process = subprocess.Popen(
@@ -419,7 +419,7 @@ def pipeline_result(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> An
 
 
 def test_archive_says_what_it_lacks(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
-    from spark.tables import TableError
+    from duolog.spark.jobs.tables import TableError
 
     with pytest.raises(TableError, match=r"Spark has no Delta.*io\.delta:delta-spark"):
         run_archive(broker, spark, topic, tmp_path / "lake", format="delta")
@@ -448,7 +448,7 @@ def test_what_a_job_lacks_is_one_line_before_spark_starts(broker: Broker, topic:
         (("transactions", lake, *by_http, "--kafka", nowhere), refused),
     ]
     for arguments, expected in cases:
-        command = [sys.executable, "-P", "-m", "spark", *arguments]
+        command = [sys.executable, "-P", "-m", "duolog.spark", *arguments]
         environment = os.environ | {"JAVA_HOME": str(tmp_path)}
         begun = time.perf_counter()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
@@ -465,7 +465,7 @@ def test_spark_that_lacks_its_connector_says_so_in_its_last_line(broker: Broker,
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o755)
     lake = str(tmp_path / "lake")
-    command = [sys.executable, "-P", "-m", "spark", "archive", lake, "--pattern", ".*", "--kafka", broker.kafka]
+    command = [sys.executable, "-P", "-m", "duolog.spark", "archive", lake, "--pattern", ".*", "--kafka", broker.kafka]
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "DUOLOG_SPARK_JARS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_WITHIN_S)
     last = done.stderr.splitlines()[-1]
@@ -493,9 +493,9 @@ def test_checkpoint_that_belongs_to_another_archive_is_refused(
 
 
 def reconciled(broker: Broker, spark: Spark, path: Path, rows: DataFrame, step: int = 16) -> Summary:
-    from spark.archive import progress_of_archive
-    from spark.broker_api import BrokerApi
-    from spark.reconcile import reconcile
+    from duolog.spark.broker_api import BrokerApi
+    from duolog.spark.jobs.archive import progress_of_archive
+    from duolog.spark.jobs.reconcile import reconcile
 
     return reconcile(rows, progress_of_archive(spark.session, str(path)), BrokerApi(broker.http), step=step).summary()
 
@@ -534,7 +534,7 @@ def test_reconcile_finds_a_loss_a_repeat_and_a_changed_byte(
 def test_reconcile_reports_what_lost_files_had_as_missing(
     broker: Broker, spark: Spark, topic: str, tmp_path: Path
 ) -> None:
-    from spark.archive import open_table
+    from duolog.spark.jobs.archive import open_table
 
     path = tmp_path / "lake"
     for _ in range(2):
@@ -553,10 +553,10 @@ def test_reconcile_reports_what_lost_files_had_as_missing(
 def test_reconcile_that_is_stopped_says_how_much_is_left(
     broker: Broker, spark: Spark, topic: str, tmp_path: Path
 ) -> None:
-    from spark.archive import progress_of_archive
-    from spark.broker_api import BrokerApi
-    from spark.reconcile import reconcile
-    from spark.stopping import Stop
+    from duolog.spark.broker_api import BrokerApi
+    from duolog.spark.jobs.archive import progress_of_archive
+    from duolog.spark.jobs.reconcile import reconcile
+    from duolog.spark.stopping import Stop
 
     path, stop = tmp_path / "lake", Stop()
     write(broker, topic, ["a", "b"])
@@ -586,8 +586,8 @@ def test_reconcile_compares_what_the_broker_still_has(broker: Broker, spark: Spa
 
 
 def test_replay_sends_a_range_of_times_again_in_order(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
-    from spark.messages import messages
-    from spark.replay import ReplayOptions, replay
+    from duolog.spark.jobs.replay import ReplayOptions, replay
+    from duolog.spark.messages import messages
 
     path = tmp_path / "lake"
     for day in range(3):
@@ -609,8 +609,8 @@ def test_replay_sends_a_range_of_times_again_in_order(broker: Broker, spark: Spa
 
 def test_replay_keeps_the_original_spacing(broker: Broker, spark: Spark, topic: str, tmp_path: Path) -> None:
     """At twice the speed, messages 6 s apart are stored at least 3 s apart, by the broker's clock."""
-    from spark.messages import messages
-    from spark.replay import ReplayOptions, replay
+    from duolog.spark.jobs.replay import ReplayOptions, replay
+    from duolog.spark.messages import messages
 
     path = tmp_path / "lake"
     write(broker, topic, ["a", "b"], at_ms=LONG_AGO_MS)

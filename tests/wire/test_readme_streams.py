@@ -47,7 +47,7 @@ def example(name: str) -> str:
 
 
 def run(code: str, broker: Broker, spark: Spark, folder: Path, **more: str) -> None:
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     values = {"session": spark.session, "messages": messages, "kafka": broker.kafka, "folder": str(folder)} | more
     exec(compile(code, "README.md", "exec"), values)

@@ -79,8 +79,10 @@ def await_dead_letters(broker: Broker, group: str, count: int) -> None:
 def asked_of(broker: Broker, *requests: str) -> int:
     """Count the RocketMQ requests of these names since the broker's start."""
     with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
-        families = [*text_string_to_metric_families(answer.read().decode())]
-    samples = [sample for family in families for sample in family.samples if sample.name == "duolog_requests_total"]
+        client_protocols = [*text_string_to_metric_families(answer.read().decode())]
+    samples = [
+        sample for family in client_protocols for sample in family.samples if sample.name == "duolog_requests_total"
+    ]
     wanted = [{"wire": "rocketmq", "request": name} for name in requests]
     return sum(int(sample.value) for sample in samples if sample.labels in wanted)
 
@@ -90,7 +92,18 @@ def sends_of(broker: Broker) -> int:
 
 
 def dead_letters(broker: Broker, group: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-I", "-m", "bridge", "group", "dead-letters", group, "--json", "--http", broker.http]
+    command = [
+        sys.executable,
+        "-I",
+        "-m",
+        "duolog.bridge",
+        "group",
+        "dead-letters",
+        group,
+        "--json",
+        "--http",
+        broker.http,
+    ]
     found = json.loads(subprocess.check_output(command, text=True))["dead_letters"]
     table = subprocess.check_output([each for each in command if each != "--json"], text=True)
     assert table.count("attempts") == len(found) + 1, table
@@ -98,7 +111,19 @@ def dead_letters(broker: Broker, group: str) -> list[dict[str, Any]]:
 
 
 def redrive(broker: Broker, group: str) -> str:
-    command = [sys.executable, "-I", "-m", "bridge", "group", "redrive", group, "--to", "retry", "--http", broker.http]
+    command = [
+        sys.executable,
+        "-I",
+        "-m",
+        "duolog.bridge",
+        "group",
+        "redrive",
+        group,
+        "--to",
+        "retry",
+        "--http",
+        broker.http,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 

@@ -40,9 +40,9 @@ def test_rows_in_bulk_come_once_each_though_the_job_is_killed(
 ) -> None:
     from pyspark.sql import functions as F
 
-    from spark.lateness import lateness
-    from spark.log_source import DuologLog
-    from spark.messages import messages
+    from duolog.spark.jobs.lateness import lateness
+    from duolog.spark.log_source import DuologLog
+    from duolog.spark.messages import messages
 
     create_topic(broker.kafka, "reminders", 4)
     due_ms = round(time.time() * 1000) + FIRST_DUE_MS
@@ -54,7 +54,16 @@ def test_rows_in_bulk_come_once_each_though_the_job_is_killed(
     )
     table.write.parquet(str(tmp_path / "table.parquet"))
     state = tmp_path / "state"
-    command = [sys.executable, "-P", "-m", "bridge", "pipeline", "run", "schedule", str(tmp_path / "table.parquet")]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "duolog.bridge",
+        "pipeline",
+        "run",
+        "schedule",
+        str(tmp_path / "table.parquet"),
+    ]
     command += ["--state", str(state), "--part-rows", str(PART_ROWS), "--kafka", broker.kafka, "--http", broker.http]
     kill_behind = sorted(rng.sample(range(1, 19), KILLS))  # parts that are begun
     killed = 0

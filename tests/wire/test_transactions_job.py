@@ -19,7 +19,7 @@ from tests.wire.test_half import CHECK_MAX, GIVEN_UP, Producer, decide, produce_
 from tests.wire.test_messages import delete_until
 
 if TYPE_CHECKING:
-    from spark.progress import Summary
+    from duolog.spark.progress import Summary
 
 BROKER_SETTINGS = {"txn.immunity_ms": 300, "txn.check_interval_ms": 200, "txn.check_max": CHECK_MAX}
 pytestmark = pytest.mark.usefixtures("both_families")
@@ -30,7 +30,7 @@ TOPIC = "shop.orders"  # RocketMQ spells it shop|orders.
 
 def run(broker: Broker, spark: Spark, path: Path) -> tuple[Summary, dict[str, dict[str, Any]]]:
     """The figures, and the rows by the id of the half message."""
-    from spark.transactions import TransactionsOptions, transactions
+    from duolog.spark.jobs.transactions import TransactionsOptions, transactions
 
     told = transactions(spark.session, TransactionsOptions(str(path), broker.kafka, broker.http))
     return told, {row.id: row.asDict() for row in spark.session.read.parquet(str(path / "table")).collect()}

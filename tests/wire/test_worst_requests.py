@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from protocol.kafka.api import ApiKey
-from protocol.kafka.compression import Codec
-from protocol.rocketmq.codes import RequestCode
+from duolog.protocol.kafka.api_messages import ApiKey
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.broker import Broker
 from tests.unit.adversary import kafka_requests, rocketmq_requests
 from tests.unit.bridge.batches import batch

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from protocol.rocketmq import remoting
+from duolog.protocol.rocketmq import remoting
 from tests.kit.broker import Broker, port_of
 from tests.kit.eventually import eventually
 from tests.kit.lacking import leave_out

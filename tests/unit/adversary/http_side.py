@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from bridge.http import HttpPort
+from duolog.bridge.http.port import HttpPort
 from tests.kit.sockets import FakeTransport, connect
 from tests.unit.adversary import budget, http_requests
 

@@ -19,9 +19,9 @@ from typing import Any, Union, get_args, get_origin
 from crc32c import crc32c
 from kio.index import load_request_schema
 
-from protocol.kafka.api import ApiKey, is_flexible
-from protocol.kafka.compression import Codec
-from protocol.kafka.wire import uvarint
+from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.kafka.primitive_types import uvarint
 from tests.unit.adversary import hostile
 from tests.unit.bridge.batches import batch
 

@@ -16,11 +16,12 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from bridge.rocketmq import TABLE
-from protocol.rocketmq import batch, bodies, remoting
-from protocol.rocketmq.bodies import Body
-from protocol.rocketmq.codes import RequestCode
-from protocol.rocketmq.headers import REQUESTS
+from duolog.bridge.rocketmq import TABLE
+from duolog.protocol.rocketmq import bodies, remoting
+from duolog.protocol.rocketmq.bodies import Body
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.headers import REQUESTS
+from duolog.protocol.rocketmq.messages import batch
 from tests.unit.adversary import hostile
 
 OPAQUE = 7

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from protocol.framing import FrameReader
-from protocol.kafka.api import ApiKey, is_flexible
-from protocol.rocketmq import message, properties, remoting
-from protocol.rocketmq.codes import RequestCode
-from protocol.rocketmq.remoting import RemotingCommand
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.protocol.rocketmq.remoting import RemotingCommand
 from tests.unit.adversary import kafka_requests, rocketmq_requests
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from bridge import kafka, rocketmq
-from protocol.kafka.api import ApiKey
-from protocol.rocketmq.codes import RequestCode
+from duolog.bridge import kafka, rocketmq
+from duolog.protocol.kafka.api_messages import ApiKey
+from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.loop import run
 from tests.unit.adversary import http_requests
 from tests.unit.adversary.http_side import HttpSide

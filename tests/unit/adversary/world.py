@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from bridge import duties
-from bridge.callbacks import Callbacks
-from bridge.config import GroupsOptions, Options
-from bridge.kafka.connection import KafkaConnection
-from bridge.records import CommittedPosition
-from bridge.rocketmq.connection import RocketMQConnection
-from bridge.server import Connection
-from protocol.framing import FrameReader
-from protocol.kafka.api import ApiKey
-from protocol.kafka.compression import Codec
-from protocol.rocketmq import remoting
-from protocol.rocketmq.codes import RequestCode
-from protocol.rocketmq.message import Message
-from store.errors import StoreError
-from store.options import StoreOptions
+from duolog.bridge import duties
+from duolog.bridge.config import GroupsOptions, Options
+from duolog.bridge.kafka.requests.connection import KafkaConnection
+from duolog.bridge.net.server import Connection
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.kafka.api_messages import ApiKey
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.errors import StoreError
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.faults import StrictFaults
 from tests.kit.sockets import connect
@@ -283,14 +283,14 @@ class World(ManualCore):
 
     def _check_given_back(self, attacker: Attacker) -> None:
         """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
-        flow = self.rocketmq_flow
+        flow = self.rocketmq_admission
         kept = {
             "unsent bytes": self.server.answer_bytes,
             "bytes of unfinished frames": self.server.request_bytes,
             "connections": len(self.server.connections) - 3,
             "held requests": len(self.purgatory),
             "RocketMQ requests in work": sum(flow.in_work) + sum(flow.reading) + flow.waiting,
-            "RocketMQ requests that wait for their turn": sum(map(len, self.rocketmq_lanes.values())),
+            "RocketMQ requests that wait for their turn": sum(map(len, self.rocketmq_background_queues.values())),
         }
         for what, count in kept.items():
             if count:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from protocol.kafka.compression import Codec
-from protocol.kafka.record_batch import BatchBuilder, Header
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.kafka.record_batch import BatchBuilder, Header
 
 
 def batch(

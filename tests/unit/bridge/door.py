@@ -1,13 +1,13 @@
 """Publisher and reader on a real store, whose disk is in memory: what the tests of both stand on."""
 
-from bridge import forms
-from bridge.config import Options
-from bridge.reading import Later
-from bridge.topics import Topic
-from protocol.kafka import record_batch
-from protocol.rocketmq.message import Message
-from store.entry import Frame
-from store.options import StoreOptions
+from duolog.bridge.config import Options
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.reading import Later
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.entry import Frame
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
 
@@ -29,7 +29,7 @@ class Door(ManualCore):
         """Append a batch that the door would refuse, as an earlier version may have done."""
         header = record_batch.read_header(batch)
         stamp = self.publisher.half_stamp()
-        frame = Frame(topic.queues[0], forms.KAFKA, batch, header.record_count, header.max_timestamp, 0, stamp)
+        frame = Frame(topic.queues[0], frame_formats.KAFKA, batch, header.record_count, header.max_timestamp, 0, stamp)
         self.store.append([frame], NOW)
         self.settle()
 

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config import ConfigError, Options, load, parse_override, settings
+from duolog.bridge.config import (
+    ConfigError,
+    Options,
+    load,
+    parse_override,
+    settings,
+)
 
 
 def test_file_wins_over_default_and_override_over_file(tmp_path: Path) -> None:

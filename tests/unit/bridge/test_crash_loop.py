@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from bridge.config import KIB
-from bridge.records import CommittedPosition
-from store.options import StoreOptions
+from duolog.bridge.config import KIB
+from duolog.bridge.state.records import CommittedPosition
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, FailingDisk
 

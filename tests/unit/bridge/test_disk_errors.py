@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.config import DelayOptions, Options, RetentionOptions
-from bridge.keeper import Keeper
-from protocol.rocketmq.message import Message
-from store.errors import StoreError
-from store.options import StoreOptions
-from store.readers import ColdRead
+from duolog.bridge.config import DelayOptions, Options, RetentionOptions
+from duolog.bridge.maintenance import Maintenance
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.errors import StoreError
+from duolog.store.log.readers import ColdRead
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
 from tests.kit.faults import reraise
@@ -36,7 +36,7 @@ class Struck(ManualCore):
     def __init__(self, disk: CrashDisk) -> None:
         super().__init__(OPTIONS, disk, SMALL)
         self.acknowledged: dict[str, list[bytes]] = {"kept": [], "short": []}
-        self.keeper = Keeper(
+        self.maintenance = Maintenance(
             self.store, lambda: [*self.topics.all()], self._first_kept, self._expire, SECOND, 0, reraise
         )
         self.topic("kept", 1)
@@ -76,7 +76,7 @@ class Struck(ManualCore):
     def background(self) -> None:
         self.clock.pass_ms(2 * SECOND)
         now_ms, mono_ms = self.clock.now_ms(), self.clock.mono_ms()
-        for run in (self.delays.far.run, self.delays.run, self.schedules.run, self.keeper.run):
+        for run in (self.delays.far.run, self.delays.run, self.schedules.run, self.maintenance.run):
             attempt(lambda run=run: run(now_ms, mono_ms))
 
     def history(self, rounds: int) -> None:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.config import DelayOptions, Options
-from store.key_index import Search
-from store.options import StoreOptions
-from store.readers import ColdRead
+from duolog.bridge.config import DelayOptions, Options
+from duolog.store.index.key_index import Search
+from duolog.store.log.readers import ColdRead
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.sides import WORKER, Call, SidedDisk, Threads
 from tests.kit.slices import finished

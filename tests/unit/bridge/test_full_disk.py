@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.config import KIB
-from protocol.kafka.api import ApiKey, ErrorCode
-from protocol.rocketmq import flags
-from protocol.rocketmq.codes import RequestCode, ResponseCode
-from store.errors import DiskFull, StoreError
-from store.options import StoreOptions
+from duolog.bridge.config import KIB
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.messages import flags
+from duolog.store.errors import DiskFull, StoreError
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import SmallDisk
 from tests.unit.bridge.kafka.desk import Desk

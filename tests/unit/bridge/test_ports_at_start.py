@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from bridge.broker import ENDING_SIGNALS, end_while_starting
-from bridge.server import StartError, bind
+from duolog.bridge.broker import ENDING_SIGNALS, end_while_starting
+from duolog.bridge.net.server import StartError, bind
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sized
 
 import pytest
 
-from bridge.kafka.metadata import MetadataCache
-from bridge.logs import FloodFilter
-from bridge.rocketmq.assignment import Mode
-from bridge.rocketmq.errors import Refused
-from bridge.rocketmq.expected import Asked, Expected
-from bridge.rocketmq.resets import Resets
-from bridge.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
+from duolog.bridge.kafka.metadata import MetadataCache
+from duolog.bridge.monitoring.logs import FloodFilter
+from duolog.bridge.rocketmq.consuming.assignment import Mode
+from duolog.bridge.rocketmq.consuming.offset_resets import OffsetResets
+from duolog.bridge.rocketmq.namesrv.expected_topics import Asked, ExpectedTopics
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.state.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
 from tests.unit.bridge.door import Door
 from tests.unit.bridge.rocketmq.office import Office
 
@@ -19,7 +19,7 @@ COUNT = 3
 
 
 def expected() -> Sized:
-    table = Expected()
+    table = ExpectedTopics()
     for number in range(10):
         table.add(f"t{number}", 0)
     assert table.has("t9", 0)
@@ -35,7 +35,7 @@ def asked() -> Sized:
 
 
 def marks() -> Sized:
-    table = Resets()
+    table = OffsetResets()
     for number in range(10):
         table.mark("g", number, 7)
     assert (table.find("g", 9), table.find("g", 0)) == (7, None)
@@ -77,13 +77,13 @@ def modes() -> Sized:
 @pytest.mark.parametrize(
     ("limit", "fill"),
     [
-        ("bridge.rocketmq.expected.EXPECTED_MAX", expected),
-        ("bridge.rocketmq.expected.ASKED_MAX", asked),
-        ("bridge.rocketmq.resets.MARKS_MAX", marks),
-        ("bridge.logs.KINDS_MAX", kinds_of_lines),
-        ("bridge.kafka.metadata.CACHED_BYTES_MAX", metadata),
-        ("bridge.half_messages.PATHS_CACHED_MAX", paths),
-        ("bridge.rocketmq.assignment.MODES_MAX", modes),
+        ("duolog.bridge.rocketmq.namesrv.expected_topics.EXPECTED_MAX", expected),
+        ("duolog.bridge.rocketmq.namesrv.expected_topics.ASKED_MAX", asked),
+        ("duolog.bridge.rocketmq.consuming.offset_resets.MARKS_MAX", marks),
+        ("duolog.bridge.monitoring.logs.KINDS_MAX", kinds_of_lines),
+        ("duolog.bridge.kafka.metadata.CACHED_BYTES_MAX", metadata),
+        ("duolog.bridge.transactions.half_messages.PATHS_CACHED_MAX", paths),
+        ("duolog.bridge.rocketmq.consuming.assignment.MODES_MAX", modes),
     ],
 )
 def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch, limit: str, fill: Callable[[], Sized]) -> None:

@@ -11,7 +11,8 @@ from types import FrameType
 
 import pytest
 
-from bridge.records import (
+from duolog.bridge.rocketmq.pop.pop_checkpoints import Name
+from duolog.bridge.state.records import (
     CommittedPosition,
     EpochStart,
     FarTimersDead,
@@ -40,12 +41,11 @@ from bridge.records import (
     TransactionalIdsForgotten,
     TransactionGrew,
 )
-from bridge.rocketmq.popped import Name
-from delay.recurring import Missed
-from store.queue import Queue, queue_key
+from duolog.delay.recurring import Missed
+from duolog.store.index.queue import Queue, queue_key
+from duolog.txn.half import COLUMN_CODES, Verdict
+from duolog.txn.isolation import Aborted
 from tests.kit.core import ManualCore
-from txn.half import COLUMN_CODES, Verdict
-from txn.isolation import Aborted
 
 NOW = 1_700_000_000_000
 LATER = NOW + 1_000_000
@@ -81,7 +81,7 @@ def filled(count: int) -> ManualCore:
             ScheduleRegistered(f"s{number}", key, 1, b"frame", 1, LATER, Missed.ALL.value, period_ms=60_000,
                                start_ms=LATER),
         ]  # fmt: skip
-    core.ledger.commit(records, NOW)
+    core.state_log.commit(records, NOW)
     return core
 
 
@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
     "half messages decided": give_verdicts,
     "half messages sent": lambda core: core.halves.state.prepared(20_000, "new", NOW),
     "half messages, the clock back": lambda core: [*core.halves.state.clock_was_set_back(NOW - 5_000_000)],
-    "pops, the clock back": lambda core: [*core.rocketmq_popped.clock_was_set_back(NOW - 5_000_000)],
+    "pops, the clock back": lambda core: [*core.rocketmq_pop_checkpoints.clock_was_set_back(NOW - 5_000_000)],
     "transactions, the clock on": lambda core: core.transactions.clock_stepped(1000),
     "transactions, the clock back": lambda core: [*core.transactions.clock_was_set_back(NOW - 5000)],
     "a batch": each_queue(lambda core, key, number: core.isolation.begin(key, 600 + number, 9)),
@@ -157,8 +157,8 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
         lambda core, key, number: core.transactions.coordinator.forget_queues(number, lambda queue: queue == key)
     ),
     "pops put off": each_queue(
-        lambda core, key, number: core.rocketmq_popped.put_off(
-            core.rocketmq_popped._checkpoints[Name(f"g{number}", key, 0, NOW)], LATER + 1
+        lambda core, key, number: core.rocketmq_pop_checkpoints.put_off(
+            core.rocketmq_pop_checkpoints._checkpoints[Name(f"g{number}", key, 0, NOW)], LATER + 1
         )
     ),
 }  # fmt: skip
@@ -169,7 +169,7 @@ def change(core: ManualCore, what: str) -> None:
         CHANGES[what](core)
         return
     for number in range(COUNT):
-        core.ledger.commit(records_of(core, number)[what], NOW)
+        core.state_log.commit(records_of(core, number)[what], NOW)
     core.sweep()
 
 
@@ -179,14 +179,14 @@ def test_snapshot_is_the_state_at_its_beginning_whatever_changes_before_it_is_re
     what: str, taken_before: int
 ) -> None:
     core = filled(COUNT)
-    expected = [*core.ledger.snapshot()]
-    snapshot = core.ledger.snapshot()
+    expected = [*core.state_log.snapshot()]
+    snapshot = core.state_log.snapshot()
     taken = [next(snapshot) for _ in range(taken_before)]
     change(core, what)
     taken += snapshot
     snapshot.close()
     assert taken == expected
-    assert [*core.ledger.snapshot()] != expected
+    assert [*core.state_log.snapshot()] != expected
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -209,9 +209,9 @@ def test_the_turn_of_a_capture_does_the_same_work_however_much_state_there_is() 
     work = []
     for count in (8, 80):
         core = filled(count)
-        work.append(calls_of(core.ledger.snapshot))
-        record_count = len([*core.ledger.snapshot()])
-        snapshot = core.ledger.snapshot()
+        work.append(calls_of(core.state_log.snapshot))
+        record_count = len([*core.state_log.snapshot()])
+        snapshot = core.state_log.snapshot()
         most = max(calls_of(snapshot.__next__) for _ in range(record_count))
         assert most < PER_RECORD_MAX, "records are made one at a time"
     assert work[1] <= work[0] + 20, f"calls for 8 and for 80 of each kind: {work}"

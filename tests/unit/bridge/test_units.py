@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config import ConfigError, load
-from bridge.units import without_unit
+from duolog.bridge.config import ConfigError, load
+from duolog.bridge.units import without_unit
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from bridge import forms
-from bridge.config import DelayOptions, Options, RetentionOptions
-from bridge.keeper import Keeper
-from bridge.rocketmq.popped import Name, taken
-from bridge.rocketmq.transactions import Checks
-from bridge.schedules import RecurringMessage
-from bridge.transactions import Producer
-from delay.recurring import Cron, Every, Schedule
-from protocol.kafka.record_batch import BatchBuilder
-from protocol.rocketmq.message import Message
+from duolog.bridge.config import DelayOptions, Options, RetentionOptions
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.schedules import RecurringMessage
+from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
+from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.transactions.kafka_transactions import Producer
+from duolog.delay.recurring import Cron, Every, Schedule
+from duolog.protocol.kafka.record_batch import BatchBuilder
+from duolog.protocol.rocketmq.messages.message import Message
 from tests.kit.clock import START_NOW_MS as NOW
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
@@ -36,8 +36,8 @@ class Watched(ManualCore):
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         super().__init__(OPTIONS, disk, now_ms=now_ms)
-        self.checks = Checks(cast(Any, self), cast(Any, None))
-        self.keeper = Keeper(
+        self.checks = CheckBackLoop(cast(Any, self), cast(Any, None))
+        self.maintenance = Maintenance(
             self.store, lambda: [*self.topics.all()], self.delays.first_kept, self._expire, SECOND, 0, reraise
         )
 
@@ -57,7 +57,7 @@ class Watched(ManualCore):
             self.delays.run(now_ms, mono_ms)
             self.schedules.run(now_ms, mono_ms)
             self.after_set_back.run()
-            self.keeper.run(self.wall_time.careful_ms(now_ms, mono_ms), mono_ms)
+            self.maintenance.run(self.wall_time.careful_ms(now_ms, mono_ms), mono_ms)
             self.settle()
 
     def turns(self, count: int, each_ms: int) -> None:
@@ -246,10 +246,10 @@ def test_popped_messages_come_back_in_time(jump_ms: int) -> None:
     topic = core.topics.get("orders")
     assert topic is not None
     name = Name("billing", topic.queues[0].key, 0, core.clock.now_ms())
-    core.ledger.commit([taken(name, [0], core.clock.now_ms() + MINUTE, 1)], core.clock.now_ms())
+    core.state_log.commit([taken(name, [0], core.clock.now_ms() + MINUTE, 1)], core.clock.now_ms())
     core.jump(-jump_ms)
     for each in (core, core.restarted()):
-        deadline_ms = each.rocketmq_popped.next_deadline_ms()
+        deadline_ms = each.rocketmq_pop_checkpoints.next_deadline_ms()
         assert deadline_ms is not None
         assert deadline_ms <= each.clock.now_ms() + MINUTE
 
@@ -260,7 +260,7 @@ def test_schedules_go_on_when_the_clock_is_right_again(jump_ms: int, plan: Every
     topic = core.topic("ticks", 1)
     builder = BatchBuilder()
     builder.append(0, 0, b"key", b"tick", [])
-    message = RecurringMessage(topic.key(0), forms.KAFKA, bytes(builder.finish(0, 0)))
+    message = RecurringMessage(topic.key(0), frame_formats.KAFKA, bytes(builder.finish(0, 0)))
     core.schedules.register("tick", Schedule(plan), message, core.clock.now_ms())
     core.turns(3, 10 * SECOND)
     core.jump(jump_ms)

@@ -13,10 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay.bucket import Bucket, FarTimer, Found, Here, TimerId, Writer, bucket_path
-from delay.buckets import MERGE_WIDTH, Buckets, Manifest
-from delay.tombstones import TIMERS_DIRECTORY, Fate, Flush, tombstones_path
-from store.errors import Corruption
+from duolog.delay.bucket import (
+    Bucket,
+    FarTimer,
+    Found,
+    Here,
+    TimerId,
+    Writer,
+    bucket_path,
+)
+from duolog.delay.buckets import MERGE_WIDTH, Buckets, Manifest
+from duolog.delay.tombstones import (
+    TIMERS_DIRECTORY,
+    Fate,
+    Flush,
+    tombstones_path,
+)
+from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
 
 TOPICS = (1, 2, 3, 7)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delay.recurring import (
+from duolog.delay.recurring import (
     AMQ_CRON,
     AMQ_DELAY,
     AMQ_PERIOD,

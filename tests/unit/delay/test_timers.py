@@ -14,9 +14,24 @@ from random import Random
 
 import pytest
 
-from delay.rows import ROW, ROW_SIZE, AddressPack, DuePack, RowsOfMoment, Timer, pack_row, rows_of
-from delay.timers import FROM_THE_LATEST, ID, PIN_BITS, Cursor, Timers
-from delay.verdicts import Cancelled
+from duolog.delay.cancellations import Cancelled
+from duolog.delay.rows import (
+    ROW,
+    ROW_SIZE,
+    AddressPack,
+    DuePack,
+    RowsOfMoment,
+    Timer,
+    pack_row,
+    rows_of,
+)
+from duolog.delay.timers import (
+    FROM_THE_LATEST,
+    ID,
+    PIN_BITS,
+    Cursor,
+    Timers,
+)
 
 TOPICS = 4
 SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each level of the wheel and more

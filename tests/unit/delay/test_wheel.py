@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Timer, Wheel
 
 YEAR_MS = 365 * 24 * 3_600_000
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from bridge.clock import Clock
+from duolog.bridge.clock import Clock
 from tests.kit.clock import START_MONO_MS, START_NOW_MS, ManualClock
 from tests.kit.loop import run
 

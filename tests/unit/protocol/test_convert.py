@@ -8,13 +8,18 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol import convert
-from protocol.errors import ProtocolError
-from protocol.kafka import record_batch
-from protocol.kafka.record_batch import BatchBuilder, Header, Record
-from protocol.rocketmq import flags, message, message_id, properties
-from protocol.rocketmq.compression import inflate_body
-from protocol.rocketmq.message import Message
+from duolog.protocol import convert
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.record_batch import BatchBuilder, Header, Record
+from duolog.protocol.rocketmq.messages import (
+    flags,
+    message,
+    message_id,
+    properties,
+)
+from duolog.protocol.rocketmq.messages.compression import inflate_body
+from duolog.protocol.rocketmq.messages.message import Message
 
 BORN, STORED = 1_700_000_000_000, 1_700_000_000_500
 V6 = message_id.pack_host("2001:db8::1", 10911)

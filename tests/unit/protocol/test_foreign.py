@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import foreign
-from protocol.errors import ProtocolError
-from protocol.foreign import KAFKA, ROCKETMQ, looks_like
-from protocol.framing import FrameReader
-from protocol.rocketmq import remoting
+from duolog.protocol import foreign
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.foreign import KAFKA, ROCKETMQ, looks_like
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.rocketmq import remoting
 
 
 def client_hello() -> bytes:

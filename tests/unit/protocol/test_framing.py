@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.framing import FrameReader
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.framing import FrameReader
 
 LIMIT = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import names
+from duolog.protocol import names
 
 COMMON = string.ascii_letters + string.digits + "_-"
 

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.kafka.api import NO_THROTTLE, ErrorCode, encode_response, response_types
-from protocol.kafka.wire import MALFORMED
-from spark.kafka_port import KafkaPortError, _addresses, read_metadata
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.api_messages import (
+    NO_THROTTLE,
+    ErrorCode,
+    encode_response,
+    response_types,
+)
+from duolog.protocol.kafka.primitive_types import MALFORMED
+from duolog.spark.kafka_port import KafkaPortError, _addresses, read_metadata
 
 METADATA, VERSION = 3, 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark.log_options import NAMES, read_options, with_times
+from duolog.spark.log_options import NAMES, read_options, with_times
 
 
 def test_options_are_read_in_any_case() -> None:

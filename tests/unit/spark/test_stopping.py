@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from spark.progress import Batches, follow
-from spark.stopping import Stop, Stopped
+from duolog.spark.progress import Batches, follow
+from duolog.spark.stopping import Stop, Stopped
 
 BATCH: Any = None
 

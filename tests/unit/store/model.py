@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from store.entry import FIRST_FRAME_FORM, Slot, Stored
-from store.queue import Queue
-from store.store import Store
-from store.workers import Failure, Inline
+from duolog.store.entry import FIRST_FRAME_FORM, Slot, Stored
+from duolog.store.index.queue import Queue
+from duolog.store.store import Store
+from duolog.store.workers import Failure, Inline
 
 T = TypeVar("T")
 

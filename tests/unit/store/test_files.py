@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.files import RealFiles
-from store.options import StoreOptions
-from store.store import Store
+from duolog.store.files import RealFiles
+from duolog.store.options import StoreOptions
+from duolog.store.store import Store
 from tests.unit.store.model import Notes
 
 

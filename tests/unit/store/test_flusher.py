@@ -12,15 +12,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from store.entry import FIRST_FRAME_FORM, Frame, Stored
-from store.errors import DataDirectoryInUse, Fault, StoreError
-from store.files import RealFiles
-from store.flusher import BACKGROUND_WAITING_MAX, SEARCHES_WAITING_MAX, Flusher
-from store.options import StoreOptions
-from store.queue import queue_key
-from store.readers import ColdRead
-from store.store import Store
-from store.workers import Executor, Workers
+from duolog.store.entry import FIRST_FRAME_FORM, Frame, Stored
+from duolog.store.errors import DataDirectoryInUse, Fault, StoreError
+from duolog.store.files import RealFiles
+from duolog.store.flusher import BACKGROUND_WAITING_MAX, SEARCHES_WAITING_MAX, Flusher
+from duolog.store.index.queue import queue_key
+from duolog.store.log.readers import ColdRead
+from duolog.store.options import StoreOptions
+from duolog.store.store import Store
+from duolog.store.workers import Executor, Workers
 from tests.unit.store.model import Notes, read_all
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, reserve_bytes=1 << 14, tail_bytes=1 << 12, checkpoint_bytes=1 << 14)

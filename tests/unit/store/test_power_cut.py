@@ -11,12 +11,17 @@ from random import Random
 
 import pytest
 
-from store.commitlog import SyncTask
-from store.entry import FIRST_FRAME_FORM, Buffer, Frame, State
-from store.errors import DiskFull
-from store.options import StoreOptions
-from store.queue import Queue, queue_key
-from store.store import Store
+from duolog.store.entry import (
+    FIRST_FRAME_FORM,
+    Buffer,
+    Frame,
+    State,
+)
+from duolog.store.errors import DiskFull
+from duolog.store.index.queue import Queue, queue_key
+from duolog.store.log.commitlog import SyncTask
+from duolog.store.options import StoreOptions
+from duolog.store.store import Store
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Model, Notes, Written

@@ -10,14 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.entry import FIRST_FRAME_FORM, Buffer, Frame, FrameRun, Part, Promise, Slot, State, Stored
-from store.errors import DiskFull, EntryTooLarge, OffsetOutOfRange, StoreError, WritingEnded
-from store.format import COUNT_MAX, POSITION_MAX
-from store.options import StoreOptions
-from store.queue import Queue, queue_key
-from store.queue_index import ROW_SIZE
-from store.readers import ColdRead
-from store.store import Store
+from duolog.store.entry import (
+    FIRST_FRAME_FORM,
+    Buffer,
+    Frame,
+    FrameRun,
+    Part,
+    Promise,
+    Slot,
+    State,
+    Stored,
+)
+from duolog.store.errors import (
+    DiskFull,
+    EntryTooLarge,
+    OffsetOutOfRange,
+    StoreError,
+    WritingEnded,
+)
+from duolog.store.index.queue import Queue, queue_key
+from duolog.store.index.queue_index import ROW_SIZE
+from duolog.store.log.format import COUNT_MAX, POSITION_MAX
+from duolog.store.log.readers import ColdRead
+from duolog.store.options import StoreOptions
+from duolog.store.store import Store
 from tests.kit.disk import CrashDisk, FailingDisk
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Notes, read_all

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txn.half import AlreadyDecided, HalfMessages, UnknownHalf, Verdict
+from duolog.txn.half import (
+    AlreadyDecided,
+    HalfMessages,
+    UnknownHalf,
+    Verdict,
+)
 
 IMMUNITY, INTERVAL, CHECKS_MAX, OPEN_MAX = 100, 50, 3, 1000
 OFFSET = 7

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txn.half_ids import HalfIds
+from duolog.txn.half_ids import HalfIds
 
 STEPS = st.lists(st.tuples(st.sampled_from(["prepare", "decide"]), st.integers(0, 12)), max_size=60)
 

@@ -18,7 +18,7 @@ from tests.wire.clients.spark import VERSION as SPARK_VERSION
 from tests.wire.clients.spark import Spark, SparkBatch, SparkSink, SparkStream
 
 T = TypeVar("T", covariant=True)
-Family = Literal["kafka", "rocketmq"]
+ClientProtocol = Literal["kafka", "rocketmq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Role(Generic[T]):
     """A client before it is made."""
 
     name: str
-    family: Family
+    family: ClientProtocol
     make: Callable[[Reach], T]
 
 

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-from protocol.kafka import record_batch
-from protocol.kafka.record_batch import Record
-from protocol.rocketmq.codes import RequestCode
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.broker import port_of
 
 ANSWER_WITHIN_S = 20.0

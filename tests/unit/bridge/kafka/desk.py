@@ -17,13 +17,13 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from bridge.config import GroupsOptions, KafkaOptions, Options
-from bridge.families import Families
-from bridge.kafka.connection import KafkaConnection
-from bridge.topics import Topic
-from protocol.framing import FrameReader
-from protocol.kafka.api import ApiKey, is_flexible
-from store.options import StoreOptions
+from duolog.bridge.config import GroupsOptions, KafkaOptions, Options
+from duolog.bridge.kafka.requests.connection import KafkaConnection
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore, Members
 from tests.kit.sockets import connect
 from tests.kit.threads import ManualThreads
@@ -42,7 +42,7 @@ class Desk(ManualCore):
         options = Options(groups=of_groups, kafka=kafka or KafkaOptions())
         super().__init__(options, store=SMALL_STORE)
         self.rocketmq_groups_with_members = Members()
-        self.families = Families(self.kafka_groups, self.rocketmq_groups_with_members)
+        self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_groups_with_members)
         self.reader_threads = self.store.readers = ManualThreads()
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:

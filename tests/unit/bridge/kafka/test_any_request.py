@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from bridge.kafka import TABLE
-from protocol.kafka.api import ApiKey
+from duolog.bridge.kafka import TABLE
+from duolog.protocol.kafka.api_messages import ApiKey
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Client, Desk
 

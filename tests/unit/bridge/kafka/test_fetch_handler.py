@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from bridge.config import KafkaOptions, LimitsOptions
-from bridge.kafka import TABLE
-from bridge.kafka.fetch import WAIT_MS_MAX
-from bridge.purgatory import HELD_UNIT_BYTES
-from protocol.kafka import record_batch
-from protocol.kafka.api import ApiKey, ErrorCode
+from duolog.bridge.config import KafkaOptions, LimitsOptions
+from duolog.bridge.kafka import TABLE
+from duolog.bridge.kafka.fetch import WAIT_MS_MAX
+from duolog.bridge.net.purgatory import HELD_UNIT_BYTES
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
 from tests.unit.bridge.kafka.desk import Client, Desk
 

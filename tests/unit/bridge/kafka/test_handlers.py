@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config import KafkaOptions
-from bridge.kafka import TABLE
-from bridge.records import CommittedPosition
-from protocol.kafka.api import ApiKey, ErrorCode
-from protocol.kafka.record_batch import read_header
+from duolog.bridge.config import KafkaOptions
+from duolog.bridge.kafka import TABLE
+from duolog.bridge.state.records import CommittedPosition
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.kafka.record_batch import read_header
 from tests.kit.clock import ManualClock
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Client, Desk, frame_of

@@ -8,10 +8,16 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from bridge.config import GroupsOptions
-from bridge.kafka import group_coordinator
-from bridge.kafka.group import Join, Joined, Reply, State, Sync
-from bridge.kafka.group_coordinator import GroupCoordinator
+from duolog.bridge.config import GroupsOptions
+from duolog.bridge.kafka.groups import coordinator
+from duolog.bridge.kafka.groups.classic_group import (
+    Join,
+    Joined,
+    Reply,
+    State,
+    Sync,
+)
+from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from tests.unit.adversary.budget import UNITS_MAX, counted
 
 MOST: int = get_type_hints(GroupsOptions, include_extras=True)["members_max"].__metadata__[0].le
@@ -67,7 +73,7 @@ def test_rebalance_of_the_largest_group_keeps_the_budget() -> None:
 
 
 def test_many_groups_that_are_due_at_once_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "MEMBERS_AT_ONCE", 100)
+    monkeypatch.setattr(coordinator, "MEMBERS_AT_ONCE", 100)
     groups = Groups(MOST)
     for number in range(20):
         groups.fill(f"g{number}", 50)

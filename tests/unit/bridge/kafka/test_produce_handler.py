@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from bridge.kafka import TABLE
-from bridge.produced import RECORD_ERRORS_MAX
-from protocol.kafka import record_batch
-from protocol.kafka.api import ApiKey, ErrorCode
-from protocol.kafka.compression import Codec
+from duolog.bridge.data.produced_batches import RECORD_ERRORS_MAX
+from duolog.bridge.kafka import TABLE
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.kafka.compression import Codec
 from tests.kit.clock import START_NOW_MS
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import Client, Desk

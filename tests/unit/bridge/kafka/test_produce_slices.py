@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from bridge.kafka import work
-from protocol.kafka.api import ApiKey, ErrorCode
-from protocol.kafka.record_batch import BatchBuilder
+from duolog.bridge.kafka.requests import sliced_requests
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.kafka.record_batch import BatchBuilder
 from tests.unit.adversary import budget
 from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
 
@@ -15,7 +15,7 @@ COUNT = 5_000
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(work, "STEPS_MAX", 4)  # The clock stands still, so it ends no slice.
+    monkeypatch.setattr(sliced_requests, "STEPS_MAX", 4)  # The clock stands still, so it ends no slice.
     desk = Desk()
     desk.topic("orders", 2)
     return desk
@@ -63,7 +63,7 @@ def test_turns_stay_within_the_budget(desk: Desk, header: tuple[str, bytes], eve
         (number,) = begin(client, batch)
     most = turn.units
     turns = 1
-    while len(desk.kafka_works):
+    while len(desk.kafka_sliced_requests):
         with budget.counted(calls=True) as turn:
             desk.loop.turn_once()
         most, turns = max(most, turn.units), turns + 1

@@ -11,8 +11,8 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from bridge.kafka import TABLE
-from protocol.kafka.api import ApiKey, is_flexible
+from duolog.bridge.kafka import TABLE
+from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
 from tests.unit.bridge.kafka.desk import Desk
 from tests.unit.bridge.kafka.filled import filled
 

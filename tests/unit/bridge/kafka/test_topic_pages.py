@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.kafka import topic_pages
-from protocol.kafka.api import ApiKey, ErrorCode
+from duolog.bridge.kafka import topic_pages
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.desk import Client, Desk
 
 

@@ -11,17 +11,26 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bridge.config import DAY_MS, TxnOptions
-from bridge.records import CommittedPosition
-from bridge.transactions import InvalidTransactionState
-from protocol.kafka import marker, record_batch
-from protocol.kafka.api import ApiKey, ErrorCode
-from store.errors import OffsetOutOfRange
+from duolog.bridge.config import DAY_MS, TxnOptions
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.transactions.kafka_transactions import InvalidTransactionState
+from duolog.protocol.kafka import marker, record_batch
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.store.errors import OffsetOutOfRange
+from duolog.txn.coordinator import (
+    EPOCH_LAST,
+    TABLE,
+    Ask,
+    Outcome,
+    Producer,
+    Standing,
+    State,
+    Transaction,
+)
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.desk import SMALL_STORE, Client, Desk
-from tests.unit.bridge.test_transaction_histories import committed_for_kafka, picture
-from txn.coordinator import EPOCH_LAST, TABLE, Ask, Outcome, Producer, Standing, State, Transaction
+from tests.unit.bridge.transactions.test_transaction_histories import committed_for_kafka, picture
 
 ID = "payments"
 TIMEOUT_MS = 60_000

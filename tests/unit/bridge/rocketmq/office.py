@@ -9,15 +9,23 @@ import json
 from collections.abc import Iterable
 from typing import Any, cast
 
-from bridge.config import Options
-from bridge.families import Families
-from bridge.rocketmq.connection import RocketMQConnection
-from protocol.framing import FrameReader
-from protocol.rocketmq import fastjson, message, remoting
-from protocol.rocketmq.bodies import Body, ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from protocol.rocketmq.codes import RequestCode
-from protocol.rocketmq.remoting import RemotingCommand
-from store.options import StoreOptions
+from duolog.bridge.config import Options
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.bodies import (
+    Body,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.messages import message
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore, Members
 from tests.kit.disk import CrashDisk
 from tests.kit.sockets import FakeTransport, connect
@@ -31,7 +39,7 @@ class Office(ManualCore):
     ) -> None:
         super().__init__(options, disk, store)
         self.kafka_groups_with_members = Members()
-        self.families = Families(self.kafka_groups_with_members, self.rocketmq_members)
+        self.client_protocols = ClientProtocols(self.kafka_groups_with_members, self.rocketmq_members)
 
     def connect(self, connection: RocketMQConnection | None = None) -> "Client":
         return Client(self, connection or RocketMQConnection(cast(Any, self)))

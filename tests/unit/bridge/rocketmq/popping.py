@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from protocol.rocketmq import message, properties
-from protocol.rocketmq.codes import RequestCode, ResponseCode
-from protocol.rocketmq.message import Message
-from protocol.rocketmq.receipt import parse_receipt, real_topic
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.protocol.rocketmq.messages.receipt import parse_receipt, real_topic
 from tests.unit.bridge.rocketmq.office import Client
 
 INVISIBLE_MS = 10_000

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Options, RocketmqOptions
-from protocol.rocketmq import flags, remoting
-from protocol.rocketmq.codes import RequestCode
-from store.options import StoreOptions
+from duolog.bridge.config import Options, RocketmqOptions
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.messages import flags
+from duolog.store.options import StoreOptions
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.office import Client, Office
 
@@ -189,7 +190,7 @@ def test_each_request_is_answered_once(seed: int) -> None:
         is_closed = history.clients[number].connection.closed
         assert count <= is_owed, f"request {opaque} of client {number} was answered {count} times"
         assert count == is_owed or is_closed or may_have_none, f"request {opaque} was not answered"
-    flow = office.rocketmq_flow
+    flow = office.rocketmq_admission
     assert flow.waiting == sum(flow.in_work) == sum(flow.reading) == len(office.purgatory) == 0
     assert not office.rocketmq_popping
     assert not office.halves.gathered

@@ -6,9 +6,9 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.rocketmq import TABLE
-from protocol.rocketmq import remoting
-from protocol.rocketmq.codes import RequestCode
+from duolog.bridge.rocketmq import TABLE
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.bridge.rocketmq.office import Client, Office
 
 # Fields with which every request does something.
@@ -80,7 +80,7 @@ def test_nothing_that_is_asked_ends_the_broker(requests: list[Asked]) -> None:
             office.settle()
     client.close()
     office.settle()
-    assert sum(office.rocketmq_flow.in_work) == office.rocketmq_flow.waiting == 0
+    assert sum(office.rocketmq_admission.in_work) == office.rocketmq_admission.waiting == 0
     again = Office(office.disk.after_power_cut(1))
     assert [topic.name for topic in again.topics.all()] == [topic.name for topic in office.topics.all()]
     assert again.connect().ask(RequestCode.GET_BROKER_RUNTIME_INFO) is not None

@@ -4,8 +4,8 @@ of a turn; work is counted in calls of functions."""
 from collections.abc import Callable
 from typing import get_type_hints
 
-from bridge.config import Options, TopicsOptions
-from protocol.rocketmq.codes import RequestCode
+from duolog.bridge.config import Options, TopicsOptions
+from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.adversary.budget import UNITS_MAX, counted
 from tests.unit.bridge.rocketmq.office import Office
 from tests.unit.bridge.rocketmq.popping import nothing, pop

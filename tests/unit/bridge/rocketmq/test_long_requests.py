@@ -8,11 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.records import CommittedPosition
-from bridge.rocketmq import admin, inspect, notices, pieces
-from protocol.rocketmq.bodies import BatchAck, BatchAckRequest, LockRequest, SubscriptionGroupConfig
-from protocol.rocketmq.codes import RequestCode, ResponseCode
-from protocol.rocketmq.fastjson import MessageQueue
+from duolog.bridge.rocketmq.admin import inspection, topics_and_groups
+from duolog.bridge.rocketmq.consuming import change_notifications
+from duolog.bridge.rocketmq.requests import json_answers
+from duolog.bridge.state.records import CommittedPosition
+from duolog.protocol.rocketmq.bodies import (
+    BatchAck,
+    BatchAckRequest,
+    LockRequest,
+    SubscriptionGroupConfig,
+)
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.json.fastjson import MessageQueue
 from tests.unit.bridge.rocketmq.office import Client, Office, read
 
 COUNT = 30
@@ -22,9 +29,10 @@ COUNT = 30
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row, group or queue a step, so that few of them make many steps."""
     for module, name in (
-        (pieces, "ROWS_AT_ONCE"), (inspect, "GROUPS_AT_ONCE"), (inspect, "STATS_AT_ONCE"),
-        (inspect, "QUEUES_AT_ONCE"), (admin, "QUEUES_AT_ONCE"), (admin, "GROUPS_AT_ONCE"), (admin, "STORED_AT_ONCE"),
-        (notices, "CHANNELS_AT_ONCE"),
+        (json_answers, "ROWS_AT_ONCE"), (inspection, "GROUPS_AT_ONCE"), (inspection, "STATS_AT_ONCE"),
+        (inspection, "QUEUES_AT_ONCE"), (topics_and_groups, "QUEUES_AT_ONCE"), (topics_and_groups, "GROUPS_AT_ONCE"),
+        (topics_and_groups, "STORED_AT_ONCE"),
+        (change_notifications, "CHANNELS_AT_ONCE"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
 
@@ -35,7 +43,7 @@ def office() -> Office:
     for number in range(COUNT):
         topic, now_ms = office.topic(f"t{number}"), office.clock.now_ms()
         office.rocketmq_groups.ensure(f"g{number}", now_ms)
-        office.ledger.commit(office.positions.records(f"g{number}", [CommittedPosition(topic.key(0), 0)], now_ms), 0)
+        office.state_log.commit(office.positions.records(f"g{number}", [CommittedPosition(topic.key(0), 0)], now_ms), 0)
     for number in range(COUNT):
         office.connect().beat("crowd", client_id=str(number))
     office.settle()
@@ -84,11 +92,15 @@ def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(office:
     assert other.ask(RequestCode.GET_TOPIC_CONFIG, topic="t1") is None
     assert other.connection.unanswered == 1
     other.send("t1")
-    assert len(office.rocketmq_lanes[admin.Kind.ADMIN]) == 1
+    assert len(office.rocketmq_background_queues[topics_and_groups.Kind.ADMIN]) == 1
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
     office.settle()
-    assert len(office.rocketmq_lanes[admin.Kind.ADMIN]) == sum(office.rocketmq_flow.in_work) == 0
+    assert (
+        len(office.rocketmq_background_queues[topics_and_groups.Kind.ADMIN])
+        == sum(office.rocketmq_admission.in_work)
+        == 0
+    )
 
 
 def test_long_request_whose_client_leaves_is_dropped(office: Office) -> None:
@@ -99,14 +111,14 @@ def test_long_request_whose_client_leaves_is_dropped(office: Office) -> None:
     client.connection.close("")
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
-    assert sum(office.rocketmq_flow.in_work) == 0
+    assert sum(office.rocketmq_admission.in_work) == 0
     answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert answer is not None
     assert len(read(answer)["topicConfigTable"]) == len(office.topics)
 
 
 def test_answer_over_the_limit_is_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(json_answers, "ANSWER_BYTES_MAX", 1000)
     answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert answer is not None
     assert (answer.code, "more than 1000 bytes" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
@@ -170,9 +182,9 @@ def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(office: Office)
     """8,192 bits of each of 300 acks that name no pop: they are not looked at, which took a second."""
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [BatchAck(group="g", topic="t1", bits=bits)] * 300
-    tried = office.rocketmq_popped.find
+    tried = office.rocketmq_pop_checkpoints.find
     asked = []
-    office.rocketmq_popped.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
+    office.rocketmq_pop_checkpoints.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
     answer = office.connect().ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks))
     assert answer is not None
     assert (answer.code, len(asked)) == (0, 300)

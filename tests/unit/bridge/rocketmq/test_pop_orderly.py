@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from protocol.rocketmq import message
-from protocol.rocketmq.bodies import BatchAck, BatchAckRequest
-from protocol.rocketmq.codes import RequestCode, ResponseCode
-from protocol.rocketmq.receipt import parse_receipt
+from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.messages import message
+from duolog.protocol.rocketmq.messages.receipt import parse_receipt
 from tests.unit.bridge.rocketmq.office import Client, Office
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, RETRY, ack, bodies_of, got, nothing, pop
 

@@ -5,8 +5,8 @@ The clock passes with each message whose copy is made, as it does where messages
 
 from typing import Any, cast
 
-from bridge.rocketmq.revive import CHECKPOINTS_AT_ONCE, revive
-from bridge.server import TURN_MS
+from duolog.bridge.net.server import TURN_MS
+from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE, revive
 from tests.kit.clock import ManualClock
 from tests.unit.bridge.rocketmq.office import Office
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, pop
@@ -32,13 +32,13 @@ def turns_until_given_back(step_ms: int) -> tuple[int, int]:
     office.publish(topic, *(b"%d" % number for number in range(COUNT)))
     for _ in range(COUNT):
         pop(client, maxMsgNums=1)
-    assert len(office.rocketmq_popped) == COUNT
+    assert len(office.rocketmq_pop_checkpoints) == COUNT
     office.clock.pass_ms(INVISIBLE_MS + 1000)
     now_ms, turns, most = office.clock.now_ms(), 0, 0
     office.clock.step_ms = step_ms
-    while before := len(office.rocketmq_popped):
+    while before := len(office.rocketmq_pop_checkpoints):
         revive(cast(Any, office), now_ms)
-        turns, most = turns + 1, max(most, before - len(office.rocketmq_popped))
+        turns, most = turns + 1, max(most, before - len(office.rocketmq_pop_checkpoints))
         assert turns < 10 * COUNT
     return turns, most
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.codec import snappy_decode, snappy_encode
 
-from protocol.errors import ProtocolError
-from protocol.kafka.compression import Codec, deflate, inflate
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.compression import Codec, deflate, inflate
 
 LIMIT = 1 << 20
 PACKED = [codec for codec in Codec if codec]

@@ -12,9 +12,9 @@ from kio.index import load_payload_module
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from protocol.errors import ProtocolError
-from protocol.kafka import api, fetch
-from protocol.kafka.fetch import SLICE_BYTES_MIN, PartitionAsked, PartitionFetched
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import api_messages, fetch
+from duolog.protocol.kafka.fetch import SLICE_BYTES_MIN, PartitionAsked, PartitionFetched
 
 VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 
@@ -36,7 +36,7 @@ def written(entity: Any) -> bytes:
 
 def request_body(version: int, head: list[int], partitions: list[PartitionAsked]) -> bytes:
     """What kio writes; fields that are passed over have values all the same."""
-    types = api.ResponseTypes(load_payload_module(1, version, EntityType.request))
+    types = api_messages.ResponseTypes(load_payload_module(1, version, EntityType.request))
     return written(
         types.FetchRequest(
             replica_id=head[0],
@@ -57,7 +57,7 @@ def request_body(version: int, head: list[int], partitions: list[PartitionAsked]
     )
 
 
-def kio_asked(types: api.ResponseTypes, partition: PartitionAsked) -> Any:
+def kio_asked(types: api_messages.ResponseTypes, partition: PartitionAsked) -> Any:
     return types.FetchPartition(
         partition=partition.partition,
         current_leader_epoch=partition.current_leader_epoch,
@@ -114,7 +114,7 @@ fetched = st.builds(
     PartitionFetched,
     topics,
     i32,
-    st.sampled_from(api.ErrorCode),
+    st.sampled_from(api_messages.ErrorCode),
     i64,
     i64,
     i64,
@@ -128,7 +128,7 @@ fetched = st.builds(
     i32,
     st.lists(fetched, max_size=6),
     st.integers(0, 1 << 30),
-    st.sampled_from(api.ErrorCode),
+    st.sampled_from(api_messages.ErrorCode),
     i32,
 )
 def test_answer_is_the_bytes_that_kio_writes(
@@ -136,10 +136,10 @@ def test_answer_is_the_bytes_that_kio_writes(
     correlation_id: int,
     partitions: list[PartitionFetched],
     throttle_ms: int,
-    error: api.ErrorCode,
+    error: api_messages.ErrorCode,
     session_id: int,
 ) -> None:
-    types = api.response_types(api.ApiKey.FETCH, version)
+    types = api_messages.response_types(api_messages.ApiKey.FETCH, version)
     response = types.FetchResponse(
         throttle_time=timedelta(milliseconds=throttle_ms),
         error_code=error,
@@ -149,14 +149,14 @@ def test_answer_is_the_bytes_that_kio_writes(
             for topic, run in groupby(partitions, lambda partition: partition.topic)
         ],
     )
-    expected = b"".join(api.encode_response(api.ApiKey.FETCH, version, correlation_id, response))
+    expected = b"".join(api_messages.encode_response(api_messages.ApiKey.FETCH, version, correlation_id, response))
     found = fetch.encode_response(
         version, correlation_id, partitions, throttle_ms=throttle_ms, error=error, session_id=session_id
     )
     assert b"".join(found) == expected
 
 
-def kio_fetched(types: api.ResponseTypes, partition: PartitionFetched) -> Any:
+def kio_fetched(types: api_messages.ResponseTypes, partition: PartitionFetched) -> Any:
     aborted = partition.aborted
     return types.PartitionData(
         partition_index=partition.partition,

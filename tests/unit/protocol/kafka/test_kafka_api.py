@@ -20,10 +20,10 @@ from kio.schema.response_header.v0.header import ResponseHeader as ResponseHeade
 from kio.schema.response_header.v1.header import ResponseHeader as ResponseHeaderV1
 from kio.serial import entity_writer
 
-from protocol.errors import ProtocolError
-from protocol.kafka import api, shape
-from protocol.kafka.api import ApiKey, ErrorCode
-from protocol.kafka.wire import uvarint
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import api_messages, request_check
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.kafka.primitive_types import uvarint
 
 VERSIONS = [(key, version) for key in ApiKey for version in sorted(schema_name_map[api_key_map[key]])]
 # The two that this package reads by hand have tests of their own.
@@ -98,7 +98,7 @@ def test_kio_knows_no_client_api_that_is_missing_here() -> None:
 @pytest.mark.parametrize("key", ApiKey)
 def test_flexible_versions_are_kios(key: ApiKey) -> None:
     for version in (version for row_key, version in VERSIONS if row_key == key):
-        assert api.is_flexible(key, version) == load_request_schema(key, version).__flexible__, version
+        assert api_messages.is_flexible(key, version) == load_request_schema(key, version).__flexible__, version
 
 
 @pytest.mark.parametrize("key", {key: None for key, _ in BY_KIO})
@@ -109,10 +109,10 @@ def test_requests_are_read_as_written(key: ApiKey, rng: random.Random) -> None:
             entity = any_entity(entity_type, rng)
             body = written(entity)
             buffer = rng.choice((bytes, bytearray, memoryview))(b"header" + body + b"trailing")
-            assert api.decode_request(key, version, buffer, 6) == entity
+            assert api_messages.decode_request(key, version, buffer, 6) == entity
             for cut in rng.sample(range(len(body)), min(len(body), 10)):
                 with pytest.raises(ProtocolError):
-                    api.decode_request(key, version, body[:cut])
+                    api_messages.decode_request(key, version, body[:cut])
 
 
 @pytest.mark.parametrize("key", ApiKey)
@@ -130,7 +130,7 @@ def test_garbage_and_damage_raise_only_protocol_error(key: ApiKey, rng: random.R
                 bytes(rng.choices(b"\0\1\2\xff\x7f", k=30)),
             ):
                 try:
-                    api.decode_request(key, version, buffer)
+                    api_messages.decode_request(key, version, buffer)
                 except ProtocolError:
                     pass
 
@@ -155,7 +155,7 @@ LYING_COUNTS = [
 def test_count_that_lies_is_refused_before_room_is_made_for_it(key: ApiKey, version: int, body: bytes) -> None:
     # Without the walk kio reserves 16 GiB for the first of these; where the system refuses, the process ends.
     with pytest.raises(ProtocolError, match=r"array|varint|negative size"):
-        api.decode_request(key, version, body)
+        api_messages.decode_request(key, version, body)
 
 
 def compact_array(count: int, element: bytes) -> bytes:
@@ -192,7 +192,7 @@ MANY = [
 @pytest.mark.parametrize(("key", "version", "body"), MANY)
 def test_elements_of_a_request_are_limited(key: ApiKey, version: int, body: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"kafka.elements_max={LIMIT}"):
-        api.decode_request(key, version, body, 0, LIMIT)
+        api_messages.decode_request(key, version, body, 0, LIMIT)
 
 
 @pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.FETCH])
@@ -203,15 +203,15 @@ def test_strings_are_as_long_as_kafka_reads_them(key: ApiKey) -> None:
             return bytes(25) + b"\x02" + name + b"\x01\0" + b"\x01\x01\0"
         return b"\x02" + bytes(16) + name + b"\0" + b"\x01\0\0"
 
-    api.decode_request(key, 12, body((1 << 15) - 1))
+    api_messages.decode_request(key, 12, body((1 << 15) - 1))
     with pytest.raises(ProtocolError, match="a string of 32768 bytes"):
-        api.decode_request(key, 12, body(1 << 15))
+        api_messages.decode_request(key, 12, body(1 << 15))
 
 
 def test_partition_that_a_fetch_names_twice_counts_once_as_it_was_named_last() -> None:
     ask = struct.Struct(">iqi")
     topic = b"\0\x01t" + struct.pack(">i", 3) + ask.pack(0, 1, 9) + ask.pack(1, 2, 9) + ask.pack(0, 3, 9)
-    request = api.decode_request(ApiKey.FETCH, 4, bytes(17) + struct.pack(">i", 2) + topic + topic)
+    request = api_messages.decode_request(ApiKey.FETCH, 4, bytes(17) + struct.pack(">i", 2) + topic + topic)
     assert request.partitions == [("t", 0, -1, 3, 9), ("t", 1, -1, 2, 9)]
 
 
@@ -220,29 +220,33 @@ def test_unknown_tags_are_skipped_wherever_they_are() -> None:
     topic = bytes(16) + b"\x07orders"
     plain = b"\x03" + (topic + b"\0") * 2 + b"\x01\0" + b"\0"
     tagged = b"\x03" + (topic + unknown) * 2 + b"\x01\0" + unknown
-    assert api.decode_request(ApiKey.METADATA, 12, tagged) == api.decode_request(ApiKey.METADATA, 12, plain)
+    assert api_messages.decode_request(ApiKey.METADATA, 12, tagged) == api_messages.decode_request(
+        ApiKey.METADATA, 12, plain
+    )
     for cut in range(len(tagged)):
         with pytest.raises(ProtocolError):
-            api.decode_request(ApiKey.METADATA, 12, tagged[:cut])
+            api_messages.decode_request(ApiKey.METADATA, 12, tagged[:cut])
 
 
 def test_unknown_tag_beside_a_known_one() -> None:
     # Fetch 13, which is kio's to read, knows tag 0, the cluster id.
     entity_type = load_request_schema(1, 13)
     body = bytes(25) + b"\x01\x01\x01" + b"\x02" + b"\x00\x05\x05main" + b"\x09\x01x"
-    assert bytes(shape.checked(entity_type, body)) == bytes(25) + b"\x01\x01\x01" + b"\x01" + b"\x00\x05\x05main"
+    assert (
+        bytes(request_check.checked(entity_type, body)) == bytes(25) + b"\x01\x01\x01" + b"\x01" + b"\x00\x05\x05main"
+    )
 
 
 @pytest.mark.parametrize(("key", "version"), [(99, 0), (-1, 0), (3, 14), (3, -1), (0, 2), (0, 13), (1, 3), (1, 13)])
 def test_versions_without_a_schema_are_refused(key: int, version: int) -> None:
     with pytest.raises(ProtocolError, match=str(version)):
-        api.decode_request(key, version, bytes(100))
+        api_messages.decode_request(key, version, bytes(100))
 
 
 def test_duration_that_no_timedelta_holds_is_refused() -> None:
     body = b"\0\x01g" + struct.pack(">i", 1) + b"\0\x01m" + struct.pack(">q", (1 << 63) - 1) + bytes(4)
     with pytest.raises(ProtocolError, match="overflow"):
-        api.decode_request(ApiKey.OFFSET_COMMIT, 2, body)
+        api_messages.decode_request(ApiKey.OFFSET_COMMIT, 2, body)
 
 
 # -- Headers
@@ -253,25 +257,25 @@ def test_request_header_is_read_as_kio_writes_it(
     row: tuple[ApiKey, int], correlation_id: int, client_id: str | None, body: bytes
 ) -> None:
     key, version = row
-    header_type: Any = HeaderV2 if api.is_flexible(key, version) else HeaderV1
+    header_type: Any = HeaderV2 if api_messages.is_flexible(key, version) else HeaderV1
     frame = written(
         header_type(
             request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
         )
     )
-    header = api.decode_header(frame + body)
+    header = api_messages.decode_header(frame + body)
     assert header == (key, version, correlation_id, client_id or "", len(frame))
 
 
 def test_header_tags_are_skipped() -> None:
     frame = struct.pack(">hhih", 18, 3, 5, -1) + b"\x01\x07\x03abc" + b"body"
-    assert api.decode_header(frame).body_at == len(frame) - 4
+    assert api_messages.decode_header(frame).body_at == len(frame) - 4
 
 
 @given(st.binary(max_size=30) | st.builds(lambda tail: b"\0\x12\0\x03\0\0\0\0" + tail, st.binary(max_size=12)))
 def test_garbage_as_header_raises_only_protocol_error(frame: bytes) -> None:
     try:
-        assert api.decode_header(frame).body_at <= len(frame)
+        assert api_messages.decode_header(frame).body_at <= len(frame)
     except ProtocolError:
         pass
 
@@ -283,18 +287,18 @@ def test_garbage_as_header_raises_only_protocol_error(frame: bytes) -> None:
 def test_responses_are_written_as_kio_writes_them(key: ApiKey, rng: random.Random) -> None:
     for version in (version for row_key, version in VERSIONS if row_key == key):
         entity = any_entity(load_response_schema(key, version), rng)
-        tagged = api.is_flexible(key, version) and key != ApiKey.API_VERSIONS
+        tagged = api_messages.is_flexible(key, version) and key != ApiKey.API_VERSIONS
         header: Any = ResponseHeaderV1 if tagged else ResponseHeaderV0
         payload = written(header(correlation_id=77)) + written(entity)
-        frame = b"".join(api.encode_response(key, version, 77, entity))
+        frame = b"".join(api_messages.encode_response(key, version, 77, entity))
         assert frame == struct.pack(">i", len(payload)) + payload
 
 
 def test_constructors_drop_what_a_version_lacks() -> None:
     for version in (0, 1, 3):
-        types = api.response_types(ApiKey.FIND_COORDINATOR, version)
+        types = api_messages.response_types(ApiKey.FIND_COORDINATOR, version)
         response = types.FindCoordinatorResponse(
-            throttle_time=api.NO_THROTTLE,
+            throttle_time=api_messages.NO_THROTTLE,
             error_code=ErrorCode.none,
             error_message="fine",
             node_id=0,
@@ -304,10 +308,10 @@ def test_constructors_drop_what_a_version_lacks() -> None:
         assert response.port == 9092
         assert hasattr(response, "error_message") == (version >= 1)
         assert "Coordinator" not in types
-    assert "Coordinator" in api.response_types(ApiKey.FIND_COORDINATOR, 4)
+    assert "Coordinator" in api_messages.response_types(ApiKey.FIND_COORDINATOR, 4)
     with pytest.raises(AttributeError):
         _ = types.Coordinator
 
 
 def test_milliseconds_of_a_duration() -> None:
-    assert [api.milliseconds(timedelta(milliseconds=ms)) for ms in (0, -1, 300_000)] == [0, -1, 300_000]
+    assert [api_messages.milliseconds(timedelta(milliseconds=ms)) for ms in (0, -1, 300_000)] == [0, -1, 300_000]

@@ -12,10 +12,10 @@ from kio.index import load_payload_module
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from protocol.errors import ProtocolError
-from protocol.kafka import api, produce
-from protocol.kafka.produce import PartitionProduced
-from protocol.kafka.record_batch import RecordError
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import api_messages, produce
+from duolog.protocol.kafka.produce import PartitionProduced
+from duolog.protocol.kafka.record_batch import RecordError
 
 VERSIONS = range(produce.VERSION_MIN, produce.VERSION_MAX + 1)
 
@@ -81,7 +81,7 @@ produced = st.builds(
     PartitionProduced,
     st.sampled_from(["", "orders", "ordérs"]),
     i32,
-    st.sampled_from(api.ErrorCode),
+    st.sampled_from(api_messages.ErrorCode),
     i64,
     st.just(-1) | st.integers(0, 1 << 41),
     i64,
@@ -94,7 +94,7 @@ produced = st.builds(
 def test_answer_is_the_bytes_that_kio_writes(
     version: int, correlation_id: int, partitions: list[PartitionProduced], throttle_ms: int
 ) -> None:
-    types = api.response_types(api.ApiKey.PRODUCE, version)
+    types = api_messages.response_types(api_messages.ApiKey.PRODUCE, version)
     response = types.ProduceResponse(
         responses=[
             types.TopicProduceResponse(
@@ -104,11 +104,11 @@ def test_answer_is_the_bytes_that_kio_writes(
         ],
         throttle_time=timedelta(milliseconds=throttle_ms),
     )
-    expected = b"".join(api.encode_response(api.ApiKey.PRODUCE, version, correlation_id, response))
+    expected = b"".join(api_messages.encode_response(api_messages.ApiKey.PRODUCE, version, correlation_id, response))
     assert b"".join(produce.encode_response(version, correlation_id, partitions, throttle_ms)) == expected
 
 
-def kio_partition(types: api.ResponseTypes, version: int, partition: PartitionProduced) -> Any:
+def kio_partition(types: api_messages.ResponseTypes, version: int, partition: PartitionProduced) -> Any:
     at_ms = partition.log_append_time_ms
     return types.PartitionProduceResponse(
         index=partition.partition,

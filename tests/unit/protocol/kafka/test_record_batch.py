@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from protocol.errors import ProtocolError
-from protocol.kafka import record_batch as rb
-from protocol.kafka.compression import Codec, inflate
-from protocol.kafka.record_batch import BatchBuilder, InvalidBatch, Reason, Record
-from protocol.kafka.record_check import check_records
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import record_batch as rb
+from duolog.protocol.kafka.compression import Codec, inflate
+from duolog.protocol.kafka.record_batch import (
+    BatchBuilder,
+    InvalidBatch,
+    Reason,
+    Record,
+)
+from duolog.protocol.kafka.record_check import check_records
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 
 LIMIT = 1 << 20

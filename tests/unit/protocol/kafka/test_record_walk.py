@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.kafka import record_batch as rb
-from protocol.kafka import record_check, record_walk
-from protocol.kafka.record_batch import BatchBuilder, Reason, Record
-from protocol.kafka.record_check import HEADERS_MAX, check_records
-from protocol.kafka.record_walk import Fault
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import record_batch as rb
+from duolog.protocol.kafka import record_check, record_walk
+from duolog.protocol.kafka.record_batch import BatchBuilder, Reason, Record
+from duolog.protocol.kafka.record_check import HEADERS_MAX, check_records
+from duolog.protocol.kafka.record_walk import Fault
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 from tests.kit.lacking import leave_out
 
@@ -31,7 +31,7 @@ OF_PRODUCERS = bytes.fromhex(
 )  # fmt: skip
 
 try:
-    from protocol.kafka import _records
+    from duolog.protocol.kafka import _records
 except ImportError:
     WALKS = {"Python": record_walk.walk}
 else:

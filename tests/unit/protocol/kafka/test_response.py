@@ -9,9 +9,9 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
-from bridge.kafka import TABLE
-from protocol.kafka.api import ApiKey, encode_body
-from protocol.kafka.response import AnswerTooLarge, Elements, encode_steps
+from duolog.bridge.kafka import TABLE
+from duolog.protocol.kafka.api_messages import ApiKey, encode_body
+from duolog.protocol.kafka.response import AnswerTooLarge, Elements, encode_steps
 
 VERSIONS = [
     (api.key, version)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq import bodies, fastjson
-from protocol.rocketmq.fastjson import LENIENT_BYTES_MAX, MessageQueue, QueueTable
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq import bodies
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.json.fastjson import LENIENT_BYTES_MAX, MessageQueue, QueueTable
 
 # What `RemotingSerializable.encode` of org.apache.rocketmq:rocketmq-remoting:5.5.0 (fastjson2) wrote.
 OF_JAVA: list[tuple[type[bodies.Body], str]] = [

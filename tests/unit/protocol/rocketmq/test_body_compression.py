@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq.compression import deflate_body, inflate_body
-from protocol.rocketmq.flags import (
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.messages.compression import deflate_body, inflate_body
+from duolog.protocol.rocketmq.messages.flags import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq.remoting import (
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.remoting import (
     EXT_FIELDS_MAX,
     HEADER_BYTES_MAX,
     LANGUAGES,

@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq import headers
-from protocol.rocketmq.headers import Header, InvalidField, MissingField, SendRequest, SendRequestV2
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq import headers
+from duolog.protocol.rocketmq.headers import (
+    Header,
+    InvalidField,
+    MissingField,
+    SendRequest,
+    SendRequestV2,
+)
 
 ANSWERS: list[type[Header]] = [
     headers.SendAnswer,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.rocketmq import names
-from protocol.rocketmq.names import IllegalName, check_group, check_topic
+from duolog.protocol.rocketmq import names
+from duolog.protocol.rocketmq.names import IllegalName, check_group, check_topic
 
 LEGAL = [
     (check_topic, "orders"),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.rocketmq import batch
-from protocol.rocketmq.batch import Part
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.messages import batch
+from duolog.protocol.rocketmq.messages.batch import Part
 
 # What `MessageDecoder.encodeMessages` of org.apache.rocketmq:rocketmq-common:5.5.0 wrote for three messages.
 OF_JAVA = bytes.fromhex(

@@ -1,0 +1,223 @@
+"""What all commands share: errors, options, the broker that is talked to, tables.
+
+Exit status: 0 done; 1 not done, for a state of affairs; 2 a bad option or setting. Each mistake is one line that says
+what to do.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from duolog.bridge import units
+
+if TYPE_CHECKING:
+    from duolog.bridge.cli.http_client import Api
+
+REFUSED = 1
+BAD_OPTION = 2
+
+HTTP_ADDRESS = "127.0.0.1:9644"
+HTTP_VARIABLE = "DUOLOG_HTTP"
+CELL_CHARACTERS_MAX = 60  # Of a message's key or value in a table; names are never cut.
+
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http", "--url", metavar="HOST:PORT", help=f"the broker's HTTP port [{HTTP_VARIABLE}, or {HTTP_ADDRESS}]"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
+Execute = Annotated[bool, typer.Option("--execute", "--yes", help="do it; else show only what would change")]
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="the message's key")]
+Queue = Annotated[int | None, typer.Option(metavar="N", help="else by the key, or any")]
+Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="a header; repeatable")]
+Delay = Annotated[str | None, typer.Option("--in", metavar="TIME", help="length of time from now, like 90s")]
+At = Annotated[str | None, typer.Option(metavar="MOMENT", help="moment, like 2030-01-31T08:00:00+01:00")]
+
+
+class Refused(typer.TyperException):
+    """A state of affairs is in the way."""
+
+    exit_code = REFUSED
+
+
+class BadOption(typer.TyperException):
+    """A setting or option that cannot be."""
+
+    exit_code = BAD_OPTION
+
+
+def new_app(help_text: str) -> typer.Typer:
+    """Make a group of commands."""
+    return typer.Typer(help=help_text, rich_markup_mode=None, no_args_is_help=False)
+
+
+def say(message: str) -> None:
+    """Write a line for people, which no script reads."""
+    typer.echo(f"duolog: {' '.join(message.split())}", err=True)
+
+
+# -- The broker
+
+
+def moved_behind(arguments: Sequence[str]) -> list[str]:
+    """Put global options that stand before the command behind it, where each command reads them."""
+    rest, moved = list(arguments), list[str]()
+    at = words = 0
+    while at < len(rest) and words < 2 and rest[at] != "--":
+        name, equals, _ = rest[at].partition("=")
+        if name == "--json" or (name in ("--http", "--url") and equals):
+            moved.append(rest.pop(at))
+        elif name in ("--http", "--url"):
+            moved += rest[at : at + 2]
+            del rest[at : at + 2]
+        elif rest[at].startswith("-"):
+            break
+        else:
+            words, at = words + 1, at + 1
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *moved, *rest[end:]]
+
+
+def reading(http: str | None) -> "Api":
+    """Give the broker for a command that only looks; say which one it is unless the command line does."""
+    return _broker(http, is_said=http is None and bool(os.environ.get(HTTP_VARIABLE)))
+
+
+def writing(http: str | None) -> "Api":
+    """Give the broker for a command that changes something, and say which one it is."""
+    return _broker(http, is_said=True)
+
+
+def _broker(http: str | None, *, is_said: bool) -> "Api":
+    from duolog.bridge.cli.http_client import Api
+
+    named = http or os.environ.get(HTTP_VARIABLE)
+    api = Api(named or HTTP_ADDRESS)
+    if is_said:
+        source = "" if http else f" ({HTTP_VARIABLE})" if named else " (default; --http names another)"
+        say(f"broker {api.address}{source}")
+    return api
+
+
+# -- What was typed
+
+
+def pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Split NAME=VALUE of a repeatable option."""
+    found = [text.partition("=") for text in texts]
+    for name, equals, _ in found:
+        if not equals:
+            raise BadOption(f"{option} {name}: expected {'KEY' if option == '--config' else 'NAME'}=VALUE")
+    return [(name, value) for name, _, value in found]
+
+
+def content_of(value: str | None, key: str | None, queue: int | None, headers: Sequence[str] | None) -> dict[str, Any]:
+    """Give a message as the HTTP API takes it."""
+    named: dict[str, str] = {}
+    for name, text in pairs("--header", headers or ()):
+        if name in named:
+            raise typer.BadParameter(f"--header {name}: given twice")
+        named[name] = text
+    body: dict[str, Any] = {"value": value, "headers": named}
+    return body | given(key=key, queue=queue)
+
+
+def length_ms(option: str, text: str) -> int:
+    found = units.length_ms(text)
+    if found is None:
+        raise typer.BadParameter(f"{option}: expected {units.MS_EXPECTED}, got {text!r}")
+    return found
+
+
+def moment_ms(option: str, moment: str | None) -> int | None:
+    """Read ISO 8601 (no offset: local time) or milliseconds."""
+    if moment is None:
+        return None
+    if moment.isdecimal():
+        return int(moment)
+    try:
+        return int(datetime.fromisoformat(moment).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"{option}: expected a moment like 2030-01-31T08:00:00+01:00, got {moment!r}"
+        ) from error
+
+
+def given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def query(**values: Any) -> str:
+    return urlencode(given(**values))
+
+
+# -- What is shown
+
+
+def show_json(found: Any) -> None:
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+
+
+def show_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table as wide as it needs to be: one row a line, no cell cut."""
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    is_number = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(heads))]
+    for line in (heads, ["-" * width for width in widths], *texts):
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, is_number, strict=True)
+        ]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def show_tree(found: dict[str, Any], indent: str = "") -> None:
+    for key, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{indent}{key}:")
+            show_tree(value, indent + "  ")
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            typer.echo(f"{indent}{key}: {shown}")
+
+
+def printable(text: str) -> str:
+    """Write what would break a line or steer a terminal as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def beginning(row: dict[str, Any], name: str) -> str:
+    """Give the start of a key or value of a message; bytes that are no text as base64."""
+    text = row.get(name)
+    if text is None:
+        raw = row.get(f"{name}_base64")
+        text = "" if raw is None else f"base64:{raw}"
+    return text if len(text) <= CELL_CHARACTERS_MAX else text[: CELL_CHARACTERS_MAX - 3] + "..."
+
+
+def local_time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{ms} ms"
+
+
+def length(ms: int) -> str:
+    """Write a length of time with the greatest unit that leaves no rest."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and not ms % units.UNITS_MS[unit]:
+            return f"{ms // units.UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def is_number(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None

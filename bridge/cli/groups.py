@@ -1,0 +1,179 @@
+"""`duolog group`: consumer groups of both families."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from duolog.bridge.cli.common import (
+    AsJson,
+    Execute,
+    Http,
+    beginning,
+    given,
+    moment_ms,
+    new_app,
+    query,
+    reading,
+    say,
+    show_json,
+    show_table,
+    show_tree,
+    writing,
+)
+
+group_app = new_app("Consumer groups of both families.")
+
+DRY_RUN = "nothing has changed; --execute does it"
+
+
+@group_app.command("list")
+def group_list(http: Http = None, as_json: AsJson = False) -> None:
+    """List groups, the family in which each is active, and how far behind it is."""
+    rows = reading(http).get("/api/groups")
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("group", "active in", "members", "lag", "no position yet", "topics"),
+        [
+            [
+                row["name"],
+                row["active"] or "-",
+                row["members"],
+                row["lag"],
+                row["lag_without_position"],
+                ", ".join(row["topics"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+@group_app.command("describe")
+def group_describe(name: str, http: Http = None, as_json: AsJson = False) -> None:
+    """Show a group's positions."""
+    found = reading(http).get("/api/groups", name)
+    if as_json:
+        show_json(found)
+        return
+    positions = found.pop("positions")
+    show_tree(found)
+    show_table(
+        ("topic", "queue", "position", "start", "end", "lag"),
+        [
+            [row["topic"], row["queue"], _position(row["position"]), row["start"], row["end"], row["lag"]]
+            for row in positions
+        ],
+    )
+
+
+def _position(offset: int | None) -> int | str:
+    return "none yet" if offset is None else offset
+
+
+# -- Dead letters
+
+
+@group_app.command("dead-letters")
+def group_dead_letters(
+    name: str,
+    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="from this one on")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="so many")] = 100,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a group's dead letters: why each is one, and where it came from."""
+    path = f"/api/groups/{quote(name, safe='')}/dead-letters?{query(offset=offset, limit=limit)}"
+    found = reading(http).get(path)
+    if as_json:
+        show_json(found)
+        return
+    show_table(
+        ("offset", "reason", "attempts", "origin", "message id", "key", "value", "redriven"),
+        [
+            [
+                row["offset"],
+                row["reason"] or "unknown",
+                row["attempts"],
+                _origin(row["origin"]),
+                row["origin"]["message_id"],
+                beginning(row, "key"),
+                beginning(row, "value"),
+                "yes" if row["is_redriven"] else "no",
+            ]
+            for row in found["dead_letters"]
+        ],
+    )
+    if found["next"] is not None:
+        say(f"there are more: --offset {found['next']}")
+
+
+def _origin(origin: dict[str, Any]) -> str:
+    """Write topic/queue/offset, as `duolog message show` takes them, as far as they are known."""
+    parts = [origin["topic"], origin["queue"], origin["offset"]]
+    return "/".join(str(part) for part in parts if part is not None)
+
+
+@group_app.command("redrive")
+def group_redrive(
+    name: str,
+    to: Annotated[
+        str | None, typer.Option(metavar="retry|topic", help="its retry topic, or the topics that they came from")
+    ] = None,
+    http: Http = None,
+) -> None:
+    """Give a group its dead letters again.
+
+    They go to its retry topic, which only RocketMQ consumers read, or with --to topic back to their own topics, where
+    every group that reads these gets them again.
+    """
+    done = writing(http).act("/api/groups", name, "redrive", body={"to": to})
+    typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
+
+
+# -- Positions
+
+
+@group_app.command("reset")
+def group_reset(
+    name: str,
+    to: Annotated[str | None, typer.Option(metavar="earliest|latest", help="the log start, or the end")] = None,
+    time: Annotated[
+        str | None, typer.Option("--to-time", metavar="MOMENT", help="the first message of this moment or later")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="or the nearest that a queue has")
+    ] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="else all with a position; repeatable")
+    ] = None,
+    execute: Execute = False,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move the positions of a group without members; shows them only, unless --execute is given."""
+    if sum(each is not None for each in (to, time, offset)) != 1:
+        raise typer.BadParameter("expected one of --to, --to-time, --to-offset")
+    if to not in (None, "earliest", "latest"):
+        raise typer.BadParameter(f"--to: expected earliest or latest, got {to!r}")
+    api = writing(http) if execute else reading(http)
+    wanted = given(to=to, time_ms=moment_ms("--to-time", time), offset=offset, topics=topics or None, execute=execute)
+    done = api.act("/api/groups", name, "reset", body=wanted)
+    if as_json:
+        show_json(done)
+    else:
+        rows = [[row["topic"], row["queue"], _position(row["from"]), row["to"]] for row in done["positions"]]
+        show_table(("topic", "queue", "position", "new position"), rows)
+    if not execute:
+        say(DRY_RUN)
+
+
+@group_app.command("delete")
+def group_delete(name: str, execute: Execute = False, http: Http = None) -> None:
+    """Forget the positions and the config of a group without members; says only what would go, unless --execute."""
+    api = writing(http) if execute else reading(http)
+    done = api.delete(f"/api/groups/{quote(name, safe='')}?{query(execute=str(execute).lower())}")
+    typer.echo(f"{'deleted' if execute else 'would delete'} {done['group']} with {done['positions']} positions")
+    if not execute:
+        say(DRY_RUN)

@@ -1,0 +1,103 @@
+"""`duolog topic`: topics of a running broker."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from duolog.bridge import units
+from duolog.bridge.cli.common import (
+    AsJson,
+    Http,
+    new_app,
+    pairs,
+    reading,
+    say,
+    show_json,
+    show_table,
+    show_tree,
+    writing,
+)
+
+topic_app = new_app("Topics.")
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="a topic config; like retention.ms=7d, max.message.bytes=1MB"),
+]
+
+
+@topic_app.command("list")
+def topic_list(
+    everything: Annotated[bool, typer.Option("--all", help="the broker's own as well")] = False,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """List topics."""
+    rows = sorted(reading(http).get("/api/topics"), key=lambda row: str(row["name"]))
+    shown = [row for row in rows if everything or not row["is_system"]]
+    if as_json:
+        show_json(shown)
+        return
+    columns = ("name", "queues", "records", "size_bytes", "kafka_name", "rocketmq_name")
+    show_table(
+        ("topic", "queues", "records", "bytes", "kafka", "rocketmq"),
+        [[row[column] for column in columns] for row in shown],
+    )
+    if len(shown) < len(rows):
+        say(f"{len(rows) - len(shown)} topics of the broker's own are not shown; --all shows them")
+
+
+@topic_app.command("describe")
+def topic_describe(name: str, http: Http = None, as_json: AsJson = False) -> None:
+    """Show a topic's queues, offsets and configs."""
+    found = reading(http).get("/api/topics", name)
+    if as_json:
+        show_json(found)
+        return
+    queues = found.pop("queues")
+    show_tree(found)
+    show_table(
+        ("queue", "start", "end", "bytes", "epoch"),
+        [[queue["queue"], queue["start"], queue["end"], queue["size_bytes"], queue["epoch"]] for queue in queues],
+    )
+
+
+@topic_app.command("create")
+def topic_create(
+    name: str,
+    queues: Annotated[int | None, typer.Option(help="number of queues; else the broker's `topics.queues`")] = None,
+    configs: Configs = None,
+    http: Http = None,
+) -> None:
+    """Create a topic."""
+    body: dict[str, Any] = {"name": name, "configs": dict(_configs(configs or ()))}
+    if queues is not None:
+        body["queues"] = queues
+    made = writing(http).post("/api/topics", body)
+    typer.echo(f"created {made['name']} with {len(made['queues'])} queues")
+
+
+def _configs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, units.without_unit(name, value)) for name, value in pairs("--config", texts)]
+
+
+@topic_app.command("configure")
+def topic_configure(
+    name: str,
+    configs: Annotated[
+        list[str],
+        typer.Option("--config", metavar="KEY=VALUE", help="a topic config, like retention.ms=7d; KEY=: its default"),
+    ],
+    http: Http = None,
+) -> None:
+    """Change configs of a topic; those that are not named stay."""
+    changes = {key: value or None for key, value in _configs(configs)}
+    found = writing(http).patch("/api/topics", name, body={"configs": changes})
+    typer.echo(f"{found['name']}: " + (" ".join(f"{key}={value}" for key, value in found["configs"].items()) or "-"))
+
+
+@topic_app.command("delete")
+def topic_delete(name: str, http: Http = None) -> None:
+    """Delete a topic with all its messages and its groups' positions in it."""
+    typer.echo(f"deleted {writing(http).delete('/api/topics', name)['deleted']}")

@@ -1,0 +1,91 @@
+"""`duolog txn`: transactions of both families, half messages among them."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from duolog.bridge.cli.common import (
+    AsJson,
+    BadOption,
+    Http,
+    new_app,
+    reading,
+    show_json,
+    show_table,
+    show_tree,
+    writing,
+)
+
+txn_app = new_app("Transactions of both families.")
+
+
+@txn_app.command("list")
+def txn_list(http: Http = None, as_json: AsJson = False) -> None:
+    """List Kafka's transactional ids and RocketMQ's open half messages: state, age, and what they wait for."""
+    rows = reading(http).get("/api/transactions")
+    if as_json:
+        show_json(rows)
+        return
+    columns = ("kind", "id", "state", "age_ms", "producer", "checks", "waits_for")
+    show_table(
+        tuple(column.replace("_", " ") for column in columns),
+        [[_shown(row, column) for column in columns] for row in rows],
+    )
+
+
+def _shown(row: dict[str, Any], column: str) -> Any:
+    """Give a cell; the age of what is not open is -1, and is not shown."""
+    return None if column == "age_ms" and row[column] < 0 else row[column]
+
+
+@txn_app.command("describe")
+def txn_describe(transactional_id: str, http: Http = None, as_json: AsJson = False) -> None:
+    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds.
+
+    Of its half message, named TOPIC/ID as in the list, show the row of the list.
+    """
+    found = reading(http).get("/api/transactions", transactional_id)
+    if as_json:
+        show_json(found)
+        return
+    queues = found.pop("queues", None)
+    show_tree(found)
+    if queues is None:
+        return
+    columns = ("topic", "queue", "first_offset", "stable_end")
+    show_table(
+        tuple(column.replace("_", " ") for column in columns),
+        [[row[column] for column in columns] for row in queues],
+    )
+
+
+@txn_app.command("abort")
+def txn_abort(transactional_id: str, http: Http = None) -> None:
+    """Abort the open transaction of a Kafka producer, which is fenced, so that readers go on."""
+    typer.echo(f"aborted {writing(http).delete('/api/transactions', transactional_id)['aborted']}")
+
+
+HalfTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="or TOPIC/ID, as `txn list` shows it")]
+HalfId = Annotated[str | None, typer.Argument(metavar="[ID]", help="the producer's own")]
+
+
+@txn_app.command("commit")
+def commit_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
+    """Commit the half message that a Kafka producer gave this id."""
+    _decide(http, topic, id, "commit")
+
+
+@txn_app.command("rollback")
+def roll_back_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
+    """Roll back the half message that a Kafka producer gave this id."""
+    _decide(http, topic, id, "rollback")
+
+
+def _decide(http: str | None, topic: str, id: str | None, verdict: str) -> None:
+    if id is None:
+        topic, _, id = topic.partition("/")  # No topic has a slash in its name.
+    if not id:
+        raise BadOption(f"expected TOPIC ID or TOPIC/ID, got {topic!r} alone")
+    done = writing(http).post(f"/api/transactions/{quote(topic, safe='')}/{quote(id, safe='')}", {"verdict": verdict})
+    typer.echo(f"{done['topic']} {done['id']}: {done['state']}")

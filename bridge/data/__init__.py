@@ -1,0 +1,1 @@
+"""A message's way in and out: checked, published, read, and converted between the protocols."""

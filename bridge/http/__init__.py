@@ -1,0 +1,1 @@
+"""The HTTP port: the JSON API, metrics and health."""

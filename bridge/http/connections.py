@@ -1,0 +1,210 @@
+"""The connections of the HTTP port: aiohttp's, with limits on their number, on silence and on what they hold in memory.
+
+    accepted ──whole head within limits.first_request_ms──> in work ──answer taken──> idle, closed after KEEPALIVE_S
+       │                                                      │
+       └ above http.connections_max: closed at once           ├ body: limits.first_request_ms, http.body_bytes_max
+                                                              ├ unsent bytes: closed when the socket has not taken all
+                                                              │ of them (PIECE_BYTES at most) within limits.unread_ms
+                                                              └ bytes held over all connections (received while in work,
+                                                                answers that are being made): http.held_bytes_max
+
+Requests of one connection are served one after the other, so a connection holds one body and one answer. What it
+receives meanwhile (further requests, pipelined) is bounded by AHEAD_BYTES_MAX.
+"""
+
+import asyncio
+import logging
+from typing import Final, cast
+
+from aiohttp import web
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.config import Options
+from duolog.bridge.http.answers import failure
+
+KEEPALIVE_S: Final = 30
+LINGER_S: Final = 2  # For the rest of a body that was refused, so that its sender reads the answer.
+SWEEP_S: Final = 1
+HEADERS_MAX: Final = 64
+HEADER_BYTES_MAX: Final = 4096  # Of one header.
+LINE_BYTES_MAX: Final = 8190  # Of the first line.
+READ_BYTES: Final = 64 << 10  # Of a body, ahead of whoever reads it.
+AHEAD_BYTES_MAX: Final = 1 << 20  # Received beyond the largest body while a request is in work.
+
+log = logging.getLogger("bridge")
+
+
+class TooMuchHeld(Exception):
+    """The bytes held over all HTTP connections have reached `http.held_bytes_max`."""
+
+
+class HttpConnection(web.RequestHandler):
+    """One connection; `begin` and `end` enclose the work on each of its requests."""
+
+    __slots__ = ("_all", "_held_bytes", "_is_in_work", "_socket", "_unsent_since_mono_ms", "heard_by_mono_ms")
+
+    def __init__(self, connections: "HttpConnections", server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(logging.Logger, None),  # None is what it takes; its annotation does not say so.
+            auto_decompress=False,  # Bodies stay as they come: a few KiB could inflate to a gigabyte.
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            read_bufsize=READ_BYTES,
+        )
+        self._all = connections
+        self._socket: asyncio.Transport | None = None  # aiohttp forgets its own before all is sent.
+        self._held_bytes = 0  # Counted in `HttpConnections.held_bytes`.
+        self._is_in_work = False
+        self._unsent_since_mono_ms: int | None = None
+        self.heard_by_mono_ms: int | None = None  # Until then its first head must have come; None: it has.
+
+    # -- What the transport says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = cast(asyncio.Transport, transport)
+        self._socket.set_write_buffer_limits(high=0)  # Writing is paused as long as anything is unsent.
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._socket = None
+        self.end()
+        self._all.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_in_work and data:
+            try:
+                self.hold(len(data))
+            except TooMuchHeld as error:
+                self.abort(str(error))
+                return
+            if self._held_bytes > self._all.ahead_bytes_max:
+                self.abort(f"sent {self._held_bytes} bytes before it was answered")
+                return
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent_since_mono_ms = self._all.clock.mono_ms()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent_since_mono_ms = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP, in the form of all our errors; aiohttp would log a traceback of its parser's."""
+        log.debug("http request refused peer=%s status=%d reason=%r", request.remote, status, message)
+        response = failure(message or "the request is no HTTP", status)
+        response.force_close()
+        return response
+
+    # -- Work on a request
+
+    def begin(self) -> None:
+        self.heard_by_mono_ms = None
+        self._is_in_work = True
+
+    @property
+    def slices(self) -> asyncio.Lock:
+        return self._all.slices
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are in memory for the request in work, until `end`. Raises TooMuchHeld."""
+        self._all.hold(size)
+        self._held_bytes += size
+
+    def end(self) -> None:
+        self._is_in_work = False
+        self._all.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+    def abort(self, reason: str) -> None:
+        log.info("connection closed wire=http peer=%s reason=%r", self.peername, reason)
+        if self._socket is not None:
+            self._socket.abort()
+
+    def overdue(self, mono_ms: int) -> str:
+        """Say why this connection has used up its time; empty: it has not."""
+        if self.heard_by_mono_ms is not None and mono_ms >= self.heard_by_mono_ms:
+            return f"no whole request within limits.first_request_ms={self._all.first_request_ms}"
+        since_mono_ms = self._unsent_since_mono_ms
+        if since_mono_ms is not None and mono_ms - since_mono_ms > self._all.unread_ms:
+            return f"did not take its answer within limits.unread_ms={self._all.unread_ms}"
+        return ""
+
+
+class HttpConnections:
+    """The open connections of the port, and the sums over them."""
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self.clock = clock
+        self.first_request_ms = options.limits.first_request_ms
+        self.unread_ms = options.limits.unread_ms
+        self.ahead_bytes_max = options.http.body_bytes_max + AHEAD_BYTES_MAX
+        self.slices = asyncio.Lock()  # Held by the listing whose slice is made.
+        self.held_bytes = 0
+        self.refused_count = 0
+        self.overdue_count = 0
+        self._held_bytes_max = options.http.held_bytes_max
+        self._count_max = options.http.connections_max
+        self._open: set[HttpConnection] = set()
+        self._is_sweeping = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def accept(self, server: web.Server) -> asyncio.BaseProtocol:
+        """Make the protocol of an accepted socket."""
+        if len(self._open) >= self._count_max:
+            self.refused_count += 1
+            log.warning("connection refused wire=http http.connections_max=%d", self._count_max)
+            return _Refusal()
+        connection = HttpConnection(self, server)
+        connection.heard_by_mono_ms = self.clock.mono_ms() + self.first_request_ms
+        self._open.add(connection)
+        if not self._is_sweeping:
+            self._sweep_later()
+        return connection
+
+    def forget(self, connection: HttpConnection) -> None:
+        self._open.discard(connection)
+
+    def hold(self, size: int) -> None:
+        if self.held_bytes + size > self._held_bytes_max:
+            raise TooMuchHeld(f"HTTP requests hold {self.held_bytes} bytes, http.held_bytes_max={self._held_bytes_max}")
+        self.held_bytes += size
+
+    def _sweep_later(self) -> None:
+        self._is_sweeping = True
+        asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
+
+    def sweep(self) -> None:
+        """Close connections whose time is up."""
+        self._is_sweeping = False
+        mono_ms = self.clock.mono_ms()
+        for connection in list(self._open):
+            reason = connection.overdue(mono_ms)
+            if reason:
+                self.overdue_count += 1
+                connection.abort(reason)
+        if self._open:
+            self._sweep_later()
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio's, but not its class.
+        cast(asyncio.Transport, transport).abort()

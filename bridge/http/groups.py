@@ -1,0 +1,288 @@
+"""/api/groups: consumer groups of both families, what they have read, and what is done with a group as a whole.
+
+    GET    /api/groups, /api/groups/{name}
+    GET    /api/groups/{name}/dead-letters    ?offset=, limit=   with the reason and the place that each came from
+    POST   /api/groups/{name}/redrive         {"to": "retry" or "topic"}?   see bridge/rocketmq/retry/redrive.py
+    POST   /api/groups/{name}/reset           {"to": "earliest" or "latest"; or "time_ms"; or "offset"; then "topics"?,
+                                              "execute"?}
+    DELETE /api/groups/{name}                 ?execute=true   its positions, its RocketMQ config
+
+The last two only say what they would do unless `execute` is true. They are refused with 409 while the group has
+members, as in Kafka: members would commit their own positions over the new ones. A reset without `topics` leaves retry
+and dead-letter topics alone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from aiohttp import web
+
+from duolog.bridge.data.reading import Later
+from duolog.bridge.http import views
+from duolog.bridge.http.answers import (
+    Json,
+    Listing,
+    answer,
+    array,
+)
+from duolog.bridge.http.messages import bytes_view
+from duolog.bridge.http.requests import (
+    check_query,
+    number,
+    parsed,
+    topic_named,
+)
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.rocketmq.retry.dead_letters import position_in
+from duolog.bridge.rocketmq.retry.redrive import WAYS, redrive
+from duolog.bridge.rocketmq.retry.retry import EXPIRED_AT, ORIGIN_PLACE, REASON
+from duolog.bridge.state import lag
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.names import group_of_rocketmq, rocketmq_group
+from duolog.protocol.rocketmq.messages import (
+    compression,
+    flags,
+    message,
+    properties,
+)
+from duolog.protocol.rocketmq.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_GROUPS,
+    dead_letter_topic,
+)
+from duolog.store.entry import Buffer, Promise
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+LETTERS_MAX: Final = 1000  # Of one answer.
+LETTERS_BYTES_MAX: Final = 1 << 20
+LETTER_BODY_BYTES_MAX: Final = 1000  # Shown of one; the whole is read by its offset in the dead-letter topic.
+QUEUES_AT_ONCE: Final = 64
+OFFSET_MAX: Final = (1 << 63) - 1
+
+FAILED: Final = (RETRY_PREFIX, DLQ_PREFIX)
+
+EARLIEST, LATEST = PLACES = ("earliest", "latest")
+
+
+class NewRedrive(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST .../redrive; there may be none."""
+
+    to: str | None = None
+
+
+class NewReset(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST .../reset; one of the first three."""
+
+    to: str | None = None
+    time_ms: int | None = None
+    offset: int | None = None  # The nearest one that a queue has.
+    topics: list[str] | None = None  # None: all in which the group has positions.
+    execute: bool = False
+
+
+class GroupApi:
+    """The routes; `kept` waits for a promise, `read` reads a request's body."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._broker, self._kept, self._read = broker, kept, read
+
+    def routes(self) -> list[web.RouteDef]:
+        path = "/api/groups/{name}"
+        return [
+            web.get("/api/groups", self._list),
+            web.get(path, self._describe),
+            web.delete(path, self._delete),
+            web.get(f"{path}/dead-letters", self._dead_letters),
+            web.post(f"{path}/redrive", self._redrive),
+            web.post(f"{path}/reset", self._reset),
+        ]
+
+    # -- Looking
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        await self._kept(self._broker.state_log.barrier())
+        return Listing(array(views.groups(self._broker)))
+
+    async def _describe(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        await self._kept(self._broker.state_log.barrier())
+        if name not in views.known_groups(self._broker):
+            raise _no_group(name)
+        return Listing(views.group(self._broker, name))
+
+    async def _dead_letters(self, request: web.Request) -> web.Response:
+        check_query(request, {"offset", "limit"})
+        name = await self._known(request)
+        limit = number(request, "limit", 100, LETTERS_MAX, lowest=1)
+        topic_name = dead_letter_topic(rocketmq_group(group_of_rocketmq(name)))
+        topic = self._broker.topics.by_rocketmq_name(topic_name)
+        if topic is None:
+            return answer({"group": name, "topic": topic_name, "next": None, "dead_letters": []})
+        queue = topic.queues[0]  # The only one: `retry.dead_letters_of`.
+        offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
+        letters, following = await self._letters(topic, queue, offset, limit)
+        redriven = position_in(self._broker, group_of_rocketmq(name), queue)
+        for each in letters:
+            each["is_redriven"] = each["offset"] < redriven
+        return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
+
+    async def _letters(self, topic: Topic, queue: Queue, at: int, limit: int) -> tuple[list[Json], int | None]:
+        """Read from an offset on: what was found, and where to go on (None: there are no more)."""
+        end, letters = self._broker.isolation.stable_end(queue), list[Json]()
+        room = LETTERS_BYTES_MAX
+        while at < end and len(letters) < limit and room > 0:
+            read = self._broker.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
+            found = await awaited(read.start) if isinstance(read, Later) else read
+            letters += [_letter(each) for each in found.buffers]
+            room -= sum(map(len, found.buffers))
+            at = found.next_offset
+            await asyncio.sleep(0)
+        return letters, at if at < end else None
+
+    # -- Changing
+
+    async def _redrive(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        way = parsed(body, NewRedrive).to if body else None
+        if way is not None and way not in WAYS:
+            raise web.HTTPBadRequest(text=f"to: expected retry or topic, got {way[:40]!r}")
+        name = await self._known(request)
+        count, promise = await redrive(self._broker, name, way)
+        await self._kept(promise)
+        return answer({"group": name, "redriven": count})
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        wanted = parsed(await self._read(request), NewReset)
+        _check_target(wanted)
+        name = request.match_info["name"] if wanted.topics else await self._known(request)
+        group = self._without_members(name)
+        rows: list[Json] = []
+        positions: list[CommittedPosition] = []
+        for topic, queue in self._queues(group, wanted.topics):
+            offset = await self._target(topic, queue, wanted)
+            before = self._broker.positions.fetch(group, queue.key)
+            positions.append(CommittedPosition(queue.key, offset))
+            rows.append({
+                "topic": topic.name, "queue": queue.queue_id, "from": before and before.offset, "to": offset,
+            })  # fmt: skip
+            if not len(rows) % QUEUES_AT_ONCE:
+                await asyncio.sleep(0)
+        if wanted.execute:
+            self._without_members(name)  # Some may have come while the disk was read.
+            now_ms, broker = self._broker.clock.now_ms(), self._broker
+            records = broker.rocketmq_pop_checkpoints.forgetting(group, [position.key for position in positions])
+            changes = [*records, *broker.positions.records(group, positions, now_ms)]
+            await self._kept(broker.state_log.commit(changes, now_ms).promise)
+        return answer({"group": name, "executed": wanted.execute, "positions": rows})
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        check_query(request, {"execute"})
+        execute = request.query.get("execute", "false")
+        if execute not in ("true", "false"):
+            raise web.HTTPBadRequest(text=f"execute: expected true or false, got {execute[:40]!r}")
+        name = await self._known(request)
+        group = self._without_members(name)
+        broker, now_ms = self._broker, self._broker.clock.now_ms()
+        if rocketmq_group(group) in SYSTEM_GROUPS:
+            raise web.HTTPConflict(text=f"{name} is a group of the system's own")
+        count = len(broker.positions.reported(group, now_ms))
+        if execute == "true":
+            await self._kept(broker.positions.delete_group(group, now_ms))
+        return answer({"group": name, "executed": execute == "true", "positions": count})
+
+    # -- What is named
+
+    async def _known(self, request: web.Request) -> str:
+        name = request.match_info["name"]
+        if not views.has_group(self._broker, name):
+            await self._kept(self._broker.state_log.barrier())
+            raise _no_group(name)
+        return name
+
+    def _without_members(self, name: str) -> str:
+        group = group_of_rocketmq(name)
+        active = self._broker.client_protocols.active(group)
+        if active is not None:
+            raise web.HTTPConflict(
+                text=f"the group {name[:300]} has members in {active.value}: stop them, then ask again"
+            )
+        return group
+
+    def _queues(self, group: str, names: list[str] | None) -> list[tuple[Topic, Queue]]:
+        if names is not None:
+            topics = [topic_named(self._broker, name) for name in dict.fromkeys(names)]
+            return [(topic, queue) for topic in topics for queue in topic.queues]
+        found = [each for each in lag.of_queues(self._broker, group) if each is not None]
+        return [(each.topic, each.queue) for each in found if not each.topic.rocketmq_name.startswith(FAILED)]
+
+    async def _target(self, topic: Topic, queue: Queue, wanted: NewReset) -> int:
+        start, end = queue.start_offset, self._broker.isolation.stable_end(queue)
+        if wanted.offset is not None:
+            return min(max(wanted.offset, start), end)
+        if wanted.time_ms is None:
+            return start if wanted.to == EARLIEST else end
+        read = self._broker.reader.find_time(queue, topic, wanted.time_ms, end)
+        found = await awaited(read.start) if isinstance(read, Later) else read
+        return end if found is None else found[0]
+
+
+def _check_target(wanted: NewReset) -> None:
+    if sum(each is not None for each in (wanted.to, wanted.time_ms, wanted.offset)) != 1:
+        raise web.HTTPBadRequest(text="expected one of to, time_ms, offset")
+    if wanted.to not in (None, *PLACES):
+        raise web.HTTPBadRequest(text=f"to: expected earliest or latest, got {wanted.to[:40]!r}")
+    for name, value in (("time_ms", wanted.time_ms), ("offset", wanted.offset)):
+        if value is not None and not 0 <= value <= OFFSET_MAX:
+            raise web.HTTPBadRequest(text=f"{name}: expected 0 to {OFFSET_MAX}, got {value}")
+
+
+def _no_group(name: str) -> web.HTTPNotFound:
+    return web.HTTPNotFound(text=f"there is no group {name[:300]}")
+
+
+def _letter(record: Buffer) -> Json:
+    """Show a dead letter: why it is one, where it was first, and the beginning of its body."""
+    letter = message.decode(record)
+    found = properties.parse(properties.repaired(letter.properties))
+    queue, _, offset = found.get(ORIGIN_PLACE, "").partition("/")
+    expired_ms = found.get(EXPIRED_AT, "")
+    shown: Json = {
+        "offset": letter.queue_offset,
+        "stored_ms": letter.store_ms,
+        "reason": found.get(REASON),
+        "attempts": letter.reconsume_times,
+        "expired_ms": int(expired_ms) if expired_ms.isdecimal() else None,
+        "origin": {
+            "topic": found.get(properties.RETRY_TOPIC),
+            "queue": int(queue) if queue.isdecimal() else None,
+            "offset": int(offset) if offset.isdecimal() else None,
+            "message_id": found.get(properties.ORIGIN_MESSAGE_ID),
+        },
+        "key": found.get(properties.KEYS),
+        "tag": found.get(properties.TAGS),
+    }
+    body = _body(letter)
+    return shown | {"value_bytes": len(body)} | bytes_view("value", body[:LETTER_BODY_BYTES_MAX])
+
+
+def _body(letter: Any) -> bytes:
+    body = bytes(letter.body)
+    if not letter.sys_flag & flags.COMPRESSED:
+        return body
+    try:
+        return bytes(compression.inflate_body(body, letter.sys_flag, LETTERS_BYTES_MAX))
+    except ProtocolError:
+        return body

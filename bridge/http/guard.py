@@ -1,0 +1,96 @@
+"""Which HTTP requests are taken at all: a web page that a user of this machine visits must not reach the broker.
+
+    Host          names the broker: a loopback name, the listening or advertised address, or one of `http.hosts`; else
+                  403. A page whose name is made to resolve to the broker (DNS rebinding) sends its own name.
+    Content-Type  is application/json where a request may change something; else 415. A page of another origin cannot
+                  send that without asking first (CORS preflight), which is refused. DELETE without a body needs none,
+                  for a page must ask before it sends any DELETE; POST without a body needs it.
+    Origin        where one is sent with such a request, is the broker itself or one of `http.origins`; else 403.
+
+No answer has CORS headers, so no page of another origin reads an answer. Programs other than browsers send no Origin.
+"""
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+from aiohttp import web
+
+from duolog.bridge.config import Options
+
+WILDCARDS: Final = ("", "0.0.0.0", "::")
+SAFE_METHODS: Final = ("GET", "HEAD")
+JSON: Final = "application/json"
+
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?")
+
+
+class Guard:
+    """The rule of one broker."""
+
+    def __init__(self, options: Options, advertised_host: str) -> None:
+        host = options.server.host
+        self._is_wildcard = host in WILDCARDS
+        served = ["localhost", advertised_host, *options.http.hosts.split(), *([] if self._is_wildcard else [host])]
+        self._names = {_plain(name) for name in served}
+        self._origins = {origin.lower().rstrip("/") for origin in options.http.origins.split()}
+
+    def check(self, request: web.Request) -> None:
+        """Raise HTTPException for a request that is not to be served."""
+        host = self._host(request)
+        if request.method not in SAFE_METHODS:
+            self._check_content_type(request)
+            self._check_origin(request, host)
+
+    def _host(self, request: web.Request) -> str:
+        given = request.headers.getall("Host", [])
+        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if found is None:
+            raise web.HTTPBadRequest(text=f"Host: expected one HOST or HOST:PORT, got {', '.join(given)[:200]!r}")
+        if not self._serves(_plain(found[1]), request):
+            raise web.HTTPForbidden(
+                text=f"Host: {given[0][:200]!r} is none of the broker's names; http.hosts takes further ones"
+            )
+        return given[0].lower()
+
+    def _serves(self, name: str, request: web.Request) -> bool:
+        if name in self._names:
+            return True
+        address = _address(name)
+        if address is None:
+            return False
+        if address.is_loopback or self._is_wildcard:  # Behind a wildcard any address may lead here, and is no name.
+            return True
+        local = request.get_extra_info("sockname")
+        return local is not None and _address(local[0]) == address
+
+    def _check_content_type(self, request: web.Request) -> None:
+        if request.method == "DELETE" and not request.can_read_body:
+            return
+        given = request.headers.getall("Content-Type", [])
+        if len(given) != 1 or given[0].partition(";")[0].strip().lower() != JSON:
+            raise web.HTTPUnsupportedMediaType(
+                text=f"Content-Type: expected {JSON}, also without a body, got {', '.join(given)[:200]!r}"
+            )
+
+    def _check_origin(self, request: web.Request, host: str) -> None:
+        for origin in request.headers.getall("Origin", []):
+            plain = origin.lower()
+            if plain not in (f"http://{host}", f"https://{host}") and plain not in self._origins:
+                raise web.HTTPForbidden(text=f"Origin: {origin[:200]!r} is not known; http.origins takes further ones")
+
+
+def _plain(name: str) -> str:
+    """Give a name as it is compared; an address in its shortest form and without brackets."""
+    bare = name.strip("[]").rstrip(".").lower()
+    address = _address(bare)
+    return bare if address is None else str(address)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped

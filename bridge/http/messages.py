@@ -1,0 +1,352 @@
+"""/api/topics/{name}/messages: messages of either family read and written as JSON.
+
+    GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue from there on, or from its log start
+           200 {"queue", "start", "end", "next", "messages": [{"offset", "timestamp_ms", "key", "headers", "tag",
+           "value"}]}; it goes on at `next`. Bytes that are no text are in `key_base64`, `value_base64`.
+    POST   {"value", "key"?, "headers"?, "tag"?, "queue"?, "at_ms" or "delay_ms"?}, or {"messages": [...]} of those
+           (up to LIMIT_MAX, DELAYED_MAX of them with a time)
+           201 {"messages": [{"queue", "offset"} or {"queue", "id", "due_ms"}]}: durable as the topic says
+
+/api/messages/{id}: one message by the id that RocketMQ's clients and dead letters name (offsetMsgId).
+
+All messages of a request are checked before the first is written. Each queue's are appended in order, as batches of a
+Kafka producer, so a log that fails in the middle may have taken some of them. A read ends after LIMIT_MAX messages,
+ANSWER_BYTES_MAX of JSON, or READ_BYTES_MAX of batches; a longer value is cut, and `value_bytes` says how long it is.
+"""
+
+import asyncio
+import base64
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from aiohttp import web
+
+from duolog.bridge.data.delay_headers import Wish
+from duolog.bridge.data.publish import Publisher, check_record
+from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.http.answers import (
+    Json,
+    Listing,
+    answer,
+    object_with,
+)
+from duolog.bridge.http.requests import (
+    TAG,
+    MessageForm,
+    check_query,
+    due_ms_of,
+    number,
+    parsed,
+    record_of,
+    topic_named,
+)
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.record_batch import (
+    FIRST,
+    BatchBuilder,
+    OpenBatch,
+    Record,
+    encoded_headers,
+    open_batch,
+    read_header,
+    read_records,
+    records_in_slice,
+)
+from duolog.protocol.rocketmq.messages.message_id import parse_message_id
+from duolog.store.entry import Buffer, Promise
+from duolog.store.errors import OffsetOutOfRange
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+LIMIT_MAX: Final = 1000  # Messages of one answer, and of one request.
+ANSWER_BYTES_MAX: Final = 1 << 20
+VALUE_BYTES_MAX: Final = 256 << 10
+READ_BYTES: Final = 256 << 10  # At a time,
+READ_BYTES_MAX: Final = 16 << 20  # and for one answer.
+RECORDS_IN_SLICE: Final = 64
+SLICE_BYTES: Final = 1 << 20  # Of larger records.
+DELAYED_MAX: Final = 100  # Messages with a time in one request: each is a unit of its own.
+INFLATING_MAX: Final = 2  # Batches inflated at a time, for all HTTP requests: each may become `inflate_bytes_max`.
+RECORD_OVERHEAD_BYTES: Final = 40  # More than a record's varints take.
+TIME_MAX_MS: Final = 1 << 62
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class NewMessage(MessageForm, forbid_unknown_fields=True, kw_only=True):
+    """One message; with a time it is a delayed one."""
+
+    at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+class NewMessages(msgspec.Struct, forbid_unknown_fields=True):
+    messages: list[NewMessage]
+
+
+class Inflating:
+    """Opens batches in threads, a few at a time, for a few KiB may inflate to `convert.inflate_bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._places = asyncio.Semaphore(INFLATING_MAX)
+
+    @asynccontextmanager
+    async def opened(self, batch: Buffer) -> AsyncIterator[OpenBatch]:
+        """Open a batch for as long as its records are read. Raises ProtocolError."""
+        if not read_header(batch).codec:
+            yield open_batch(batch, self._bytes_max)
+            return
+        async with self._places:
+            yield await asyncio.to_thread(open_batch, batch, self._bytes_max)
+
+
+class MessageApi:
+    """The routes; `kept` waits for a promise, `read` reads a request's body."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        inflating: Inflating,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._broker, self._inflating, self._kept, self._read = broker, inflating, kept, read
+
+    def routes(self) -> list[web.RouteDef]:
+        path = "/api/topics/{name}/messages"
+        return [web.get(path, self._list), web.post(path, self._write), web.get("/api/messages/{id}", self._by_id)]
+
+    # -- Reading
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        check_query(request, {"queue", "offset", "time_ms", "limit"})
+        topic = topic_named(self._broker, request.match_info["name"])
+        queue = topic.queues[number(request, "queue", 0, topic.queue_count - 1)]
+        limit = number(request, "limit", 100, LIMIT_MAX, lowest=1)
+        end = self._broker.isolation.stable_end(queue)
+        found = _Found(await self._start(request, topic, queue, end), end, limit)
+        try:
+            await self._gather(topic, queue, found)
+        except OffsetOutOfRange as error:
+            raise web.HTTPGone(text=str(error)) from error
+        except ProtocolError as error:
+            raise web.HTTPConflict(
+                text=f"{topic.name}/{queue.queue_id} has no readable messages at {found.at}: {error}"
+            ) from error
+        head = {"queue": queue.queue_id, "start": queue.start_offset, "end": end, "next": found.at}
+        return Listing(object_with(head, "messages", found.messages))
+
+    async def _by_id(self, request: web.Request) -> web.Response:
+        text = request.match_info["id"]
+        try:
+            _, position = parse_message_id(text)
+        except ProtocolError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        missing = web.HTTPNotFound(
+            text=f"there is no message with the offsetMsgId {text}: retention may have removed it; "
+            "an id that the producer made (getMsgId, UNIQ_KEY) is found by mqadmin queryMsgByUniqueKey"
+        )
+        place = await awaited(partial(self._broker.store.find_address, position))
+        topic = None if place is None else self._broker.topics.by_number(place.queue.topic)
+        if topic is None:
+            raise missing
+        end = self._broker.isolation.stable_end(place.queue)
+        found = _Found(place.offset, min(end, place.offset + 1), 1)
+        try:
+            await self._gather(topic, place.queue, found)
+        except (OffsetOutOfRange, ProtocolError) as error:
+            raise missing from error
+        if not found.messages:
+            raise missing
+        shown = msgspec.json.decode(found.messages[0])
+        return answer({"topic": topic.name, "queue": place.queue.queue_id} | shown)
+
+    async def _start(self, request: web.Request, topic: Topic, queue: Queue, end: int) -> int:
+        """Read where the answer is to begin."""
+        if "time_ms" in request.query:
+            if "offset" in request.query:
+                raise web.HTTPBadRequest(text="expected either offset or time_ms")
+            time_ms = number(request, "time_ms", 0, TIME_MAX_MS)
+            found = self._broker.reader.find_time(queue, topic, time_ms, end)
+            place = await awaited(found.start) if isinstance(found, Later) else found
+            return end if place is None else place[0]
+        offset = number(request, "offset", queue.start_offset, OFFSET_MAX)
+        if "offset" in request.query and not queue.start_offset <= offset <= queue.visible_end:
+            raise web.HTTPGone(
+                text=f"offset {offset} is outside {topic.name}/{queue.queue_id}, {queue.start_offset} to {end}"
+            )
+        return offset
+
+    async def _gather(self, topic: Topic, queue: Queue, found: "_Found") -> None:
+        room = READ_BYTES_MAX
+        isolation = self._broker.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+        while not found.is_done() and room > 0:
+            read = self._broker.reader.kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
+            batches = await awaited(read.start) if isinstance(read, Later) else read
+            if not batches:
+                return
+            for batch in batches:
+                room -= len(batch)
+                header = read_header(batch)
+                if not is_hidden(batch, header.base_offset, isolation):
+                    async with self._inflating.opened(batch) as opened:
+                        await _add(found, opened)
+                if found.is_done():
+                    return
+                found.skip_to(header.last_offset + 1)
+
+    # -- Writing
+
+    async def _write(self, request: web.Request) -> web.Response:
+        if "Idempotency-Key" in request.headers:  # Who sends one must not believe that it counts.
+            raise web.HTTPBadRequest(text="Idempotency-Key: only POST /api/timers takes it")
+        body = await self._read(request)
+        topic = topic_named(self._broker, request.match_info["name"])
+        wanted = _messages_in(body)
+        now_ms = self._broker.clock.now_ms()
+        plans = [self._plan(topic, each, now_ms) for each in wanted]
+        written, promise = _append(self._broker, topic, plans, now_ms)
+        await self._kept(promise)
+        return answer({"messages": written}, status=201)
+
+    def _plan(self, topic: Topic, wanted: NewMessage, now_ms: int) -> "_Plan":
+        """Check a message, and say what is to be done with it."""
+        queue_id, record = record_of(topic, wanted, now_ms)
+        check_record(topic, record)
+        if wanted.at_ms is None and wanted.delay_ms is None:
+            return queue_id, record, None
+        return queue_id, record, self._broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+
+
+_Plan = tuple[int, Record, Wish | None]
+
+
+def _messages_in(body: bytes) -> Sequence[NewMessage]:
+    raw = parsed(body, dict[str, msgspec.Raw])
+    wanted = parsed(body, NewMessages).messages if "messages" in raw else [parsed(body, NewMessage)]
+    if not 0 < len(wanted) <= LIMIT_MAX:
+        raise web.HTTPBadRequest(text=f"messages: expected 1 to {LIMIT_MAX}, got {len(wanted)}")
+    delayed = sum(each.at_ms is not None or each.delay_ms is not None for each in wanted)
+    if delayed > DELAYED_MAX:
+        raise web.HTTPBadRequest(text=f"messages: expected up to {DELAYED_MAX} with at_ms or delay_ms, got {delayed}")
+    return wanted
+
+
+def _append(broker: "Broker", topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
+    """Append what was checked; what is delayed each on its own, the rest in batches of its queue."""
+    written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
+    broker.delays.check_room(sum(wish is not None for _, _, wish in plans))
+    promise = broker.state_log.barrier()
+    by_queue: defaultdict[int, list[int]] = defaultdict(list)
+    for place, (queue_id, record, wish) in enumerate(plans):
+        if wish is None:
+            by_queue[queue_id].append(place)
+            continue
+        timer_id, kept = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=False)
+        promise = _later(promise, kept)
+        written[place] |= {"id": broker.delays.text_of(timer_id), "due_ms": wish.due_ms}
+    for queue_id, places in by_queue.items():
+        for run in _runs([plans[place][1] for place in places], topic.settings.max_message_bytes):
+            base_offset, kept = _append_run(broker.publisher, topic, queue_id, run, now_ms)
+            promise = _later(promise, kept)
+            for index, place in enumerate(places[: len(run)]):
+                written[place]["offset"] = base_offset + index
+            del places[: len(run)]
+    return written, promise
+
+
+def _runs(records: Sequence[Record], bytes_max: int) -> list[list[Record]]:
+    """Cut records into batches that their topic takes."""
+    runs: list[list[Record]] = []
+    size = bytes_max
+    for record in records:
+        record_bytes = len(record.key or b"") + len(record.value or b"") + len(encoded_headers(record.headers))
+        size += record_bytes + RECORD_OVERHEAD_BYTES
+        if size > bytes_max or not runs:
+            runs.append([])
+            size = BatchBuilder().size + record_bytes + RECORD_OVERHEAD_BYTES
+        runs[-1].append(record)
+    return runs
+
+
+def _append_run(
+    publisher: Publisher, topic: Topic, queue_id: int, run: Sequence[Record], now_ms: int
+) -> tuple[int, Promise]:
+    builder = BatchBuilder()
+    for delta, record in enumerate(run):
+        builder.append(delta, record.timestamp_ms, record.key, record.value, record.headers)
+    published = publisher.kafka(topic, queue_id, builder.finish(0, 0), now_ms)
+    return published.base_offset, published.promise
+
+
+def _later(one: Promise, other: Promise) -> Promise:
+    return Promise(max(one.end, other.end), one.durable or other.durable)
+
+
+# -- What is found
+
+
+class _Found:
+    """The messages of an answer so far; `at` is where it goes on."""
+
+    def __init__(self, at: int, end: int, limit: int) -> None:
+        self.at = at
+        self.messages: list[Any] = []
+        self._end, self._limit, self._room = end, limit, ANSWER_BYTES_MAX
+
+    def is_done(self) -> bool:
+        return self.at >= self._end or len(self.messages) >= self._limit or self._room <= 0
+
+    def skip_to(self, offset: int) -> None:
+        self.at = max(self.at, min(offset, self._end))
+
+    def add(self, record: Record) -> None:
+        if self.is_done() or record.offset < self.at:
+            return
+        if record.offset >= self._end:
+            self.at = self._end
+            return
+        shown = msgspec.Raw(msgspec.json.encode(message_view(record)))
+        if len(shown) > self._room and self.messages:
+            self._room = 0  # The next answer begins with it.
+            return
+        self._room -= len(shown)
+        self.messages.append(shown)
+        self.at = record.offset + 1
+
+
+async def _add(found: _Found, opened: OpenBatch) -> None:
+    mark, count = FIRST, records_in_slice(opened, RECORDS_IN_SLICE, SLICE_BYTES)
+    while mark.skipped < opened.header.record_count and not found.is_done():
+        records, mark = read_records(opened, mark, count)
+        for record in records:
+            found.add(record)
+        await asyncio.sleep(0)
+
+
+def message_view(record: Record) -> Json:
+    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+    value = record.value
+    shown = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    shown |= bytes_view("key", record.key) | {"headers": headers, "tag": headers.get(TAG)}
+    if value is not None and len(value) > VALUE_BYTES_MAX:
+        return shown | {"value_bytes": len(value)} | bytes_view("value", value[:VALUE_BYTES_MAX])
+    return shown | bytes_view("value", value)
+
+
+def bytes_view(name: str, value: bytes | bytearray | memoryview | None) -> Json:
+    """Show bytes as text where they are, else as base64."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: bytes(value).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,72 @@
+"""Who may read which topics from the log's files: the callers of /api/leases, by their tokens.
+
+    http.readers_file        a TOML file of tokens, each with patterns of topics; * and ? as in a shell
+    "4f1c..." = ["orders", "payments.*"]
+    "90ab..." = ["*"]
+
+A caller says `Authorization: Bearer 4f1c...`. Without the setting anyone may read any topic, as over the other ports.
+Tokens are compared by their digests, so that the time it takes says nothing.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Final
+
+from duolog.bridge.config import ConfigError
+from duolog.bridge.state.topics import Topic
+
+_SCHEME: Final = "bearer"
+
+
+class UnknownReader(Exception):
+    """No token, or none that is known."""
+
+
+class MayNotRead(Exception):
+    """The caller is known, and a topic is not for it."""
+
+
+class Readers:
+    """The table of one broker; `patterns` by token, None: there is none."""
+
+    def __init__(self, patterns: Mapping[str, Sequence[str]] | None) -> None:
+        self._patterns = None if patterns is None else {_digest(token): each for token, each in patterns.items()}
+
+    @classmethod
+    def load(cls, path: str) -> "Readers":
+        """Read the file; an empty path is no file. Raises ConfigError."""
+        if not path:
+            return cls(None)
+        try:
+            with open(path, "rb") as file:
+                found = tomllib.load(file)
+        except OSError as error:
+            raise ConfigError(f"http.readers_file: {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ConfigError(f"http.readers_file: {path}: {error}") from error
+        for patterns in found.values():
+            if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+                raise ConfigError(f'http.readers_file: {path}: expected "token" = ["pattern", ...], got {patterns!r}')
+        return cls(found)
+
+    @property
+    def token_count(self) -> int:
+        return len(self._patterns or ())
+
+    def check(self, authorization: str, topics: Sequence[Topic]) -> None:
+        """Let a caller read these topics, or raise UnknownReader, MayNotRead."""
+        if self._patterns is None:
+            return
+        scheme, _, token = authorization.partition(" ")
+        patterns = self._patterns.get(_digest(token.strip())) if scheme.lower() == _SCHEME else None
+        if patterns is None:
+            raise UnknownReader("expected Authorization: Bearer and a token of http.readers_file")
+        for topic in topics:
+            if not any(fnmatchcase(topic.kafka_name, each) or fnmatchcase(topic.name, each) for each in patterns):
+                raise MayNotRead(f"topic {topic.name} is not for this token")
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,158 @@
+"""What HTTP requests contain: JSON bodies, parameters, and messages as people write them.
+
+Bad input raises HTTPBadRequest (a topic that is not there HTTPNotFound) with the name, the value and what was expected.
+"""
+
+import base64
+import random
+import zlib
+from binascii import Error as Base64Error
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from duolog.bridge.data import half_frames, unknown_headers
+from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
+from duolog.bridge.http.answers import to_json
+from duolog.bridge.state.topics import Topic
+from duolog.delay.recurring import AMQ_NAMES
+from duolog.protocol.kafka.record_batch import Record
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+Form = TypeVar("Form")
+Text = str | int | float | bool  # Where a string is meant: 5000 means "5000", true "true".
+
+NOT_BY_HEADER: Final = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_frames.ID)
+TAG: Final = "TAGS"  # RocketMQ's property, and the header that becomes it (`protocol/convert.py`).
+
+
+class MessageForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message, and its queue; bytes that are no text as base64. Neither value: null."""
+
+    queue: int | None = None  # by the key if there is one, else any
+    key: Text | None = None
+    key_base64: str | None = None
+    value: Text | None = None
+    value_base64: str | None = None
+    headers: dict[str, Text] = {}
+    tag: Text | None = None
+
+
+class Content(MessageForm, forbid_unknown_fields=True, kw_only=True):
+    """A message for one topic."""
+
+    topic: str
+
+
+class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One of both."""
+
+    at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+# -- Bodies and parameters
+
+
+def parsed(body: bytes, form: type[Form]) -> Form:
+    """Read a JSON body."""
+    if not body:
+        raise web.HTTPBadRequest(text="the body is empty; expected a JSON object")
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+
+
+def text_of(value: Text) -> str:
+    return value if isinstance(value, str) else to_json(value).decode()
+
+
+def check_query(request: web.Request, names: set[str]) -> None:
+    """Refuse what would be ignored: a name that is misspelled asks for more than was meant."""
+    for name in request.query:
+        if name not in names:
+            raise web.HTTPBadRequest(text=f"{name[:60]}: expected one of {', '.join(sorted(names))}")
+
+
+def required(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        lack = "missing" if value is None else "empty"
+        raise web.HTTPBadRequest(text=f"{name}: {lack}")
+    return value
+
+
+def number(request: web.Request, name: str, default: int, highest: int, *, lowest: int = 0) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and lowest <= int(text) <= highest):
+        raise web.HTTPBadRequest(text=f"{name}: expected a number from {lowest} to {highest}, got {text[:40]!r}")
+    return int(text)
+
+
+def topic_named(broker: "Broker", name: str) -> Topic:
+    topic: Topic | None = broker.topics.get(name)
+    if topic is None:
+        shown = name[:300]
+        raise web.HTTPNotFound(
+            text=f"there is no topic {shown}; `duolog topic list` shows all, `duolog topic create {shown}` makes it"
+        )
+    return topic
+
+
+# -- Messages
+
+
+def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "") -> tuple[int, Record]:
+    """Give queue and record; without a key and a queue the queue is `spread_by`'s, else any."""
+    for name in NOT_BY_HEADER:
+        if name in wanted.headers:
+            raise web.HTTPBadRequest(
+                text=f"header {name}: over HTTP headers ask for nothing; give at_ms or delay_ms (command: --at, --in), "
+                "or add a timer or a schedule"
+            )
+    if topic.settings.unknown_headers != unknown_headers.IGNORE:
+        for name in unknown_headers.unknown(wanted.headers):
+            raise web.HTTPBadRequest(text=unknown_headers.said_of(name))
+    if wanted.tag is not None and TAG in wanted.headers:
+        raise web.HTTPBadRequest(text=f"expected either tag or the header {TAG}")
+    key = _bytes_of("key", wanted.key, wanted.key_base64)
+    value = _bytes_of("value", wanted.value, wanted.value_base64)
+    headers = [(name, text_of(value).encode()) for name, value in wanted.headers.items()]
+    if wanted.tag is not None:
+        headers.append((TAG, text_of(wanted.tag).encode()))
+    return _queue_id(topic, wanted.queue, key or spread_by.encode()), Record(0, now_ms, key, value, headers)
+
+
+def _queue_id(topic: Topic, wanted: int | None, key: bytes) -> int:
+    if wanted is None:
+        # As librdkafka's partitioner.
+        return zlib.crc32(key) % topic.queue_count if key else random.randrange(topic.queue_count)
+    if not 0 <= wanted < topic.queue_count:
+        raise web.HTTPBadRequest(text=f"queue: {topic.name} has {topic.queue_count}, none is {wanted}")
+    return wanted
+
+
+def _bytes_of(name: str, text: Text | None, encoded: str | None) -> bytes | None:
+    if text is not None and encoded is not None:
+        raise web.HTTPBadRequest(text=f"expected either {name} or {name}_base64")
+    if encoded is None:
+        return None if text is None else text_of(text).encode()
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (Base64Error, ValueError) as error:
+        raise web.HTTPBadRequest(text=f"{name}_base64: {error}") from error
+
+
+def due_ms_of(at_ms: int | None, delay_ms: int | None, now_ms: int) -> int:
+    """Read a moment that must be given."""
+    if (at_ms is None) == (delay_ms is None):
+        raise web.HTTPBadRequest(text="expected either at_ms or delay_ms")
+    if delay_ms is not None and delay_ms < 0:
+        raise web.HTTPBadRequest(text=f"delay_ms: expected 0 or more, got {delay_ms}")
+    return at_ms if at_ms is not None else now_ms + (delay_ms or 0)

@@ -1,0 +1,90 @@
+"""GET /api/topics/{name}/sums: the broker's side of a comparison with a copy of a queue (`bridge/data/queue_sums.py`).
+
+    ?queue=0&start=0&end=5000&step=100    ->  {"queue", "start", "next", "absent": [[start, end]], "sums": [...]}
+
+One answer looks at READ_BYTES_MAX at most; the next request goes on at `next`. What lies before the log's start is
+answered 410, for it cannot be compared any more. Only committed records count.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from duolog.bridge.data.queue_sums import RangeSums, add_batch
+from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.http.messages import Inflating
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.record_batch import read_header
+from duolog.store.entry import Buffer
+from duolog.store.errors import OffsetOutOfRange
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+READ_BYTES: Final = 256 << 10  # at a time
+READ_BYTES_MAX: Final = 16 << 20  # of one answer
+STEP: Final = 1000
+
+
+async def sums(broker: "Broker", inflating: Inflating, topic: Topic, query: dict[str, str]) -> dict[str, Any]:
+    """Answer one request; raises HTTPException and StoreError."""
+    queue = _queue(topic, _number(query, "queue", 0))
+    start = _number(query, "start", queue.start_offset)
+    stable_end = broker.isolation.stable_end(queue)
+    end = min(_number(query, "end", stable_end), stable_end)
+    step = _number(query, "step", STEP)
+    if step < 1:
+        raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
+    found = RangeSums(start, max(start, end), step)
+    try:
+        await _add_up(broker, inflating, topic, queue, found)
+    except OffsetOutOfRange as error:
+        raise web.HTTPGone(text=str(error)) from error
+    except ProtocolError as error:
+        raise web.HTTPConflict(text=f"{topic.name}/{queue.queue_id} has no readable records there: {error}") from error
+    return {"queue": queue.queue_id} | found.answer()
+
+
+async def _add_up(broker: "Broker", inflating: Inflating, topic: Topic, queue: Queue, found: RangeSums) -> None:
+    room = READ_BYTES_MAX
+    isolation = broker.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+    while not found.is_done and room > 0:
+        batches = await _read(broker, topic, queue, found.at)
+        if not batches:
+            return
+        for batch in batches:
+            room -= len(batch)
+            header = read_header(batch)
+            if header.last_offset < queue.start_offset:  # Retention was faster, and took what was aborted with it.
+                raise OffsetOutOfRange(str(queue), header.base_offset, queue.start_offset, queue.visible_end)
+            if is_hidden(batch, header.base_offset, isolation):
+                found.skip_to(header.last_offset + 1)
+                continue
+            # A batch that does not open has no records for a Kafka reader either: that is an error, not a gap.
+            async with inflating.opened(batch) as opened:
+                for _ in add_batch(found, opened):
+                    await asyncio.sleep(0)
+
+
+async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
+    found = broker.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
+    return await awaited(found.start) if isinstance(found, Later) else found
+
+
+def _queue(topic: Topic, queue_id: int) -> Queue:
+    if not 0 <= queue_id < topic.queue_count:
+        raise web.HTTPNotFound(text=f"{topic.name} has {topic.queue_count} queues, and none is {queue_id}")
+    return topic.queues[queue_id]
+
+
+def _number(query: dict[str, str], name: str, default: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise web.HTTPBadRequest(text=f"{name}: expected a number, got {text[:30]!r}")
+    return int(text)

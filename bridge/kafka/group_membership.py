@@ -1,0 +1,290 @@
+"""Classic consumer groups: JoinGroup 0..9, SyncGroup 0..5, Heartbeat 0..4, LeaveGroup 0..5, DescribeGroups 0..6,
+ListGroups 0..5, DeleteGroups 0..2. What a group does is in `group.py`; here its values become requests and responses.
+
+A group that is active in RocketMQ takes no Kafka members: they get INCONSISTENT_GROUP_PROTOCOL, Kafka's own word for
+members that do not speak what the others do, which clients raise at once.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from duolog.bridge.kafka.groups.classic_group import (
+    Group,
+    Join,
+    Joined,
+    Leaver,
+    Reply,
+    State,
+    Sync,
+    Synced,
+)
+from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.request import (
+    NO_THROTTLE,
+    Request,
+    Work,
+    later,
+)
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded, whole
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import OutboxSlot
+from duolog.bridge.rocketmq.retry.dead_letters import failed_of
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
+from duolog.protocol.kafka.response import Elements
+from duolog.store.entry import Promise
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
+
+logger = logging.getLogger("bridge")
+
+CONSUMER = "consumer"  # the protocol type of groups that consume; those of Connect, say, have others
+DELIVERED_AT_ONCE = 50  # members, and answers to them, in one turn of the loop
+
+_CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
+
+
+class Waiter(NamedTuple):
+    """The ticket of a JoinGroup or SyncGroup: where its answer goes, and in which form. Its body does not stay."""
+
+    connection: "KafkaConnection"
+    slot: OutboxSlot
+    request: Request
+
+
+def deliver(replies: Sequence[Reply[Waiter]]) -> None:
+    """Answer all that a group has decided, also what its deadlines decide; many answers in later turns of the loop."""
+    at_once = len(replies) <= DELIVERED_AT_ONCE
+    for (connection, slot, request), decided in replies:
+        steps = _answer(connection, request, decided)
+        if at_once and (isinstance(decided, Synced) or len(decided.members) <= DELIVERED_AT_ONCE):
+            try:
+                connection.outbox.fill(slot, whole(steps))
+            except Exception as error:  # noqa: BLE001 - the other members are answered as well
+                connection.failed(request, error, slot)
+        else:
+            connection.broker.kafka_sliced_requests.finish(connection, request, slot, steps)
+
+
+def _answer(connection: "KafkaConnection", request: Request, decided: Joined | Synced) -> Work:
+    entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
+    return answered(request, (yield from encoded(connection.broker, request, entity)), None)
+
+
+# -- The rebalance
+
+
+def _tell_what_is_left(broker: "Broker", group: str) -> None:
+    """Name what the group's RocketMQ consumers would still get: nobody here reads it."""
+    retries, dead_letters = failed_of(broker, group)
+    if retries or dead_letters:
+        logger.warning(
+            "group moves to Kafka, and what RocketMQ consumers failed to consume waits group=%s retries=%d dead=%d",
+            group, retries, dead_letters,
+        )  # fmt: skip
+
+
+def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot | None:
+    body = request.body
+    if not broker.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
+        return whole(_answer(connection, request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+    was_empty = not broker.kafka_groups.has_members(body.group_id)
+    session_timeout_ms = milliseconds(body.session_timeout)
+    join = Join(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        client_id=request.client_id[:NAME_CHARACTERS_MAX],
+        client_host=f"/{connection.peer[0]}",
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout) if request.version >= 1 else session_timeout_ms,
+        protocol_type=body.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
+        member_id_required=request.version >= 4,
+        can_skip_assignment=request.version >= 9,
+    )
+    slot = connection.outbox.reserve()
+    waiter = Waiter(connection, slot, request.without_body)
+    deliver(broker.kafka_groups.join(join, waiter, broker.clock.mono_ms()))
+    if was_empty and broker.kafka_groups.has_members(body.group_id):
+        _tell_what_is_left(broker, body.group_id)
+    return slot
+
+
+def sync_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> OutboxSlot:
+    body = request.body
+    sync = Sync(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        generation=body.generation_id,
+        assignments=tuple((part.member_id, bytes(part.assignment)) for part in body.assignments),
+        instance_id=getattr(body, "group_instance_id", None),
+        protocol_type=getattr(body, "protocol_type", None),
+        protocol_name=getattr(body, "protocol_name", None),
+    )
+    slot = connection.outbox.reserve()
+    waiter = Waiter(connection, slot, request.without_body)
+    deliver(broker.kafka_groups.sync(sync, waiter, broker.clock.mono_ms()))
+    return slot
+
+
+def heartbeat(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    body = request.body
+    instance_id = getattr(body, "group_instance_id", None)
+    error = broker.kafka_groups.heartbeat(
+        body.group_id, body.member_id, instance_id, body.generation_id, broker.clock.mono_ms()
+    )
+    return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
+
+
+def leave_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
+    body, types = request.body, request.types
+    if request.version < 3:
+        leavers = [Leaver(body.member_id)]
+    else:
+        leavers = once(Leaver(member.member_id, member.group_instance_id) for member in body.members)
+    errors, replies = broker.kafka_groups.leave(body.group_id, leavers, broker.clock.mono_ms())
+    deliver(replies)
+    if request.version < 3:
+        return request.answer(types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=errors[0]))
+    members = Elements(
+        types.MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
+        for leaver, error in zip(leavers, errors, strict=True)
+    )
+    entity = types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
+
+
+def _joined(request: Request, joined: Joined) -> Any:
+    types = request.types
+    members = Elements(
+        types.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+        for member_id, instance_id, metadata in joined.members
+    )
+    return types.JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        # Null is "none" from version 7 on only.
+        protocol_name=joined.protocol_name if request.version >= 7 else joined.protocol_name or "",
+        leader=joined.leader_id,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=members,
+    )
+
+
+def _synced(request: Request, synced: Any) -> Any:
+    return request.types.SyncGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+# -- Looking at groups, and deleting them
+
+
+def list_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """List groups with members or positions, whichever protocol moved them."""
+    types = request.types
+    states = {state.lower() for state in getattr(request.body, "states_filter", ())}
+    group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
+
+    def listed(group_id: str) -> Any:
+        protocol_type, state = _type_and_state(broker, group_id, broker.kafka_groups.group(group_id))
+        if (states and state.lower() not in states) or (group_types and _CLASSIC not in group_types):
+            return None
+        return types.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC)
+
+    group_ids = {*(group.group_id for group in broker.kafka_groups.groups()), *broker.positions.groups()}
+    entity = types.ListGroupsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=Elements(map(listed, group_ids))
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+
+
+def _type_and_state(broker: "Broker", group_id: str, group: Group[Waiter] | None) -> tuple[str, str]:
+    if group is not None:
+        return group.protocol_type or "", group.state.value
+    if broker.client_protocols.active(group_id) is ClientProtocol.ROCKETMQ:
+        # Java's AdminClient then says that this is no consumer group, instead of showing one without members.
+        return ClientProtocol.ROCKETMQ.value, State.STABLE.value
+    return CONSUMER, State.EMPTY.value
+
+
+def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    groups = Elements(_described(broker, request, group_id) for group_id in once(request.body.groups))
+    entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+
+
+def _described(broker: "Broker", request: Request, group_id: str) -> Any:
+    group = broker.kafka_groups.group(group_id)
+    error, message = ErrorCode.none, None
+    protocol_type, state = _type_and_state(broker, group_id, group)
+    if broker.client_protocols.active(group_id) is None and group_id not in broker.positions:
+        protocol_type, state = "", "Dead"
+        if request.version >= 6:
+            error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+    is_stable = group is not None and group.state is State.STABLE
+    return request.types.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type=protocol_type,
+        protocol_data=(group.protocol_name or "") if group and is_stable else "",
+        members=_described_members(request, group) if group else (),
+    )
+
+
+def _described_members(request: Request, group: Group[Waiter]) -> Elements:
+    protocol_name = group.protocol_name
+    return Elements(
+        request.types.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata_of(protocol_name),
+            member_assignment=member.assignment,
+        )
+        for member in [*group.members.values()]
+    )
+
+
+def delete_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    types = request.types
+    promise: Promise | None = broker.state_log.barrier()
+
+    def deleted(group_id: str) -> Any:
+        nonlocal promise
+        error, kept = _delete(broker, group_id)
+        promise = later(promise, kept)
+        return types.DeletableGroupResult(group_id=group_id, error_code=error)
+
+    results = Elements(map(deleted, once(request.body.groups_names)))
+    entity = types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+def _delete(broker: "Broker", group_id: str) -> tuple[ErrorCode, Promise | None]:
+    if broker.client_protocols.active(group_id) is not None:
+        return ErrorCode.non_empty_group, None
+    if group_id not in broker.positions:
+        return ErrorCode.group_id_not_found, None
+    try:
+        return ErrorCode.none, broker.positions.delete_group(group_id, broker.clock.now_ms())
+    except ANSWERABLE as error:
+        return code_of(error), None

@@ -1,0 +1,1 @@
+"""Classic consumer groups of Kafka."""

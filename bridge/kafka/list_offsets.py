@@ -1,0 +1,289 @@
+"""Offsets of the log: ListOffsets 1..10, OffsetForLeaderEpoch 2..4, DeleteRecords 0..2.
+
+    timestamp   -1 latest · -2, -4 earliest · -3 the first record with the greatest timestamp · -5 last tiered: none
+                t >= 0: the first record of that time or later
+    no such record: offset -1 and timestamp -1, without an error
+
+By time the answer is a record's own offset and timestamp, so the batch that holds it is opened; where that is not in
+memory, the answer waits for a reader thread. Nothing at or above the high watermark is ever given; to who reads
+committed records, nothing at or above the last stable offset.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from duolog.bridge.data.reading import FoundTime, Later
+from duolog.bridge.kafka.requests.errors import ANSWERABLE, InvalidRequest, code_of
+from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition
+from duolog.bridge.kafka.requests.request import (
+    NO_THROTTLE,
+    Request,
+    Work,
+    later,
+)
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.net.server import TURN_MS, OutboxSlot
+from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.response import Elements
+from duolog.store.entry import Promise
+from duolog.store.errors import OffsetOutOfRange
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
+_HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
+_NO_EPOCH = -1
+_READ_COMMITTED = 1
+LOOKED_UP_MAX = 500  # partitions in one turn of the loop, whatever the clock says
+
+
+def _partition(broker: "Broker", name: str, index: int) -> tuple[Topic, Queue]:
+    topic = broker.topics.by_kafka_name(name)
+    if topic is None or not 0 <= index < topic.queue_count:
+        raise UnknownTopic(f"there is no partition {index} of a topic {name}")
+    return topic, topic.queues[index]
+
+
+def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
+    """What a client gets whose idea of the leader epoch is not ours; -1: it has none."""
+    epoch = topic.leader_epoch(index)
+    if client_epoch in (_NO_EPOCH, epoch):
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if client_epoch < epoch else ErrorCode.unknown_leader_epoch
+
+
+# -- ListOffsets
+
+
+def list_offsets(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work | OutboxSlot:
+    return _ListOffsets(broker, connection, request).start()
+
+
+class Listed(NamedTuple):
+    """The answer for one partition; the defaults are those of "no such record"."""
+
+    error: ErrorCode = ErrorCode.none
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = _NO_EPOCH
+
+
+class _ListOffsets:
+    """One request; it is answered when the last of its partitions is looked up."""
+
+    def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
+        self._broker, self._connection, self._request = broker, connection, request
+        named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
+        self._repeated = Repeated((name, part.partition_index) for name, part in named)
+        self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
+        self._results: list[Listed] = [Listed()] * len(self._asked)
+        self._next = 0  # Of `_asked`, still to be looked up.
+        self._reading_count = 0
+        self._slot: OutboxSlot | None = None
+
+    def start(self) -> Work | OutboxSlot:
+        reads = self._look_up_some()
+        if self._is_complete():
+            return self._answer()
+        slot = self._slot = self._connection.outbox.reserve(self._request.held_bytes)
+        self._start(reads)
+        return slot
+
+    def _look_up_some(self) -> list[tuple[Later[FoundTime | None], Any]]:
+        """Look up as many as a turn has time for, since each may open a batch; give those that need the disk."""
+        mono_ms = self._broker.clock.mono_ms
+        until_mono_ms = mono_ms() + TURN_MS
+        reads = []
+        until_next = self._next + LOOKED_UP_MAX
+        while self._next < min(len(self._asked), until_next) and mono_ms() <= until_mono_ms:
+            number = self._next
+            self._next += 1
+            name, part = self._asked[number]
+            try:
+                self._repeated.check((name, part.partition_index), f"partition {part.partition_index} of {name}")
+                topic, queue = _partition(self._broker, name, part.partition_index)
+                found = self._look_up(topic, queue, part)
+            except ANSWERABLE as error:
+                found = Listed(code_of(error))
+            if isinstance(found, Later):
+                reads.append((found, partial(self._read, number, topic)))
+            else:
+                self._results[number] = found
+        self._reading_count += len(reads)
+        return reads
+
+    def _start(self, reads: list[tuple[Later[FoundTime | None], Any]]) -> None:
+        for read, done in reads:
+            read.start(done)
+        if self._next < len(self._asked):
+            self._broker.server.soon("kafka list_offsets", self._go_on)
+
+    def _go_on(self) -> None:
+        if self._connection.closed:
+            return
+        try:
+            self._start(self._look_up_some())
+            self._end_if_complete()
+        except Exception as error:  # noqa: BLE001 - contained
+            assert self._slot is not None, "only what was put off goes on"
+            self._connection.failed(self._request, error, self._slot)
+
+    def _is_complete(self) -> bool:
+        return self._next == len(self._asked) and not self._reading_count
+
+    def _end_if_complete(self) -> None:
+        assert self._slot is not None, "only an answer that was waited for has a slot"
+        if self._is_complete() and not self._slot.is_filled:
+            self._broker.kafka_sliced_requests.finish(self._connection, self._request, self._slot, self._answer())
+
+    def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
+        error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
+        if error is not ErrorCode.none:
+            return Listed(error)
+        timestamp, end = part.timestamp, queue.visible_end
+        if getattr(self._request.body, "isolation_level", 0) == _READ_COMMITTED:
+            end = self._broker.isolation.stable_end(queue)
+        if timestamp == _LATEST:
+            return Listed(offset=end, leader_epoch=topic.leader_epoch(queue.queue_id))
+        if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+            start = queue.start_offset
+            return Listed(offset=start, leader_epoch=topic.epoch_at(queue.queue_id, start)[0])
+        if timestamp == _LAST_TIERED:
+            return Listed()
+        if timestamp == _MAX_TIMESTAMP:
+            found = self._broker.reader.find_latest_time(queue, topic, end)
+        elif timestamp < 0:
+            raise InvalidRequest(f"unknown timestamp {timestamp}")
+        else:
+            found = self._broker.reader.find_time(queue, topic, timestamp, end)
+        return found if isinstance(found, Later) else _listed(topic, queue.queue_id, found)
+
+    def _read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
+        try:
+            self._take_read(number, topic, found)
+        except Exception as error:  # noqa: BLE001 - contained
+            assert self._slot is not None, "only an answer that was waited for has a slot"
+            self._connection.failed(self._request, error, self._slot)
+
+    def _take_read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
+        if isinstance(found, Exception):
+            self._results[number] = Listed(code_of(found))
+        else:
+            self._results[number] = _listed(topic, self._asked[number][1].partition_index, found)
+        self._reading_count -= 1
+        self._end_if_complete()
+
+    def _answer(self) -> Work:
+        types = self._request.types
+        found = by_partition(
+            (name, part.partition_index, listed)
+            for (name, part), listed in zip(self._asked, self._results, strict=True)
+        )
+        topics = Elements(
+            types.ListOffsetsTopicResponse(
+                name=name,
+                partitions=Elements(
+                    types.ListOffsetsPartitionResponse(
+                        partition_index=index,
+                        error_code=listed.error,
+                        timestamp=listed.timestamp_ms,
+                        offset=listed.offset,
+                        leader_epoch=listed.leader_epoch,
+                    )
+                    for index, listed in partitions.items()
+                ),
+            )
+            for name, partitions in found.items()
+        )
+        entity = types.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
+        return answered(self._request, (yield from encoded(self._broker, self._request, entity)), None)
+
+
+def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
+    if found is None:
+        return Listed()
+    offset, timestamp_ms = found
+    return Listed(ErrorCode.none, offset, timestamp_ms, topic.epoch_at(index, offset)[0])
+
+
+# -- OffsetForLeaderEpoch
+
+
+def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
+    types = request.types
+    asked = by_partition(
+        (topic.topic, part.partition, part) for topic in request.body.topics for part in topic.partitions
+    )
+    topics = Elements(
+        types.OffsetForLeaderTopicResult(
+            topic=name, partitions=Elements(_epoch_end(broker, request, name, part) for part in partitions.values())
+        )
+        for name, partitions in asked.items()
+    )
+    entity = types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics)
+    return answered(request, (yield from encoded(broker, request, entity)), None)
+
+
+def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any:
+    epoch = end_offset = -1
+    try:
+        topic, _ = _partition(broker, name, asked.partition)
+        error = _epoch_error(topic, asked.partition, asked.current_leader_epoch)
+        if error is ErrorCode.none:
+            epoch, end_offset = topic.epoch_end(asked.partition, asked.leader_epoch)
+    except ANSWERABLE as refusal:
+        error = code_of(refusal)
+    return request.types.EpochEndOffset(
+        error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )
+
+
+# -- DeleteRecords
+
+
+def delete_records(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Move log starts up. What is below is gone for both protocols."""
+    types = request.types
+    promise: Promise | None = None
+    asked = by_partition(
+        (topic.name, part.partition_index, part.offset) for topic in request.body.topics for part in topic.partitions
+    )
+
+    def deleted(name: str, index: int, offset: int) -> Any:
+        nonlocal promise
+        low_watermark, error = -1, ErrorCode.none
+        try:
+            low_watermark, moved = _delete_records(broker, name, index, offset)
+            promise = later(promise, moved)
+        except ANSWERABLE as refusal:
+            error = code_of(refusal)
+        return types.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
+
+    topics = Elements(
+        types.DeleteRecordsTopicResult(
+            name=name, partitions=Elements(deleted(name, index, offset) for index, offset in partitions.items())
+        )
+        for name, partitions in asked.items()
+    )
+    entity = types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+def _delete_records(broker: "Broker", name: str, index: int, offset: int) -> tuple[int, Promise | None]:
+    topic, queue = _partition(broker, name, index)
+    end = queue.visible_end
+    until = end if offset == _HIGH_WATERMARK else offset
+    if not 0 <= until <= end:
+        raise OffsetOutOfRange(str(queue), offset, queue.start_offset, end)
+    if not topic.may_produce:
+        raise InvalidRequest(f"topic {name} is the broker's own")
+    if until <= queue.start_offset:
+        return queue.start_offset, None
+    broker.store.trim(queue, until, broker.clock.now_ms())
+    return queue.start_offset, broker.store.promise()

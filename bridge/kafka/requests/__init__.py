@@ -1,0 +1,1 @@
+"""What every Kafka request passes: connection, header, slices, errors."""

@@ -1,0 +1,102 @@
+"""Which Kafka error code stands for which of our exceptions: the one table, asked by every handler.
+
+Kafka's clients retry some codes and give up on others, so the choice decides what their users see.
+"""
+
+from typing import Final
+
+from duolog.bridge.data.delay_headers import DelayRefused
+from duolog.bridge.data.far_timers import TooManyNamed
+from duolog.bridge.data.publish import NotSupported, ProduceRefused
+from duolog.bridge.state.positions import MetadataTooLarge, TooManyPositions
+from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
+from duolog.bridge.state.topic_configs import InvalidConfig
+from duolog.bridge.state.topics import (
+    InvalidQueueCount,
+    InvalidTopicName,
+    TooManyTopics,
+    TopicExists,
+    UnknownTopic,
+)
+from duolog.bridge.transactions.half_messages import TooManyHalves
+from duolog.bridge.transactions.kafka_transactions import (
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NoTransactionalId,
+    ProducerFenced,
+    TransactionLimit,
+    UnknownTransactionalProducer,
+)
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.record_batch import InvalidBatch, Reason
+from duolog.store.errors import (
+    Corruption,
+    EntryTooLarge,
+    Fault,
+    OffsetOutOfRange,
+    StoreError,
+)
+
+# Of a text that goes into an answer. It may quote the request, and older versions have no longer strings than 32 KiB.
+MESSAGE_CHARACTERS_MAX: Final = 1024
+
+
+class InvalidRequest(Exception):
+    """A request that contradicts itself or names what nobody has; the message says so."""
+
+
+# A subclass comes before its base.
+_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
+    (InvalidRequest, ErrorCode.invalid_request),
+    (OffsetOutOfRange, ErrorCode.offset_out_of_range),
+    (EntryTooLarge, ErrorCode.record_list_too_large),
+    (Corruption, ErrorCode.corrupt_message),
+    (TooManyNamed, ErrorCode.policy_violation),
+    (Fault, ErrorCode.unknown_server_error),
+    # Retriable everywhere: clients hold their records back until there is room, or their delivery timeout ends.
+    (StoreError, ErrorCode.kafka_storage_error),
+    (TopicExists, ErrorCode.topic_already_exists),
+    (UnknownTopic, ErrorCode.unknown_topic_or_partition),
+    (InvalidTopicName, ErrorCode.invalid_topic_exception),
+    (InvalidQueueCount, ErrorCode.invalid_partitions),
+    (TooManyTopics, ErrorCode.policy_violation),
+    (InvalidConfig, ErrorCode.invalid_config),
+    (OutOfOrderSequence, ErrorCode.out_of_order_sequence_number),
+    (InvalidProducerEpoch, ErrorCode.invalid_producer_epoch),
+    (InvalidTransactionState, ErrorCode.invalid_txn_state),
+    (ProducerFenced, ErrorCode.producer_fenced),
+    (UnknownTransactionalProducer, ErrorCode.invalid_producer_id_mapping),
+    (NoTransactionalId, ErrorCode.transactional_id_authorization_failed),
+    (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
+    (TransactionLimit, ErrorCode.policy_violation),
+    (DelayRefused, ErrorCode.invalid_record),
+    (TooManyHalves, ErrorCode.kafka_storage_error),  # Retriable: room comes with verdicts.
+    (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
+    (ProduceRefused, ErrorCode.invalid_topic_exception),
+    (MetadataTooLarge, ErrorCode.offset_metadata_too_large),
+    (TooManyPositions, ErrorCode.group_max_size_reached),
+)
+
+_REASONS: dict[Reason, ErrorCode] = {
+    Reason.NOT_ONE_BATCH: ErrorCode.invalid_record,
+    Reason.CORRUPT: ErrorCode.corrupt_message,
+    Reason.INVALID: ErrorCode.invalid_record,
+    Reason.TOO_LARGE: ErrorCode.message_too_large,
+    Reason.TIMESTAMP: ErrorCode.invalid_timestamp,
+    Reason.COMPRESSION: ErrorCode.unsupported_compression_type,
+}
+
+# What handlers catch. Anything else is our bug.
+ANSWERABLE: tuple[type[Exception], ...] = (InvalidBatch, *(exception for exception, _ in _CODES))
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """The code for an ANSWERABLE exception."""
+    if isinstance(error, InvalidBatch):
+        return _REASONS[error.reason]
+    return next(code for exception, code in _CODES if isinstance(error, exception))
+
+
+def message_of(error: Exception) -> str:
+    """Say what the client's user reads."""
+    return str(error)[:MESSAGE_CHARACTERS_MAX]

@@ -1,0 +1,214 @@
+"""The answer to a request whose handler failed for a reason that nobody expected: UNKNOWN_SERVER_ERROR.
+
+Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
+Fetch from 7                   the error, and nothing else
+a response with an error code  the same
+the others                     the error for each thing that the request names, as Apache's `Request.getErrorResponse`;
+                               a request that names nothing, by an empty array, is answered with an empty one
+DescribeLogDirs below 3        the error for the log directory
+Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
+the others of "all" (null)     none: an empty answer would look like success, so the connection is closed
+
+What a request names is found by the schemas: the array of the response whose elements have an error code belongs to the
+array of the request with the same name, or else to its only one. Elements take over what has the same name; what the
+request names by a plain text or number comes first in the element, behind its error.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final, get_args, get_origin
+
+from kio.index import load_response_schema
+
+from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import BUG
+from duolog.protocol.kafka import fetch, produce
+from duolog.protocol.kafka.api_messages import (
+    NO_THROTTLE,
+    ApiKey,
+    ErrorCode,
+    encode_response,
+)
+from duolog.protocol.kafka.fetch import PartitionFetched
+from duolog.protocol.kafka.produce import PartitionProduced
+
+_ERROR: Final = ErrorCode.unknown_server_error
+_FETCH_ERROR_FROM: Final = 7
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+_MESSAGE: Final = "error_message"
+ITEMS_MAX: Final = 1_000  # Named by a request; the answer is made in one turn of the loop. Closed if there are more.
+
+
+class _NotMirrored(Exception):
+    """The response has no place for the error that belongs to what the request names."""
+
+
+def answer_of(request: Request, log_directory: str) -> Answer | None:
+    """Give the error answer in the form of the request's API and version; None: it has none."""
+    key, version, correlation_id = request.api_key, request.version, request.correlation_id
+    if key == ApiKey.PRODUCE:
+        if request.body.acks == 0:
+            return None
+        produced = [
+            PartitionProduced(each.topic, each.partition, _ERROR, error_message=BUG) for each in request.body.partitions
+        ]
+        return Answer(produce.encode_response(version, correlation_id, produced))
+    if key == ApiKey.FETCH:
+        if version >= _FETCH_ERROR_FROM:
+            return Answer(fetch.encode_response(version, correlation_id, (), error=_ERROR))
+        fetched = [PartitionFetched(each.topic, each.partition, _ERROR) for each in request.body.partitions]
+        return Answer(fetch.encode_response(version, correlation_id, fetched))
+    response_type: Any = load_response_schema(key, version)
+    asked: Any = (log_directory,) if key == ApiKey.DESCRIBE_LOG_DIRS else request.body
+    if key == ApiKey.METADATA and asked.topics is None:
+        asked = ()
+    if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
+        return None  # Of all topics, too.
+    try:
+        entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else asked)
+    except _NotMirrored:
+        return None
+    return Answer(encode_response(key, version, correlation_id, entity))
+
+
+class _Mirror:
+    """Makes one error response of a request."""
+
+    def __init__(self) -> None:
+        self._items_left = ITEMS_MAX
+
+    def entity(self, response_type: Any, asked: Any) -> Any:
+        """Make a response, or an element of one, for what was asked; None: only the error."""
+        array = None if _has_own_error(response_type) else _array_with_errors(response_type)
+        values = {field.name: _value(field) for field in fields(response_type)}
+        if not isinstance(asked, (str, int)):
+            values |= {name: getattr(asked, name) for name in _taken_over(response_type) if hasattr(asked, name)}
+        else:
+            values[_first_name(response_type)] = asked
+        if array is not None:
+            values[array.name] = tuple(self._elements(array, asked))
+        elif not _has_own_error(response_type):
+            raise _NotMirrored
+        return response_type(**values)
+
+    def _elements(self, array: "Field[Any]", asked: Any) -> Iterator[Any]:
+        element_type = _element_of(array)
+        items = _items(asked, array.name)
+        if items is None:
+            raise _NotMirrored
+        if _names(element_type):  # Others are told apart by their places.
+            items = once(items)
+        self._items_left -= len(items)
+        if self._items_left < 0 or (items and not _can_name(element_type, items[0])):
+            raise _NotMirrored
+        for item in items:
+            yield self.entity(element_type, item)
+
+
+def _items(asked: Any, name: str) -> Sequence[Any] | None:
+    """Give the array of that name in a part of the request, or else its only one; None: it is null or missing."""
+    if isinstance(asked, tuple):
+        return asked
+    arrays = {each.name: getattr(asked, each.name) for each in fields(asked) if _is_array(each)}
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
+    return arrays.get(name, only)
+
+
+def _can_name(element_type: Any, item: Any) -> bool:
+    """Whether an element can say which item it is about; one that has nothing but its error is found by its place."""
+    if isinstance(item, (str, int)):
+        return True
+    return not _names(element_type) or any(hasattr(item, name) for name in _taken_over(element_type))
+
+
+# -- What the schemas say
+
+
+@cache
+def _has_own_error(entity_type: Any) -> bool:
+    return any(field.type is ErrorCode for field in fields(entity_type))
+
+
+@cache
+def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
+    """Find the array whose elements, or theirs, have an error code."""
+    for field in fields(entity_type):
+        element_type = _element_of(field)
+        if element_type is not None and (_has_own_error(element_type) or _array_with_errors(element_type)):
+            return field
+    return None
+
+
+def _element_of(field: "Field[Any]") -> Any:
+    """Give the class of an array's elements; None: it is no array of entities."""
+    for part in (field.type, *get_args(field.type)):
+        if get_origin(part) is tuple and is_dataclass(get_args(part)[0]):
+            return get_args(part)[0]
+    return None
+
+
+@cache
+def _names(entity_type: Any) -> tuple[str, ...]:
+    """Give the fields without a default that are no array, no duration and not the error: the first one is the name."""
+    return tuple(
+        field.name
+        for field in fields(entity_type)
+        if field.type is not ErrorCode
+        and field.name != _MESSAGE
+        and field.default is MISSING
+        and not _is_array(field)
+        and not (isinstance(field.type, type) and issubclass(field.type, timedelta))
+    )
+
+
+@cache
+def _taken_over(entity_type: Any) -> tuple[str, ...]:
+    """Name the fields that the request may have as well: names, indexes, numbers and kinds of what it is about."""
+    return tuple(name for name in _names(entity_type) if name in _ASKED)
+
+
+# In other fields that both sides have (`leader_epoch`, `num_partitions`) a response says what is, not what was asked.
+_ASKED: Final = frozenset(
+    {"name", "topic", "topic_id", "topic_name", "partition", "partition_index", "group_id", "producer_id"}
+    | {"resource_type", "resource_name"}
+)
+
+
+def _first_name(entity_type: Any) -> str:
+    return _names(entity_type)[0]
+
+
+def _is_array(field: "Field[Any]") -> bool:
+    return any(get_origin(part) is tuple for part in (field.type, *get_args(field.type)))
+
+
+def is_nullable_array(field: "Field[Any]") -> bool:
+    return _is_array(field) and type(None) in get_args(field.type)
+
+
+def _value(field: "Field[Any]") -> Any:
+    """Give what stands for "nothing" in a field of a response."""
+    kind = field.type
+    if kind is ErrorCode:
+        return _ERROR
+    if field.name == _MESSAGE:
+        return BUG
+    if field.default is not MISSING:
+        return field.default
+    if _is_array(field):
+        return ()
+    if not isinstance(kind, type):  # An optional.
+        return None
+    if issubclass(kind, timedelta):
+        return NO_THROTTLE
+    if issubclass(kind, datetime):
+        return _NO_TIME
+    return kind("") if issubclass(kind, str) else b"" if issubclass(kind, bytes) else _number(kind)
+
+
+def _number(kind: type) -> Any:
+    return False if kind is bool else kind(-1)

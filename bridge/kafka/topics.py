@@ -1,0 +1,276 @@
+"""Topics from the outside: CreateTopics 2..7, DeleteTopics 1..6, CreatePartitions 0..3, DescribeLogDirs 1..4,
+ElectLeaders 0..2, ListPartitionReassignments 0. Configs are in `configs.py`.
+
+There is one node, so replicas are ignored: any replication factor and any assignment is taken and counts as one.
+Tools ask for 3 by habit, and kafka-python assigns new partitions to broker 0. Timeouts are ignored too: nothing here
+goes on after its answer.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from duolog.bridge.kafka.configs import described, overrides_of
+from duolog.bridge.kafka.requests.errors import (
+    ANSWERABLE,
+    InvalidRequest,
+    code_of,
+    message_of,
+)
+from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition, once
+from duolog.bridge.kafka.requests.request import (
+    NO_THROTTLE,
+    Request,
+    Work,
+    later,
+)
+from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.state.topic_configs import TABLE as TOPIC_CONFIGS
+from duolog.bridge.state.topics import InvalidTopicName, Topic
+from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.protocol.kafka.response import Elements
+from duolog.protocol.names import is_kafka_topic
+from duolog.store.entry import Promise
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.kafka.requests.connection import KafkaConnection
+
+_REPLICAS = 1
+_DEFAULT = -1  # of partitions and replicas: the broker's own number
+
+
+# -- CreateTopics
+
+
+def create_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    repeated = Repeated(topic.name for topic in request.body.topics)
+    promise: Promise | None = broker.state_log.barrier()
+
+    def created(wish: Any) -> Any:
+        nonlocal promise
+        try:
+            repeated.check(wish.name, f"topic {wish.name}")
+            result, kept = _create_topic(broker, request, wish)
+            promise = later(promise, kept)
+        except ANSWERABLE as error:
+            result = request.types.CreatableTopicResult(
+                name=wish.name, topic_id=None, error_code=code_of(error), error_message=message_of(error), configs=()
+            )
+        return result
+
+    wishes = {wish.name: wish for wish in request.body.topics}
+    topics = Elements(map(created, wishes.values()))
+    entity = request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=topics)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+def _create_topic(broker: "Broker", request: Request, wish: Any) -> tuple[Any, Promise | None]:
+    if not is_kafka_topic(wish.name):
+        raise InvalidTopicName(f"topic name {wish.name!r} is not legal in Kafka")
+    partition_count = _partition_count(broker, wish)
+    overrides = overrides_of((config.name, config.value) for config in wish.configs)
+    topics, now_ms = broker.topics, broker.clock.now_ms()
+    topic_id: UUID | None = None
+    promise: Promise | None = None
+    if request.body.validate_only:
+        topics.check_new(wish.name, partition_count, overrides)
+    else:
+        topic, promise = topics.create(wish.name, partition_count, overrides, now_ms)
+        topic_id = topic.id
+    types = request.types
+    result = types.CreatableTopicResult(
+        name=wish.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=partition_count,
+        replication_factor=_REPLICAS,
+        # Never null: Java's AdminClient would fail on it.
+        configs=_created_configs(broker, request, overrides) if request.version >= 5 else (),
+    )
+    return result, promise
+
+
+def _partition_count(broker: "Broker", wish: Any) -> int:
+    if wish.assignments:
+        if (wish.num_partitions, wish.replication_factor) != (_DEFAULT, _DEFAULT):
+            raise InvalidRequest("both a count and an assignment of partitions")
+        indexes = sorted(assignment.partition_index for assignment in wish.assignments)
+        if indexes != list(range(len(indexes))):
+            raise InvalidRequest("the partitions assigned are not 0 to n - 1")
+        return len(indexes)
+    if wish.num_partitions == _DEFAULT:
+        return broker.options.topics.queues
+    return int(wish.num_partitions)
+
+
+def _created_configs(broker: "Broker", request: Request, overrides: dict[str, str]) -> tuple[Any, ...]:
+    make = request.types.CreatableTopicConfigs
+    configs = (described(name, overrides, broker.topics.config_defaults) for name in TOPIC_CONFIGS)
+    return tuple(
+        make(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
+        for name, value, source in configs
+    )
+
+
+# -- DeleteTopics, CreatePartitions
+
+
+def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
+    if request.version >= 6:
+        asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
+    else:
+        asked = [(name, None) for name in request.body.topic_names]
+    repeated = Repeated(_named(broker, name, topic_id) or (name, topic_id) for name, topic_id in asked)
+    promise: Promise | None = broker.state_log.barrier()
+
+    def deleted(name: str | None, topic_id: UUID | None) -> Any:
+        nonlocal promise
+        topic = _named(broker, name, topic_id)
+        error, message = ErrorCode.none, None
+        try:
+            repeated.check(topic or (name, topic_id), f"topic {name or topic_id}")
+            if (name is None) == (topic_id is None):
+                raise InvalidRequest("a topic must be named either by name or by id")
+            if topic is None:
+                error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
+            else:
+                promise = later(promise, broker.topics.delete(topic, broker.clock.now_ms()))
+                _wake(broker, topic)
+        except ANSWERABLE as refusal:
+            error, message = code_of(refusal), message_of(refusal)
+        return request.types.DeletableTopicResult(
+            name=topic.kafka_name if topic else name,
+            topic_id=topic.id if topic else topic_id,
+            error_code=error,
+            error_message=message,
+        )
+
+    responses = Elements(deleted(name, topic_id) for name, topic_id in once(asked))
+    entity = request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+def _named(broker: "Broker", name: str | None, topic_id: UUID | None) -> Topic | None:
+    return broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+
+
+def _wake(broker: "Broker", topic: Topic) -> None:
+    """Let those who wait for the topic's records learn that it is gone."""
+    broker.purgatory.check(queue.key for queue in topic.queues)
+
+
+def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    repeated = Repeated(topic.name for topic in request.body.topics)
+    promise: Promise | None = broker.state_log.barrier()
+    asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
+
+    def widened(wish: Any) -> Any:
+        nonlocal promise
+        error, message = ErrorCode.none, None
+        topic = broker.topics.by_kafka_name(wish.name)
+        try:
+            repeated.check(wish.name, f"topic {wish.name}")
+            if topic is None:
+                error = ErrorCode.unknown_topic_or_partition
+            elif wish.assignments is not None and len(wish.assignments) != wish.count - topic.queue_count:
+                error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
+            elif request.body.validate_only:
+                broker.topics.check_more_queues(topic, wish.count)
+            else:
+                added = broker.topics.add_queues(topic, wish.count, broker.clock.now_ms(), asker)
+                promise = later(promise, added)
+        except ANSWERABLE as refusal:
+            error, message = code_of(refusal), message_of(refusal)
+        return request.types.CreatePartitionsTopicResult(name=wish.name, error_code=error, error_message=message)
+
+    wishes = {wish.name: wish for wish in request.body.topics}
+    results = Elements(map(widened, wishes.values()))
+    entity = request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
+    pieces = yield from encoded(broker, request, entity)
+    return answered(request, pieces, promise)
+
+
+# -- Looking
+
+
+def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
+    types = request.types
+    asked = request.body.topics
+    wanted: Iterable[tuple[Topic, Iterable[int]]]
+    if asked is None:
+        wanted = ((topic, range(topic.queue_count)) for topic in [*broker.topics.all()] if topic.is_listed)
+    else:
+        wanted = _known_partitions(broker, asked)
+    topics = Elements(
+        types.DescribeLogDirsTopic(
+            name=topic.kafka_name,
+            partitions=Elements(
+                types.DescribeLogDirsPartition(
+                    partition_index=index,
+                    partition_size=topic.queues[index].size_bytes,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+                for index in indexes
+            ),
+        )
+        for topic, indexes in wanted
+    )
+    directory = types.DescribeLogDirsResult(
+        error_code=ErrorCode.none, log_dir=broker.options.store.directory, topics=topics
+    )
+    entity = types.DescribeLogDirsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=Elements((directory,))
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), None)
+
+
+def _known_partitions(broker: "Broker", asked: Iterable[Any]) -> Iterator[tuple[Topic, list[int]]]:
+    found = by_partition((wish.topic, index, None) for wish in asked for index in wish.partitions)
+    for name, indexes in found.items():
+        topic = broker.topics.by_kafka_name(name)
+        if topic is not None:
+            yield topic, [index for index in indexes if 0 <= index < topic.queue_count]
+
+
+def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+    """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
+    types = request.types
+    asked = by_partition(
+        (wish.topic, index, None) for wish in request.body.topic_partitions or () for index in wish.partitions
+    )
+
+    def elected(name: str, indexes: Iterable[int]) -> Any:
+        topic = broker.topics.by_kafka_name(name)
+        known = range(topic.queue_count if topic else 0)
+        not_needed, unknown = ErrorCode.election_not_needed, ErrorCode.unknown_topic_or_partition
+        return types.ReplicaElectionResult(
+            topic=name,
+            partition_result=Elements(
+                types.PartitionResult(
+                    partition_id=index, error_code=not_needed if index in known else unknown, error_message=None
+                )
+                for index in indexes
+            ),
+        )
+
+    results = Elements(elected(name, indexes) for name, indexes in asked.items())
+    entity = types.ElectLeadersResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=results
+    )
+    return answered(request, (yield from encoded(broker, request, entity)), None)
+
+
+def list_partition_reassignments(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+    """There are none: there is nowhere to go."""
+    entity = request.types.ListPartitionReassignmentsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
+    )
+    return request.answer(entity)

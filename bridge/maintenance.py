@@ -1,0 +1,138 @@
+"""The background duties: checkpoints, retention, removal of dead segments, the disk mark, positions of dead groups.
+
+Each duty has an interval and runs as a chain of short slices, so that no slice keeps the loop for more than about a
+millisecond; between two slices the loop turns. Intervals are monotonic; what is compared with dates is wall time.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from duolog.bridge.state.topics import Topic
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+
+LOOK_INTERVAL_MS = 1000  # At the disk, and at whether a checkpoint is due.
+EXPIRE_INTERVAL_MS = 60_000  # Positions of dead groups; Kafka: offsets.retention.check.interval.ms, ten minutes.
+QUEUES_IN_SLICE = 64
+
+# A duty's work: runs to the next yield, then lets the loop turn.
+Slices = Iterator[None]
+
+
+class KeptStore(Protocol):
+    """What the duties ask of the store."""
+
+    def checkpoint_due(self, mono_ms: int) -> bool: ...
+
+    def checkpoint(self, mono_ms: int) -> None: ...
+
+    def check_disk(self) -> None: ...
+
+    def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None: ...
+
+    def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None: ...
+
+    def remove_dead_segments(self) -> Generator[None, None, int]: ...
+
+
+@dataclass(slots=True)
+class _Duty:
+    interval_ms: int
+    begin: Callable[[int, int], Slices]  # (now_ms, mono_ms)
+    next_mono_ms: int
+    slices: Slices | None = field(default=None)  # Of the run that is under way.
+
+
+class Maintenance:
+    """Runs the duties; `next_deadline_ms` is monotonic."""
+
+    def __init__(
+        self,
+        store: KeptStore,
+        topics: Callable[[], Sequence[Topic]],
+        first_kept: Callable[[Queue], int | None],
+        expire_positions: Callable[[int], Slices],
+        retention_interval_ms: int,
+        mono_ms: int,
+        contain: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._contain = contain  # Takes what a queue raised that is not a StoreError.
+        self._topics = topics
+        self._first_kept = first_kept  # From which offset on a queue must be left alone; None: all may go.
+        self._expire_positions = expire_positions
+        self.removed_segments = 0
+        self.trimmed_queues = 0
+        self._duties = [
+            _Duty(LOOK_INTERVAL_MS, self._look, mono_ms + LOOK_INTERVAL_MS),
+            _Duty(retention_interval_ms, self._retain, mono_ms + retention_interval_ms),
+            _Duty(EXPIRE_INTERVAL_MS, self._expire, mono_ms + EXPIRE_INTERVAL_MS),
+        ]
+        self._next_mono_ms = min(duty.next_mono_ms for duty in self._duties)
+
+    def next_deadline_ms(self) -> int:
+        return self._next_mono_ms
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        """Do one slice of each duty that is due; raises StoreError, and takes that duty up again at its next time."""
+        try:
+            for duty in self._duties:
+                if duty.next_mono_ms <= mono_ms:
+                    self._run_slice(duty, now_ms, mono_ms)
+        finally:
+            self._next_mono_ms = min(duty.next_mono_ms for duty in self._duties)
+
+    def _run_slice(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
+        slices = duty.slices or duty.begin(now_ms, mono_ms)
+        duty.slices, duty.next_mono_ms = None, mono_ms + duty.interval_ms
+        for _ in slices:
+            duty.slices, duty.next_mono_ms = slices, mono_ms
+            return
+
+    # -- Duties
+
+    def _look(self, now_ms: int, mono_ms: int) -> Slices:
+        """Notice a disk that is full or has room again, and begin a checkpoint if one is due."""
+        self._store.check_disk()
+        yield
+        if self._store.checkpoint_due(mono_ms):
+            self._store.checkpoint(mono_ms)
+
+    def _retain(self, now_ms: int, mono_ms: int) -> Slices:
+        """Move log starts by each topic's limits, then remove the segments in which nothing lives any more."""
+        looked_at = 0
+        for topic in list(self._topics()):
+            for queue in topic.queues:
+                try:
+                    self._retain_queue(topic, queue, now_ms)
+                except StoreError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the other queues are kept within their limits all the same
+                    self._contain(error)
+                looked_at += 1
+                if looked_at % QUEUES_IN_SLICE == 0:
+                    yield
+        yield
+        self.removed_segments += yield from self._store.remove_dead_segments()
+
+    def _retain_queue(self, topic: Topic, queue: Queue, now_ms: int) -> None:
+        settings = topic.settings
+        if not settings.delete:
+            return
+        start_offset = self._store.expire(
+            queue,
+            keep_ms=settings.retention_ms,
+            keep_bytes=settings.retention_bytes,
+            keep_records=settings.retention_records,
+            now_ms=now_ms,
+        )
+        first_kept = self._first_kept(queue)
+        if start_offset is not None and first_kept is not None:
+            start_offset = min(start_offset, first_kept)
+        if start_offset is not None and start_offset > queue.start_offset:
+            self._store.trim(queue, start_offset, now_ms)
+            self.trimmed_queues += 1
+
+    def _expire(self, now_ms: int, mono_ms: int) -> Slices:
+        yield from self._expire_positions(now_ms)

@@ -1,0 +1,1 @@
+"""What operators see: metrics, logs, contained faults, long turns of the loop."""

@@ -1,0 +1,47 @@
+"""Unexpected exceptions: reported and counted here, and kept to the request, the duty or the record that raised them.
+
+    code that runs somebody else's work ──Exception──> contain(error, kind, peer)
+                                                          │
+                    Fatal: `end` ends the process         ├── counter `duolog_faults_total{kind}`
+                    anything else: work goes on           └── one line at level error, with the traceback
+
+The caller of `contain` then sees to it that whoever waits for the work hears of it: by the error answer of its
+protocol, or by a closed connection. A kind is a name out of our own tables (`kafka fetch`, `ticker schedules`), never a
+client's text, so there are few of them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from duolog.store.errors import Fatal
+
+QUIET_MS = 5000  # After a line of one kind; what comes in this time is counted, and named in the next line.
+
+log = logging.getLogger("bridge")
+
+
+class Faults:
+    """The faults since the start. `end` is given the error that must end the process."""
+
+    def __init__(self, mono_ms: Callable[[], int], end: Callable[[BaseException], None]) -> None:
+        self.counts: Counter[str] = Counter()  # By kind.
+        self._mono_ms, self._end = mono_ms, end
+        self._quiet_until_mono_ms: dict[str, int] = {}
+        self._suppressed: Counter[str] = Counter()  # Faults of this kind since its last line.
+
+    def contain(self, error: BaseException, kind: str, peer: str = "") -> None:
+        """Report a fault; `peer` is the client's address, if a client asked for the work. Raises nothing."""
+        self.counts[kind] += 1
+        if isinstance(error, Fatal):
+            self._end(error)
+            return
+        mono_ms = self._mono_ms()
+        if mono_ms < self._quiet_until_mono_ms.get(kind, mono_ms):
+            self._suppressed[kind] += 1
+            return
+        self._quiet_until_mono_ms[kind] = mono_ms + QUIET_MS
+        log.error(
+            "fault contained kind=%r peer=%s suppressed=%d error=%r",
+            kind, peer or "-", self._suppressed.pop(kind, 0), error, exc_info=error,
+        )  # fmt: skip

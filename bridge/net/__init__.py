@@ -1,0 +1,1 @@
+"""Sockets, connections, answers that wait for the log, and long polls."""

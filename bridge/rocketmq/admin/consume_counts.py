@@ -1,0 +1,102 @@
+"""How many messages each RocketMQ group was given of each topic, in the last minute, hour and day.
+
+    a pull, a pop ──> added to a pending sum ── every SLOT_MS ──> slots: 6 of 10 s, 6 of 10 min, 24 of 1 h
+
+A slot is overwritten when its time comes round again, so a sum is exact to one slot. Nothing of it is in the log: it
+begins anew with the broker, as at home. Times are monotonic. Source: StatsItem.java.
+"""
+
+from typing import Final
+
+SLOT_MS: Final = 10_000
+KEYS_MAX: Final = 10_000  # Groups and topics, some 600 bytes each; those read longest ago make room.
+
+# (width of a slot, slots)
+_WINDOWS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
+
+Key = tuple[str, int]  # a group by its RocketMQ name, a topic's number
+
+
+class _Slots:
+    """One window of one key."""
+
+    __slots__ = ("_last", "_sums", "_width_ms")
+
+    def __init__(self, width_ms: int, count: int, mono_ms: int) -> None:
+        self._width_ms, self._sums, self._last = width_ms, [0] * count, mono_ms // width_ms
+
+    def add(self, count: int, mono_ms: int) -> None:
+        self._turn(mono_ms)
+        self._sums[self._last % len(self._sums)] += count
+
+    def sum(self, mono_ms: int) -> int:
+        self._turn(mono_ms)
+        return sum(self._sums)
+
+    def _turn(self, mono_ms: int) -> None:
+        """Empty the slots whose time came since the last look."""
+        now, count = mono_ms // self._width_ms, len(self._sums)
+        for slot in range(max(self._last + 1, now - count + 1), now + 1):
+            self._sums[slot % count] = 0
+        self._last = now
+
+
+class ConsumeCounts:
+    """The sums by group and topic."""
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._pending: dict[Key, int] = {}
+        self._slots: dict[Key, tuple[_Slots, ...]] = {}  # the key read longest ago first
+        self._total: tuple[_Slots, ...] = ()  # Of all groups and topics.
+        self._due_mono_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def add(self, group: str, topic: int, count: int, mono_ms: int) -> None:
+        """Count messages that a group was given; every pull pays for this."""
+        key, pending = (group, topic), self._pending
+        pending[key] = pending.get(key, 0) + count
+        if self._due_mono_ms is None:
+            self._due_mono_ms = mono_ms + SLOT_MS
+
+    def of(self, group: str, topic: int, mono_ms: int) -> list[int]:
+        """Give what a group was given of a topic in the last minute, hour and day."""
+        self._settle(mono_ms)
+        return _sums(self._slots.get((group, topic), ()), mono_ms)
+
+    def of_all(self, mono_ms: int) -> list[int]:
+        """Give the same of all groups and topics."""
+        self._settle(mono_ms)
+        return _sums(self._total, mono_ms)
+
+    # -- Time
+
+    def next_deadline_mono_ms(self) -> int | None:
+        return self._due_mono_ms
+
+    def advance(self, mono_ms: int) -> None:
+        if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
+            self._settle(mono_ms)
+
+    def _settle(self, mono_ms: int) -> None:
+        pending, self._pending, self._due_mono_ms = self._pending, {}, None
+        self._total = self._total or _new_slots(mono_ms)
+        for window in self._total:
+            window.add(sum(pending.values()), mono_ms)
+        for key, count in pending.items():
+            slots = self._slots.pop(key, None) or _new_slots(mono_ms)
+            if len(self._slots) >= self._keys_max:
+                del self._slots[next(iter(self._slots))]
+            self._slots[key] = slots
+            for window in slots:
+                window.add(count, mono_ms)
+
+
+def _new_slots(mono_ms: int) -> tuple[_Slots, ...]:
+    return tuple(_Slots(width, number, mono_ms) for width, number in _WINDOWS)
+
+
+def _sums(slots: tuple[_Slots, ...], mono_ms: int) -> list[int]:
+    return [window.sum(mono_ms) for window in slots] or [0] * len(_WINDOWS)

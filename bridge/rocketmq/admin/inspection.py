@@ -1,0 +1,380 @@
+"""What tools look at: who is there, who reads what, how much, and what the index says.
+
+    groups     QUERY_TOPIC_CONSUME_BY_WHO (300), QUERY_TOPICS_BY_CONSUMER (343), QUERY_SUBSCRIPTION_BY_CONSUMER (345),
+               GET_BROKER_CONSUME_STATS (317)
+    producers  GET_ALL_PRODUCER_INFO (328)
+    members    GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309): asked of the member itself
+    topics     VIEW_BROKER_STATS_DATA (315), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305), QUERY_CONSUME_QUEUE (321)
+    files      CLEAN_EXPIRED_CONSUMEQUEUE (306), CLEAN_UNUSED_TOPIC (316), DELETE_EXPIRED_COMMITLOG (329): retention's
+               own work, so there is never anything to do
+
+How much was sent to a topic in a time is read off the index, which has the store time of each entry; how much a group
+read is counted (`read_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
+"""
+
+from collections.abc import Generator, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.admin import topics_and_groups
+from duolog.bridge.rocketmq.consuming.consumer_group import Client
+from duolog.bridge.rocketmq.requests.background_requests import Steps
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.bodies import (
+    ConsumeQueueData,
+    ConsumeQueueRow,
+    GroupList,
+    GroupSubscription,
+    ProducerState,
+    StatsData,
+    StatsItem,
+    TopicList,
+)
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.headers import (
+    ConsumeQueueRequest,
+    ConsumerRequest,
+    GroupRequest,
+    GroupTopicRequest,
+    StatsRequest,
+    TopicRequest,
+)
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.messages.message_id import parse_message_id
+from duolog.protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
+from duolog.store.entry import Buffer, Stored
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+from duolog.store.log.readers import ColdRead
+from duolog.store.store import Address
+from duolog.store.workers import Failure
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+# What one step of a long request looks at, some two milliseconds.
+GROUPS_AT_ONCE: Final = 1000
+STATS_AT_ONCE: Final = 1000
+QUEUES_AT_ONCE: Final = 200
+
+CALL_MS: Final = 5_000  # A member's answer; tools wait as long.
+ROWS_MAX: Final = 64  # of QUERY_CONSUME_QUEUE
+ROWS_BYTES_MAX: Final = 64 << 20
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+
+_TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+_BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+_GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+_BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+_SPANS_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
+
+
+# -- Groups
+
+
+def groups_of_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    return connection.in_slices(command, _groups_of_topic(broker, command, topic))
+
+
+def _groups_of_topic(broker: "Broker", command: RemotingCommand, topic: Topic | None) -> Steps:
+    found = set[str]()
+    if topic is not None:
+        keys = {queue.key for queue in topic.queues}
+        for number, group in enumerate(list(broker.positions.groups())):
+            if not broker.positions.all_of(group).keys().isdisjoint(keys):
+                found.add(broker.rocketmq_groups.name_of(group))
+            if not number % GROUPS_AT_ONCE:
+                yield
+        for number, (name, members) in enumerate(list(broker.rocketmq_members.consumers.items())):
+            if topic.rocketmq_name in members.subscriptions:
+                found.add(name)
+            if not number % GROUPS_AT_ONCE:
+                yield
+    return answer(command, body=GroupList(group_list=sorted(found)), promise=broker.state_log.barrier())
+
+
+def topics_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = GroupRequest.parse(command.ext).group
+    numbers = {key >> QUEUE_ID_BITS for key in broker.positions.all_of(group_of_rocketmq(name))}
+    topics = {topic.rocketmq_name for topic in map(broker.topics.by_number, numbers) if topic is not None}
+    topics |= (broker.rocketmq_members.subscriptions(name) or {}).keys()
+    return answer(command, body=TopicList(topic_list=sorted(topics)), promise=broker.state_log.barrier())
+
+
+def subscription_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = GroupTopicRequest.parse(command.ext)
+    found = (broker.rocketmq_members.subscriptions(request.group) or {}).get(request.topic)
+    return answer(command, body=GroupSubscription(group=request.group, topic=request.topic, subscription_data=found))
+
+
+def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    """How far every group is, in all topics where it has positions."""
+    return connection.in_slices(command, _stats_of_groups(broker, command))
+
+
+def _stats_of_groups(broker: "Broker", command: RemotingCommand) -> Steps:
+    host, port = broker.rocketmq_address
+    pieces, total, comma, left = Pieces(), 0, b"", STATS_AT_ONCE
+    pieces.add(b'{"consumeStatsList":[')
+    for config in list(broker.rocketmq_groups.all()):
+        topics = topics_and_groups.stats_topics(broker, config.group_name)
+        left -= 1 + sum(topic.queue_count for topic in topics)
+        if left <= 0:
+            left = STATS_AT_ONCE
+            yield
+        if topics:
+            pieces.add(comma + b"{" + fastjson.write(config.group_name) + b":[")
+            total += yield from topics_and_groups.write_stats(broker, config.group_name, topics, pieces)
+            pieces.add(b"]}")
+            comma = b","
+    rest = {"brokerAddr": f"{host}:{port}", "totalDiff": total, "totalInflightDiff": 0}
+    pieces.add(b"]," + b",".join(member(name, value) for name, value in rest.items()) + b"}")
+    return answer(command, body=pieces.buffers, promise=broker.state_log.barrier())
+
+
+# -- Producers
+
+
+def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _producers(broker, command))
+
+
+def _producers(broker: "Broker", command: RemotingCommand) -> Steps:
+    now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
+
+    def row(each: tuple["RocketMQConnection", Client]) -> bytes:
+        channel, client = each
+        beat_mono_ms = broker.rocketmq_members.last_beat_mono_ms(channel)
+        state = ProducerState(
+            client_id=client.client_id,
+            remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
+            language=client.language if client.language in LANGUAGES else "OTHER",
+            version=client.version,
+            last_update_timestamp=now_ms if beat_mono_ms is None else now_ms - (mono_ms - beat_mono_ms),
+        )
+        return fastjson.write(state)
+
+    pieces, comma = Pieces(), b""
+    pieces.add(b'{"data":{')
+    for number, (name, channels) in enumerate(list(broker.rocketmq_members.producers.items()), 1):
+        pieces.add(comma + fastjson.write(name) + b":[")
+        yield from pieces.rows(list(channels.items()), row)
+        pieces.add(b"]")
+        comma = b","
+        if not number % GROUPS_AT_ONCE:
+            yield
+    pieces.add(b"}}")
+    return answer(command, body=pieces.buffers)
+
+
+# -- Members
+
+
+def running_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    request = ConsumerRequest.parse(command.ext)
+    _ask_member(broker, connection, command, request, command.ext, b"")
+
+
+def consume_directly(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    """Have a member consume one message, which is found by its offsetMsgId, whatever its group has read."""
+    request = ConsumerRequest.parse(command.ext)
+    _member(broker, request)
+    _, position = parse_message_id(request.msg_id or "")
+    ext = dict(command.ext)
+    connection.begin_read(command)
+    broker.store.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
+
+
+def _have_consumed(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: ConsumerRequest,
+    ext: dict[str, str],
+    found: Address | Failure | None,
+) -> None:
+    """A reader thread has looked for the message."""
+
+    def ask(records: Records) -> None:
+        if not records.buffers:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
+        named = {**ext, "brokerName": broker.options.rocketmq.broker}
+        _ask_member(broker, connection, command, request, named, records.buffers[0])
+
+    def done(records: Records | Exception) -> None:
+        connection.end_read(command)
+        try:
+            if isinstance(records, Exception):
+                raise records
+            ask(records)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            connection.reply(command, connection.refusal(command, error))
+
+    topic = broker.topics.by_number(found.queue.topic) if isinstance(found, Address) else None
+    if isinstance(found, Exception) or found is None or topic is None:
+        done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
+        return
+    queue, offset = found
+    read: Records | Later[Records] | Exception
+    try:
+        read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        read = error  # A StoreError: it is not committed yet, or retention took it just now.
+    if isinstance(read, Later):
+        read.start(done)
+    else:
+        done(read)
+
+
+def _member(broker: "Broker", request: ConsumerRequest) -> "RocketMQConnection":
+    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    for channel, client in group.channels.items() if group is not None else ():
+        if client.client_id == request.client_id:
+            return channel
+    remark = f"The Consumer <{request.consumer_group[:200]}> <{request.client_id[:200]}> not online"
+    raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _ask_member(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: ConsumerRequest,
+    ext: dict[str, str],
+    body: Buffer,
+) -> None:
+    """Hand the request on to the member, and its answer back."""
+    channel = _member(broker, request)
+    connection.unanswered += 1
+
+    def done(given: RemotingCommand | None) -> None:
+        connection.answered()
+        try:
+            told = _told(command, request, given)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            told = connection.refusal(command, error)
+        connection.reply(command, told)
+
+    channel.call(RequestCode(command.code), ext, body, done, CALL_MS)
+
+
+def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
+    """Give a member's answer in the form in which the tool asked; raises ProtocolError if that form cannot have it."""
+    if given is None:
+        remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
+        return answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+    return answer(command, given.code, given.remark, given.ext, given.body)
+
+
+# -- Topics
+
+
+def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    """How many messages came to a topic, or to all, or went to a group, in the last minute, hour and day."""
+    return connection.in_slices(command, _stats_data(broker, command, StatsRequest.parse(command.ext)))
+
+
+def _stats_data(broker: "Broker", command: RemotingCommand, request: StatsRequest) -> Steps:
+    counts = yield from _stats_of(broker, request)
+    if counts is None:
+        remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    minute, hour, day = (
+        StatsItem(sum=count, tps=count * 1000 / ms, avgpt=float(count > 0))
+        for count, ms in zip(counts, _SPANS_MS, strict=True)
+    )
+    return answer(command, body=StatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+
+
+def _stats_of(broker: "Broker", request: StatsRequest) -> Generator[None, None, list[int] | None]:
+    name, key, mono_ms = request.stats_name, request.stats_key, broker.clock.mono_ms()
+    if name == _GROUP_GET_NUMS:
+        topic_name, _, group = key.partition("@")
+        topic = broker.topics.by_rocketmq_name(topic_name)
+        return broker.rocketmq_consume_counts.of(group, topic.number, mono_ms) if topic is not None else None
+    if name == _TOPIC_PUT_NUMS:
+        topic = broker.topics.by_rocketmq_name(key)
+        return (yield from _put_counts(broker, [topic])) if topic is not None else None
+    if key == broker.options.rocketmq.cluster:
+        if name == _BROKER_PUT_NUMS:
+            return (yield from _put_counts(broker, list(broker.topics.all())))
+        if name == _BROKER_GET_NUMS:
+            return broker.rocketmq_consume_counts.of_all(mono_ms)
+    return None
+
+
+def _put_counts(broker: "Broker", topics: Iterable[Topic]) -> Generator[None, None, list[int]]:
+    now_ms, counts, left = broker.clock.now_ms(), [0] * len(_SPANS_MS), QUEUES_AT_ONCE
+    for topic in topics:
+        for queue in list(topic.queues):
+            for number, span_ms in enumerate(_SPANS_MS):
+                counts[number] += _count_since(broker, queue, now_ms - span_ms)
+            left -= 1
+            if left <= 0:
+                left = QUEUES_AT_ONCE
+                yield
+    return counts
+
+
+def _count_since(broker: "Broker", queue: Queue, stored_ms: int) -> int:
+    """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
+    if queue.visible_end > queue.start_offset and broker.store.last_stored_ms(queue) >= stored_ms:
+        found = broker.store.find_by_store_time(queue, stored_ms, queue.visible_end)
+        if isinstance(found, ColdRead):
+            found.start(_warmed)
+        elif found is not None:
+            return queue.visible_end - found.base_offset
+    return 0
+
+
+def _warmed(_: list[Stored] | StoreError) -> None:
+    """The pages are in the cache for whoever asks again."""
+
+
+def system_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    names = sorted(topic.rocketmq_name for topic in broker.topics.all() if not topic.is_listed)
+    host, port = broker.rocketmq_address
+    return answer(command, body=TopicList(topic_list=names, broker_addr=f"{host}:{port}"))
+
+
+def consume_queue(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    """List rows of a queue's index: one for a message, or for a whole batch of a Kafka producer."""
+    request = ConsumeQueueRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None or not 0 <= request.queue_id < topic.queue_count:
+        remark = f"{request.queue_id}@{request.topic[:200]} is not exist!"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    queue = topic.queues[request.queue_id]
+    start, until = queue.start_offset, broker.isolation.stable_end(queue)
+
+    def make(stored: list[Stored]) -> Answer:
+        rows = [
+            ConsumeQueueRow(physic_offset=entry.position, physic_size=len(entry.frame), tags_code=entry.tags)
+            for entry in stored
+        ]
+        return answer(command, body=ConsumeQueueData(queue_data=rows, max_queue_index=until, min_queue_index=start))
+
+    offset = min(max(request.index, start), until)
+    count = min(max(request.count, 1), ROWS_MAX)
+    found = broker.store.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
+    later: list[Stored] | Later[list[Stored]] = Later(found, _same) if isinstance(found, ColdRead) else found
+    return connection.answer_when(command, later, make)
+
+
+def _same(stored: list[Stored]) -> list[Stored]:
+    return stored
+
+
+# -- Files
+
+
+def clean(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command)

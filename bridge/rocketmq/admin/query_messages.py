@@ -1,0 +1,179 @@
+"""QUERY_MESSAGE (12): messages by a key or by their unique key, in a range of store times; the newest first.
+
+What a message is found by: its UNIQ_KEY, and each word of its KEYS; of a record of Kafka its header UNIQ_KEY and each
+word of its key. The search is a thread's work (`store/index/key_index.py`). Over much that was never searched it may
+have to
+stop before its end: then what it found is given, and if that is nothing, the client is asked to come again.
+Source: QueryMessageProcessor.java, IndexService.java.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.reading import place_of
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.topics import Topic
+from duolog.protocol import convert
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import QueryAnswer, QueryRequest
+from duolog.protocol.rocketmq.messages import properties
+from duolog.protocol.rocketmq.messages.message import properties_of
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Buffer, Stored
+from duolog.store.errors import StoreError
+from duolog.store.index.key_index import Search
+from duolog.store.index.queue import Queue
+from duolog.store.workers import Failure
+from duolog.txn.isolation import QueueIsolation
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+MESSAGES_MAX: Final = 64  # `maxMsgsNumBatch`
+BYTES_MAX: Final = 4 << 20  # Of one answer, unless the first message alone is larger.
+
+_NOT_FOUND: Final = "can not find message, maybe time range not correct"
+_NOT_YET: Final = "the keys of older messages are still being collected; ask again"
+
+
+class Found(NamedTuple):
+    """One message, as a pull would give it."""
+
+    stored_ms: int
+    record: Buffer
+    queue_key: int
+    base_offset: int
+    producer_id: int | None = None  # of the Kafka producer in whose transaction it was sent
+
+
+class Decided(NamedTuple):
+    """A queue, and what was known of its transactions when the search began: all that it finds was decided then."""
+
+    queue: Queue
+    isolation: QueueIsolation | None
+
+
+def query_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    request = QueryRequest.parse(command.ext)
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+    inflate_bytes_max = broker.options.convert.inflate_bytes_max
+    search = Search(
+        request.key.encode(),
+        max(request.begin_timestamp, 0),
+        min(request.end_timestamp, (1 << 62)),
+        min(max(request.max_num, 1), MESSAGES_MAX),
+        partial(keys_of, inflate_bytes_max),
+        _matcher(topic, request.key.encode(), broker.reader.store_host, inflate_bytes_max),
+    )
+    connection.begin_read(command)
+    where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
+    decided = {queue.key: Decided(queue, broker.isolation.get(queue.key)) for queue in topic.queues}
+    broker.store.search(where, search, partial(_searched, broker, connection, command, decided))
+
+
+def _searched(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    decided: Mapping[int, Decided],
+    found: Search[Found] | Failure,
+) -> None:
+    """The thread has looked."""
+    connection.end_read(command)
+    try:
+        given = _answer(broker, command, decided, found)
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        given = connection.refusal(command, error)
+    connection.reply(command, given)
+
+
+def _answer(
+    broker: "Broker", command: RemotingCommand, decided: Mapping[int, Decided], found: Search[Found] | Failure
+) -> Answer:
+    if isinstance(found, Exception):
+        raise found if isinstance(found, StoreError) else StoreError(str(found))
+    seen = [each for each in found.found if not _is_aborted(decided[each.queue_key], each)]
+    newest = sorted(seen, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
+    if not newest:
+        if found.is_complete:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        raise Refused(ResponseCode.SYSTEM_BUSY, _NOT_YET)
+    records: list[Buffer] = []
+    for each in newest:
+        if records and sum(map(len, records)) + len(each.record) > BYTES_MAX:
+            break
+        records.append(each.record)
+    header = QueryAnswer(
+        index_last_update_timestamp=newest[0].stored_ms, index_last_update_phyoffset=broker.store.written
+    )
+    return answer(command, ext=header.to_ext(), body=records)
+
+
+def _is_aborted(decided: Decided, found: Found) -> bool:
+    queue, isolation = decided
+    if isolation is None or found.producer_id is None:
+        return False
+    # What retention has taken meanwhile is not there any more, nor is what was known of it.
+    return found.base_offset < queue.start_offset or isolation.is_aborted(found.producer_id, found.base_offset)
+
+
+# -- Keys of entries; called in the thread for searches
+
+
+def keys_of(inflate_bytes_max: int, entry: Stored) -> Iterable[bytes] | None:
+    """Give all keys of an entry; None if it cannot be opened."""
+    try:
+        if entry.form == frame_formats.ROCKETMQ:
+            return _keys_in(properties_of(entry.frame))
+        if record_batch.read_header(entry.frame).is_control:
+            return ()
+        records = record_batch.records(entry.frame, inflate_bytes_max)
+        return {key for record in records for key in _keys_in(convert.properties_of(record))}
+    except ProtocolError:
+        return None
+
+
+def _keys_in(raw: bytes) -> list[bytes]:
+    keys = (properties.get(raw, properties.KEYS) or "").encode().split(b" ")
+    keys.append((properties.get(raw, properties.UNIQ_KEY) or "").encode())
+    return [key for key in keys if key]
+
+
+def _matcher(
+    topic: Topic, key: bytes, store_host: bytes, inflate_bytes_max: int
+) -> Callable[[Queue, Stored], list[Found]]:
+    """Make what gives the records of an entry that have the key, the newest first."""
+
+    def matches(queue: Queue, entry: Stored) -> list[Found]:
+        try:
+            if entry.form == frame_formats.ROCKETMQ:
+                has_key = key in _keys_in(properties_of(entry.frame))
+                return [Found(entry.stored_ms, entry.frame, queue.key, entry.base_offset)] if has_key else []
+            header = record_batch.read_header(entry.frame)
+            if header.is_control:
+                return []
+            records = [
+                record
+                for record in record_batch.records(entry.frame, inflate_bytes_max)
+                if key in _keys_in(convert.properties_of(record))
+            ]
+        except ProtocolError:
+            return []
+        del records[:-MESSAGES_MAX]
+        place = place_of(topic, queue, entry, store_host)
+        producer_id = header.producer_id if header.is_transactional else None
+        return [
+            Found(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)
+            for record in reversed(convert.rocketmq_records(records, place))
+        ]
+
+    return matches

@@ -1,0 +1,63 @@
+"""What tools ask of replicas, of cold data and of RocksDB: answers of one broker, which has none of them.
+
+    GET_BROKER_HA_STATUS (907)             a master without slaves; `mqadmin haStatus`
+    GET_COLD_DATA_FLOW_CTR_INFO (2003)     an empty body, which tools print as "no cold ctr table"
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)  ok: there is one kind of queue index, and nothing to compare
+    UPDATE_NAMESRV_CONFIG (318)            accepted, and reported as unknown: the name server has nothing to set
+
+mqadmin prints a stack trace for every code but SUCCESS, so what does not apply here is a remark and a line in the log.
+Source: HARuntimeInfo.java, CheckRocksdbCqWriteResult.java.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.bodies import HaStatus, RocksdbCheck
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+PROPERTIES_BYTES_MAX = 16 << 10
+
+log = logging.getLogger("bridge")
+
+
+def ha_status(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command, body=HaStatus(master_commit_log_max_offset=broker.store.next_position))
+
+
+def cold_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command, remark="no group reads cold data slowed down here")
+
+
+def rocksdb_progress(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command, body=RocksdbCheck(check_result="this broker has no RocksDB queue index to compare"))
+
+
+def update_namesrv_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    return answer(command, remark=report_ignored("name server", read_properties(command)))
+
+
+def report_ignored(whose: str, names: Iterable[str]) -> str | None:
+    """Log the properties that mean nothing here, and give the remark that says so; None: there are none."""
+    ignored = ", ".join(sorted(names))[:500]
+    if not ignored:
+        return None
+    log.warning("properties of the %s are unknown here and were ignored names=%r", whose, ignored)
+    return f"unknown here, and ignored: {ignored}"
+
+
+def read_properties(command: RemotingCommand) -> dict[str, str]:
+    """Read the body as java.util.Properties writes it, as far as settings need: a line each, # for comments."""
+    assert isinstance(command.body, memoryview), "a request that was decoded"
+    if len(command.body) > PROPERTIES_BYTES_MAX:
+        raise ProtocolError(f"properties of {len(command.body)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
+    lines = str(command.body, "utf-8", "replace").splitlines()
+    pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {name.strip(): value.strip() for name, _, value in pairs}

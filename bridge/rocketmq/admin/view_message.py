@@ -1,0 +1,83 @@
+"""VIEW_MESSAGE_BY_ID (33): one message by the physical offset that its offsetMsgId ends with; and for others who are
+told of a message so, `answer_with_record`.
+
+That is the address of the record in the log, whichever protocol wrote it. Clients ask the broker whose host stands in
+the id; the topic, which only newer ones send, is not needed. Source: QueryMessageProcessor.java#viewMessageById.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import ViewRequest
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Buffer
+from duolog.store.errors import StoreError
+from duolog.store.store import Address
+from duolog.store.workers import Failure
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+MakeAnswer = Callable[[Buffer], Answer]
+
+
+def view_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    position = ViewRequest.parse(command.ext).offset
+    answer_with_record(broker, connection, command, position, lambda record: answer(command, body=record))
+
+
+def answer_with_record(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, position: int, make: MakeAnswer
+) -> None:
+    """Answer with what `make` says of the record at that position, as a pull gives it; SYSTEM_ERROR if there is none.
+
+    `make` may raise what is ANSWERABLE. Raises Busy.
+    """
+    connection.begin_read(command)
+    broker.store.find_address(position, partial(_found_address, broker, connection, command, position, make))
+
+
+def _found_address(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    position: int,
+    make: MakeAnswer,
+    found: Address | Failure | None,
+) -> None:
+    """A reader thread has looked; read what it found as a pull would."""
+    connection.end_read(command)
+    try:
+        records = _records(broker, position, found)
+        given = connection.answer_when(command, records, partial(_answer, position, make))
+    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        given = connection.refusal(command, error)
+    if given is not None:
+        connection.reply(command, given)
+
+
+def _records(broker: "Broker", position: int, found: Address | Failure | None) -> Records | Later[Records]:
+    if isinstance(found, Exception):
+        raise found if isinstance(found, StoreError) else StoreError(str(found))
+    topic = broker.topics.by_number(found.queue.topic) if found is not None else None
+    if found is None or topic is None:
+        raise _not_found(position)
+    queue, offset = found
+    return broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+
+
+def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:
+    if not found.buffers:
+        raise _not_found(position)
+    return make(found.buffers[0])
+
+
+def _not_found(position: int) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")

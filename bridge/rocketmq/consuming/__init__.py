@@ -1,0 +1,1 @@
+"""Requests of RocketMQ consumers: pulls, positions, heartbeats, locks."""

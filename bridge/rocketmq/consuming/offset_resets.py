@@ -1,0 +1,318 @@
+"""Positions that a tool moves while a group consumes: INVOKE_BROKER_TO_RESET_OFFSET (222); and where a group's members
+say that they are: INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223).
+
+    222 ──> the group's positions (durable)  +  a mark for each queue, if the group has live members
+    mark    the group's commits for the queue are passed over: its members do not know yet
+            a pull from elsewhere is answered PULL_OFFSET_MOVED with the new offset: the client goes there at once
+            a pull from the new offset, or such an answer, takes the mark away
+
+A push consumer older than 5.0 takes that answer for a fault and pauses up to half a minute; so it is told by
+RESET_CONSUMER_CLIENT_OFFSET (220) instead, and goes to the new offset within its own ten seconds. Marks are in memory:
+members that outlive the broker go on where they were, and a tool may reset them again. What was popped in order
+and not acked is let go with the reset: its acks would move the position again.
+
+223 asks the members themselves (221). Source: AdminBrokerProcessor.java#resetOffset, Broker2Client.java,
+MQClientInstance.java#resetOffset.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.data.reading import Later
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.bodies import ConsumerStatus, ResetOffsetBody
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.headers import ConsumerStatusRequest, ResetOffsetRequest
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+MARKS_MAX: Final = 100_000  # Queues of all groups; the oldest make room.
+QUEUES_AT_ONCE: Final = 500  # Whose positions are moved in one turn of the loop, at some 15 us each.
+ASKED_AT_ONCE: Final = 512  # Members that have not said yet where they are, at some 20 us each.
+STATUS_BYTES_MAX: Final = 4 << 20  # Of what they say; who says more is left out.
+TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
+
+logger = logging.getLogger("bridge")
+
+
+class OffsetResets:
+    """The marks: where a group's next pull of a queue is to begin."""
+
+    def __init__(self) -> None:
+        self._marks: dict[tuple[str, int], int] = {}  # (group by its RocketMQ name, queue key): offset; oldest first
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def mark(self, group: str, key: int, offset: int) -> None:
+        self._marks.pop((group, key), None)
+        if len(self._marks) >= MARKS_MAX:
+            del self._marks[next(iter(self._marks))]
+        self._marks[group, key] = offset
+
+    def find(self, group: str, key: int) -> int | None:
+        return self._marks.get((group, key))
+
+    def clear(self, group: str, key: int) -> None:
+        self._marks.pop((group, key), None)
+
+
+# -- 222
+
+
+def reset_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = ResetOffsetRequest.parse(command.ext)
+    topic = _topic(broker, request.topic)
+    if broker.rocketmq_groups.get(request.group) is None:
+        remark = f"Group {request.group[:200]} not exist"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not broker.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
+    queues = _queues(topic, request)
+    if request.offset is not None and request.queue_id >= 0:
+        offset = _checked(broker, queues[0], request.offset)
+        return _Reset(connection, command, request, topic, queues, lambda queue: offset).start()
+    if request.timestamp < 0:
+        return _Reset(connection, command, request, topic, queues, broker.isolation.stable_end).start()
+    reader, stable_end = broker.reader, broker.isolation.stable_end
+    find = lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))  # noqa: E731
+    return _Reset(connection, command, request, topic, queues, find).start()
+
+
+def _topic(broker: "Broker", name: str) -> Topic:
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist")
+    return topic
+
+
+def _queues(topic: Topic, request: ResetOffsetRequest) -> Sequence[Queue]:
+    if request.queue_id < 0:
+        return topic.queues
+    if request.queue_id >= topic.queue_count:
+        remark = f"queue {request.queue_id} of topic {request.topic}, which has {topic.queue_count}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    return [topic.queues[request.queue_id]]
+
+
+def _checked(broker: "Broker", queue: Queue, offset: int) -> int:
+    start, end = queue.start_offset, broker.isolation.stable_end(queue)
+    if not start <= offset <= end:
+        remark = f"Target offset {offset} not in consume queue range [{start}-{end}]"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    return offset
+
+
+class _Reset:
+    """Moves the positions of a group, QUEUES_AT_ONCE queues in one turn of the loop, and then tells its members.
+
+    For each queue an offset is found, which may need the disk. What was found for some queues is one record, their
+    marks are set in the same turn. So a reset that fails half-way has moved some queues, and may be asked for again.
+    """
+
+    def __init__(
+        self,
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        request: ResetOffsetRequest,
+        topic: Topic,
+        queues: Sequence[Queue],
+        find: Callable[[Queue], int | Later[int]],
+    ) -> None:
+        self._broker, self._connection, self._command, self._request = connection.broker, connection, command, request
+        self._topic, self._queues, self._find = topic, queues, find
+        self._left: Iterator[Queue] = iter(queues)
+        self._found: dict[Queue, int] = {}  # What is to be moved next.
+        self._rows: list[bytes] = []  # The members of the answer's table.
+        self._promise: Promise | None = None
+
+    def start(self) -> Answer | None:
+        """Give the answer, or None if it is sent once all queues are moved."""
+        given = self._step()
+        if isinstance(given, Answer):
+            return given
+        self._connection.unanswered += 1
+        try:
+            self._wait(given)
+        except Exception:
+            self._connection.answered()
+            raise
+        return None
+
+    def _step(self) -> Answer | Later[int] | None:
+        """Move some queues; gives the answer when none is left, or what must be waited for; None: the next turn."""
+        for queue in islice(self._left, QUEUES_AT_ONCE - len(self._found)):
+            offset = self._find(queue)
+            self._found[queue] = 0  # Its place, until a thread has looked.
+            if isinstance(offset, Later):
+                return offset
+            self._found[queue] = offset
+        is_last = len(self._found) < QUEUES_AT_ONCE
+        if self._found:
+            self._move()
+        return self._end() if is_last else None
+
+    def _wait(self, later: Later[int] | None) -> None:
+        if later is None:
+            self._broker.server.soon("rocketmq reset of positions", self._go_on)
+            return
+        queue = next(reversed(self._found))
+
+        def done(cold: int | StoreError) -> None:
+            self._connection.end_read(self._command)
+            if not isinstance(cold, StoreError):
+                self._found[queue] = cold
+            self._go_on(cold if isinstance(cold, StoreError) else None)
+
+        self._connection.begin_read(self._command)
+        later.start(done)
+
+    def _go_on(self, failure: StoreError | None = None) -> None:
+        given: Answer | Later[int] | None
+        try:
+            if failure is not None:
+                raise failure
+            given = self._step()
+            if not isinstance(given, Answer):
+                self._wait(given)
+                return
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = self._connection.refusal(self._command, error)
+        self._connection.answered()
+        self._connection.reply(self._command, given)
+        self._broker.server.touch()
+
+    def _move(self) -> None:
+        """Move the group's positions of what was found, and mark these queues."""
+        broker, request, found, self._found = self._broker, self._request, self._found, {}
+        if broker.topics.by_number(self._topic.number) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
+        group, now_ms = group_of_rocketmq(request.group), broker.clock.now_ms()
+        positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
+        keys = [queue.key for queue in found]
+        records = [
+            *broker.rocketmq_pop_checkpoints.forgetting(group, keys),
+            *broker.positions.records(group, positions, now_ms),
+        ]
+        self._promise = broker.state_log.commit(records, now_ms).promise
+        rows = {
+            MessageQueue(self._topic.rocketmq_name, broker.options.rocketmq.broker, queue.queue_id): offset
+            for queue, offset in found.items()
+        }
+        body = fastjson.write(ResetOffsetBody(offset_table=QueueTable(rows)))
+        self._rows.append(body[len(_BEFORE) : -len(_AFTER)])
+        if request.group in broker.rocketmq_members.consumers:
+            for queue, offset in found.items():
+                broker.rocketmq_offset_resets.mark(request.group, queue.key, offset)
+
+    def _end(self) -> Answer:
+        """Tell the group's members, and whoever asked."""
+        request, queues = self._request, len(self._queues)
+        logger.info("positions reset group=%s topic=%s queues=%d", request.group, self._topic.name, queues)
+        body = b"".join((_BEFORE, b",".join(self._rows), _AFTER))
+        members = self._broker.rocketmq_members.consumers.get(request.group)
+        if members is not None:
+            ext = {
+                "topic": request.topic,
+                "group": request.group,
+                "timestamp": str(request.timestamp),
+                "isForce": "true",
+            }
+            for channel, client in list(members.channels.items()):
+                if client.version < TOLD_BY_PULL_VERSION:
+                    channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+        self._broker.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
+        return answer(self._command, body=body, promise=self._promise)
+
+
+# What stands around the members of the table in a `ResetOffsetBody`.
+_BEFORE: Final = b'{"offsetTable":{'
+_AFTER: Final = b"}}"
+
+
+# -- 223
+
+
+def consumer_status(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    """Ask each member of a group, or one, how far it is in a topic; those that do not answer are left out."""
+    request = ConsumerStatusRequest.parse(command.ext)
+    members = broker.rocketmq_members.consumers.get(request.group)
+    asked = {
+        client.client_id: channel
+        for channel, client in (members.channels.items() if members is not None else ())
+        if request.client_addr in (None, "", client.client_id)
+    }
+    if not asked:
+        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {request.group[:200]} is online")
+    connection.unanswered += 1
+    _Survey(connection, command, {"topic": request.topic, "group": request.group}, asked).ask()
+
+
+class _Survey:
+    """Asks members how far they are, some at a time, and answers with what they say."""
+
+    def __init__(
+        self,
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        ext: dict[str, str],
+        members: dict[str, "RocketMQConnection"],
+    ) -> None:
+        self._connection, self._command, self._ext = connection, command, ext
+        self._left = iter(members.items())
+        self._waiting = 0  # How many were asked and have not answered.
+        self._is_asking = False
+        self._table: dict[str, QueueTable[int]] = {}
+        self._bytes_left = STATUS_BYTES_MAX
+
+    def ask(self) -> None:
+        """Ask as many as may be asked at once; answer when none is left. A member that is gone answers at once."""
+        if self._is_asking:
+            return
+        self._is_asking = True
+        while self._waiting < ASKED_AT_ONCE and (member := next(self._left, None)) is not None:
+            client_id, channel = member
+            self._waiting += 1
+            channel.call(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._ext, b"", partial(self._take, client_id))
+        self._is_asking = False
+        if not self._waiting:
+            self._connection.answered()
+            body = ConsumerStatus(consumer_table=self._table)
+            self._connection.reply(self._command, answer(self._command, body=body))
+
+    def _take(self, client_id: str, given: RemotingCommand | None) -> None:
+        self._waiting -= 1
+        if given is not None and given.code == ResponseCode.SUCCESS:
+            self._bytes_left -= len(given.body)
+            if self._bytes_left >= 0:
+                self._table[client_id] = _status_of(given)
+            else:
+                logger.warning("status of a consumer left out, too many bytes client=%s", client_id)
+        self.ask()
+
+
+def _status_of(given: RemotingCommand) -> QueueTable[int]:
+    assert isinstance(given.body, memoryview), "an answer that was decoded"
+    try:
+        return fastjson.read(given.body, ConsumerStatus).message_queue_table
+    except ProtocolError as error:
+        logger.warning("status of a consumer is none reason=%r", str(error))
+        return QueueTable({})

@@ -1,0 +1,169 @@
+"""Offsets of queues, and positions of groups.
+
+    GET_MAX_OFFSET (30)              the end that everybody sees: the next offset
+    GET_MIN_OFFSET (31)              the first that may be read
+    SEARCH_OFFSET_BY_TIMESTAMP (29)  by the time of storing: LOWER the first at or after it, UPPER the last at or before
+    GET_EARLIEST_MSG_STORETIME (32)  when the first was stored; -1: there is none
+    QUERY_CONSUMER_OFFSET (14)       a group's position; QUERY_NOT_FOUND: the client begins where its user wishes
+    UPDATE_CONSUMER_OFFSET (15)      answered: durable first; one-way: collected, see `bridge/state/positions.py`
+
+Positions are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING
+
+from duolog.bridge.data.reading import Later
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.bridge.state.positions import TooManyPositions
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import (
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+from duolog.store.log.readers import ColdRead
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+_UPPER = "UPPER"
+
+
+# -- Of queues
+
+
+def max_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    return _offset(command, broker.isolation.stable_end(queue) if queue is not None else 0)
+
+
+def min_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    return _offset(command, queue.start_offset if queue is not None else 0)
+
+
+def search_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = SearchOffsetRequest.parse(command.ext)
+    queue = _queue(broker, request)
+    if queue is None:
+        return _offset(command, 0)
+    # UPPER is the message before the first that is later.
+    is_upper = request.boundary_type.upper() == _UPPER
+    found = broker.reader.find_stored(queue, request.timestamp + is_upper, broker.isolation.stable_end(queue))
+    return connection.answer_when(
+        command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
+    )
+
+
+def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    queue = _queue(broker, QueueRequest.parse(command.ext))
+    found = None if queue is None else broker.store.find_by_store_time(queue, 0, broker.isolation.stable_end(queue))
+    if isinstance(found, ColdRead):
+        later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
+        return connection.answer_when(command, later, lambda stored_ms: _timestamp(command, stored_ms))
+    return _timestamp(command, found.stored_ms if found is not None else -1)
+
+
+def _queue(broker: "Broker", request: QueueRequest | SearchOffsetRequest) -> Queue | None:
+    """Find the queue; clients ask about queues before they exist, and get 0 rather than an error."""
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None or not 0 <= request.queue_id < topic.queue_count:
+        return None
+    return topic.queues[request.queue_id]
+
+
+def _offset(command: RemotingCommand, offset: int) -> Answer:
+    return answer(command, ext={"offset": str(offset)})
+
+
+def _timestamp(command: RemotingCommand, stored_ms: int) -> Answer:
+    return answer(command, ext={"timestamp": str(stored_ms)})
+
+
+# -- Of groups
+
+
+def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = QueryConsumerOffsetRequest.parse(command.ext)
+    topic = _topic(broker, request.topic, request.queue_id)
+    group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
+    position = broker.positions.reported(group, broker.clock.now_ms()).get(key)
+    start_offset = topic.queues[request.queue_id].start_offset
+    if position is not None:
+        # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
+        offset = max(position.offset, start_offset)
+    elif request.set_zero_if_not_found is not False and start_offset == 0:
+        # All that was ever sent is still there, so the group counts as one that was there from the start: else a
+        # consumer from "last" would miss what was sent between the making of the queue and its first rebalance.
+        offset = 0
+    elif broker.rocketmq_members.begins_at_first(request.consumer_group):
+        offset = start_offset  # Left to itself the client would pull at 0, with the same costs.
+    else:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+    return answer(command, ext={"offset": str(offset)}, promise=broker.state_log.barrier())
+
+
+def update_consumer_offset(
+    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand
+) -> Answer | None:
+    request = UpdateConsumerOffsetRequest.parse(command.ext)
+    topic = _topic(broker, request.topic, request.queue_id)
+    if request.commit_offset < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}")
+    if broker.rocketmq_groups.find(request.consumer_group) is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
+    group = group_of_rocketmq(request.consumer_group)
+    positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
+    if broker.rocketmq_offset_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+        # It was on its way while a tool moved the group, whose member does not know yet.
+        return answer(command, remark="Offset has been previously reset", promise=broker.state_log.barrier())
+    now_ms = broker.clock.now_ms()
+    if command.is_oneway:
+        if broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+            broker.rocketmq_groups.welcome((request.consumer_group,), now_ms)
+        commit_one_way(broker, group, positions[0])
+        return None
+    if not broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+        raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
+    broker.rocketmq_groups.ensure(request.consumer_group, now_ms)
+    # Who pops in order moves by its acks, so this is a tool.
+    forgotten = broker.rocketmq_pop_checkpoints.forgetting(group, [position.key for position in positions])
+    records = [*forgotten, *broker.positions.records(group, positions, now_ms)]
+    promise = broker.state_log.commit(records, now_ms).promise
+    if forgotten:
+        broker.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
+    return answer(command, promise=promise)
+
+
+def commit_one_way(broker: "Broker", group: str, position: CommittedPosition) -> None:
+    """Take a position that no answer confirms. One that cannot be taken is counted: its group reads a part again."""
+    if not broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+        broker.metrics.dropped_commits["rocketmq"] += 1
+        return
+    try:
+        broker.positions.commit_later(group, [position], broker.clock.mono_ms(), broker.clock.now_ms())
+    except (StoreError, TooManyPositions):
+        broker.metrics.refused_commits["rocketmq"] += 1
+
+
+def _topic(broker: "Broker", name: str, queue_id: int) -> Topic:
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist!")
+    if not 0 <= queue_id < topic.queue_count:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic {name} has {topic.queue_count} queues",
+        )
+    return topic

@@ -1,0 +1,340 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the same but for the queue of threads that Java's broker has for each.
+
+    checks ── who may read what, as RocketMQ orders them ──> a code, or the queue and the tags that are wanted
+    place      offset < min, or > max          PULL_OFFSET_MOVED, go on at min or max
+               offset = max                    held if the client lets us, else PULL_NOT_FOUND
+               between                         read: FOUND; all filtered: PULL_RETRY_IMMEDIATELY behind them
+    expired    left out of what was found (`expired.py`)
+    held       woken by records                read on, until one is wanted
+               time is up                      PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if something was passed over
+
+A position that comes along (COMMIT_OFFSET) is taken once, whatever the pull gives. Every answer carries where to go on,
+min and max: Java reads them without asking. Max is the last stable offset: what Kafka's transactions have not decided
+is not there yet. Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.purgatory import Held
+from duolog.bridge.rocketmq.consuming.expired import may_expire, without_expired
+from duolog.bridge.rocketmq.consuming.offset_resets import TOLD_BY_PULL_VERSION
+from duolog.bridge.rocketmq.consuming.offsets import commit_one_way
+from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.filters.subscription_filter import Filter, filter_of
+from duolog.protocol.rocketmq.headers import PullRequest
+from duolog.protocol.rocketmq.messages import flags
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Buffer, Promise
+from duolog.store.errors import OffsetOutOfRange, StoreError
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+# Of one answer. Java's broker gives 32 messages and 256 KiB at most (`maxTransfer*OnMessageInMemory`), whatever the
+# client asks for; clients ask for 32 and take more.
+MESSAGES_MAX: Final = 1024
+BYTES_MAX: Final = 256 << 10
+CHARACTER_BYTES: Final = 43  # What a held pull keeps for each character of the expression of its filter, about.
+SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
+
+
+def pull_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    request = PullRequest.parse(command.ext)
+    topic = _topic(broker, request)
+    wanted = _wanted(broker, connection, request)
+    broker.rocketmq_groups.welcome((request.consumer_group,), broker.clock.now_ms())
+    request.subscription = request.expression_type = None  # A held pull need not keep them.
+    if request.sys_flag & flags.PULL_COMMIT_OFFSET:
+        _commit(broker, topic, request)
+    return _Pull(broker, connection, command, request, topic, wanted).start()
+
+
+def bytes_of(wanted: Filter | None) -> int:
+    """Give the memory of a filter that a held request keeps, about."""
+    return 0 if wanted is None else wanted.characters * CHARACTER_BYTES
+
+
+# -- Checks
+
+
+def _topic(broker: "Broker", request: PullRequest) -> Topic:
+    config = broker.rocketmq_groups.find(request.consumer_group)
+    if config is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{request.consumer_group[:200]}] does not exist",
+        )
+    if not config.consume_enable:
+        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise no_topic(request.topic)
+    if not topic.perm & flags.PERM_READ:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] pulling message is forbidden")
+    if not 0 <= request.queue_id < topic.queue_count:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues",
+        )
+    return topic
+
+
+def no_topic(name: str) -> Refused:
+    """Give the refusal of who reads a topic that is not there, or not any more."""
+    return Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
+
+
+def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullRequest) -> Filter | None:
+    """Give what the pull, or else its group's last heartbeat, asks for; None: all messages."""
+    if request.sys_flag & flags.PULL_SUBSCRIPTION:
+        return filter_of(request.expression_type, request.subscription)
+    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    if group is not None and connection in group.refused:
+        remark = f"the group {request.consumer_group} has members that subscribe to other messages"
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+    subscription = group.subscription(connection, request.topic) if group is not None else None
+    if subscription is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
+    wanted = filter_of(subscription.expression_type, subscription.sub_string)
+    # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
+    # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
+    # would wait a second, after every rebalance.
+    if wanted is not None and subscription.sub_version < request.sub_version:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return wanted
+
+
+def _not_subscribed(broker: "Broker", request: PullRequest) -> str:
+    if not broker.client_protocols.admits(group_of_rocketmq(request.consumer_group), ClientProtocol.ROCKETMQ):
+        return f"the consumer's group {request.consumer_group} is active in Kafka"
+    return "the consumer's subscription not exist"
+
+
+def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
+    """Take the position that came along; nobody waits for it."""
+    group = group_of_rocketmq(request.consumer_group)
+    if request.commit_offset < 0:
+        return
+    if broker.rocketmq_offset_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+        return  # A tool moved the group, and its member does not know yet.
+    commit_one_way(broker, group, CommittedPosition(topic.key(request.queue_id), request.commit_offset))
+
+
+# -- One pull
+
+
+class _Pull:
+    """A pull on its way: it is being read, waits for a reader thread, or is held."""
+
+    __slots__ = ("_broker", "_command", "_connection", "_held", "_offset", "_queue", "_request", "_topic", "_wanted")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: "RocketMQConnection",
+        command: RemotingCommand,
+        request: PullRequest,
+        topic: Topic,
+        wanted: Filter | None,
+    ) -> None:
+        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._topic, self._wanted = topic, wanted
+        self._queue = topic.queues[request.queue_id]
+        self._held: Held | None = None
+        self._offset = request.queue_offset  # Moves on over messages that are not wanted.
+
+    def start(self) -> Answer | None:
+        moved = self._reset()
+        if moved is not None:
+            return moved
+        if self._offset == self._end():
+            return None if self._hold() else self._not_found()
+        try:
+            found = self._read()
+        except OffsetOutOfRange:
+            return self._moved()
+        if isinstance(found, Later):
+            self._defer(found)
+            return None
+        return self._found(found)
+
+    def _end(self) -> int:
+        """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
+        return self._broker.isolation.stable_end(self._queue)
+
+    def _reset(self) -> Answer | None:
+        """Send the client where a tool has moved its group, if it is not there and takes that from a pull."""
+        resets = self._broker.rocketmq_offset_resets
+        if not resets:
+            return None
+        request = self._request
+        group, key = request.consumer_group, self._queue.key
+        offset = resets.find(group, key)
+        if offset is None:
+            return None
+        if offset != self._offset:
+            # An older push consumer is told by another way, and what it does with its pulls until then is in vain.
+            is_lite = request.sys_flag & flags.PULL_LITE
+            if self._command.version < TOLD_BY_PULL_VERSION and not is_lite:
+                return None
+            resets.clear(group, key)
+            return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
+        resets.clear(group, key)
+        return None
+
+    def _read(self) -> Records | Later[Records]:
+        broker, request, queue = self._broker, self._request, self._queue
+        count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
+        bytes_max = min(BYTES_MAX, broker.server.answer_room_bytes())
+        if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
+            bytes_max = request.max_msg_bytes
+        return broker.reader.rocketmq(
+            queue, self._topic, self._offset, count, max(bytes_max, 1), self._end(), self._wanted
+        )
+
+    # -- Waiting
+
+    def _hold(self) -> bool:
+        """Park it, if it may be and there is room."""
+        request, broker = self._request, self._broker
+        if not request.sys_flag & flags.PULL_SUSPEND:
+            return False
+        wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
+        deadline_mono_ms, size = broker.clock.mono_ms() + max(wait_ms, 0), bytes_of(self._wanted)
+        self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_bytes=size)
+        if self._held is None:
+            return False
+        self._connection.unanswered += 1
+        return True
+
+    def try_complete(self) -> bool:
+        """Records became visible: answer if one of them is wanted. What comes now is not held a second time."""
+        if self._connection.closed:
+            return True
+        moved = self._reset()
+        if moved is not None:
+            self._finish(moved)
+            return True
+        try:
+            found = self._read()
+            if isinstance(found, Later):
+                self._defer(found)
+                self._connection.unanswered -= 1  # `_defer` counted it again.
+                return True
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            self._finish(self._failed(error))
+            return True
+        if not found.buffers and found.next_offset == self._end():
+            self._offset = found.next_offset
+            return False
+        if found.buffers and self._may_expire():
+            # Dead letters are appended, not while the log is written.
+            self._broker.server.soon("rocketmq PULL_MESSAGE", self._look_again)
+            return True
+        self._finish(self._found(found))
+        return True
+
+    def _look_again(self) -> None:
+        if self._connection.closed:
+            return
+        try:
+            found = self._read()
+            if isinstance(found, Later):
+                self._defer(found)
+                self._connection.unanswered -= 1  # `_defer` counted it again.
+                return
+            given = self._found(found)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = self._failed(error)
+        self._finish(given)
+
+    def expire(self) -> None:
+        self._finish(self._not_found())
+
+    def deleted(self) -> None:
+        self._finish(self._failed(no_topic(self._request.topic)))
+
+    def fail(self, error: Exception) -> None:
+        self._finish(self._failed(error))
+
+    def _defer(self, read: Later[Records]) -> None:
+        self._connection.begin_read(self._command)
+        read.start(self._on_cold_read)
+
+    def _on_cold_read(self, found: Records | StoreError) -> None:
+        self._broker.rocketmq_admission.end_read(Kind.PULL)
+        try:
+            if isinstance(found, StoreError):
+                raise found
+            given = self._found(found)
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = self._failed(error)
+        self._finish(given)
+
+    def _finish(self, given: Answer) -> None:
+        connection = self._connection
+        if self._held is not None:
+            connection.let_go(self._held)
+        connection.answered()
+        connection.reply(self._command, given)
+
+    # -- Answers
+
+    def _found(self, found: Records) -> Answer:
+        promise = None
+        if found.buffers and self._may_expire():
+            group = self._request.consumer_group
+            found, promise = without_expired(self._broker, group, self._topic, self._queue, self._offset, found)
+        buffers, next_offset = found
+        if not buffers:
+            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
+        broker = self._broker
+        group, topic = self._request.consumer_group, self._topic.number
+        broker.rocketmq_consume_counts.add(group, topic, len(buffers), broker.server.mono_ms)
+        return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
+
+    def _may_expire(self) -> bool:
+        return may_expire(self._broker, self._request.consumer_group, self._topic, self._queue)
+
+    def _not_found(self) -> Answer:
+        """At the end; somewhere behind where the pull began, if it passed messages over while it was held."""
+        if self._offset != self._request.queue_offset:
+            return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", self._offset)
+        return self._answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", self._offset)
+
+    def _moved(self) -> Answer:
+        queue = self._queue
+        if self._offset < queue.start_offset:
+            return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.start_offset)
+        return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", self._end())
+
+    def _failed(self, error: Exception) -> Answer:
+        return self._moved() if isinstance(error, OffsetOutOfRange) else self._connection.refusal(self._command, error)
+
+    def _answer(
+        self,
+        code: ResponseCode,
+        remark: str,
+        next_offset: int,
+        body: Sequence[Buffer] = (),
+        promise: Promise | None = None,
+    ) -> Answer:
+        queue = self._queue
+        ext = {
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(queue.start_offset),
+            "maxOffset": str(self._end()),
+            "suggestWhichBrokerId": "0",  # This one; any other number sends the client to look for a replica.
+        }
+        return answer(self._command, code, remark, ext, body, promise)

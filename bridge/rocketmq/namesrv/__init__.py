@@ -1,0 +1,1 @@
+"""The name server, and registration with others."""

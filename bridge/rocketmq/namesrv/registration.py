@@ -1,0 +1,223 @@
+"""A broker among others: it registers with the name servers of a RocketMQ cluster (`rocketmq.join_namesrv`).
+
+    connect ──> REGISTER_BROKER (103): all topics ──> again every 30 s, and as soon as a topic is made or changed
+       ^                                                        │
+       └── connection lost: again after a second, then two ... ─┘        stop ──> UNREGISTER_BROKER (104), close
+
+A name server forgets a broker at once when the connection that it registered on is closed, so each has one that stays.
+It reads the table of topics only if its version is new, and never takes a topic out by itself: one that was deleted
+here is registered with no permission at all, so that clients leave it alone, until the broker's next start.
+
+With `topics.auto_create` off the template TBW102 is not registered, and producers of new topics pass this broker by: so
+a fleet can move to it topic by topic. Source: RouteInfoManager.java, BrokerOuterAPI.java#registerBrokerAll.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.rocketmq.admin.topics_and_groups import config_of
+from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID, broker_address
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.framing import FrameReader
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.bodies import (
+    BrokerRegistration,
+    DataVersion,
+    RegisteredTopics,
+    TopicConfig,
+)
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+REGISTER_S: Final = 30.0  # `registerNameServerPeriod`; a name server forgets after 120 s.
+ANSWER_S: Final = 10.0
+GOODBYE_S: Final = 1.0
+RETRIES_S: Final = (1.0, 2.0, 5.0, 10.0)  # Before the first, second, ... attempt to connect again.
+GONE_TOPICS_MAX: Final = 10_000
+TOPICS_AT_ONCE: Final = 250  # Written in one turn of the loop: about a millisecond and a half.
+_PIECE_BYTES: Final = 1 << 16
+_NO_PERM: Final = 0
+
+log = logging.getLogger("bridge")
+
+
+class NameServerRegistration:
+    """One task for each name server."""
+
+    def __init__(self, broker: "Broker", addresses: list[tuple[str, int]]) -> None:
+        self._broker, self._addresses = broker, addresses
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()  # A new one for each version.
+        self._version = -1  # Of the topics in `_body`.
+        self._body = b""
+        self._names: set[str] = set()
+        self._writing = asyncio.Lock()  # Held while `_body` is made.
+        self._gone: dict[str, None] = {}  # Topics that were deleted since the start.
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._stay(host, port)) for host, port in self._addresses]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def notice(self) -> None:
+        """Register anew if the topics changed. To be called at the end of each turn."""
+        if self._broker.topics.version != self._version:
+            self._changed.set()
+
+    async def stop(self) -> None:
+        """Take leave of all name servers, for at most GOODBYE_S."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GOODBYE_S + 0.5)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broker.faults.contain(error, "registration with a name server")
+
+    # -- One name server
+
+    async def _stay(self, host: str, port: int) -> None:
+        """Be registered there, whatever happens to the connection, until the task is cancelled."""
+        attempt = 0
+        while True:
+            try:
+                connection = await asyncio.wait_for(asyncio.open_connection(host, port), ANSWER_S)
+                channel = _Channel(*connection)
+                try:
+                    await self._keep_registered(channel, f"{host}:{port}")
+                except asyncio.CancelledError:
+                    with suppress(OSError, ProtocolError):
+                        await asyncio.wait_for(channel.ask(RequestCode.UNREGISTER_BROKER, self._identity()), GOODBYE_S)
+                    raise
+                finally:
+                    attempt = 0 if channel.was_answered else attempt
+                    channel.close()
+            except (OSError, ProtocolError) as error:
+                log.warning("name server lost address=%s:%d reason=%r", host, port, str(error) or type(error).__name__)
+            await asyncio.sleep(RETRIES_S[min(attempt, len(RETRIES_S) - 1)])
+            attempt += 1
+
+    async def _keep_registered(self, channel: "_Channel", address: str) -> None:
+        """Register now, at each change, and every REGISTER_S. Raises OSError, TimeoutError, ProtocolError."""
+        is_known = False
+        while True:
+            body, changed = await self._registration()
+            ext = self._identity() | {
+                "haServerAddr": broker_address(self._broker),
+                "enableActingMaster": "false",
+                "compressed": "false",
+                "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            }
+            given = await channel.ask(RequestCode.REGISTER_BROKER, ext, body)
+            if given.code != ResponseCode.SUCCESS:
+                raise ProtocolError(f"registering was refused with code {given.code}: {given.remark}")
+            if not is_known:
+                log.info("joined name server address=%s topics=%d", address, len(self._names))
+                is_known = True
+            await channel.wait(changed, REGISTER_S)
+
+    # -- What is said
+
+    def _identity(self) -> dict[str, str]:
+        options = self._broker.options.rocketmq
+        return {
+            "brokerName": options.broker,
+            "brokerAddr": broker_address(self._broker),
+            "clusterName": options.cluster,
+            "brokerId": str(MASTER_ID),
+        }
+
+    async def _registration(self) -> tuple[bytes, asyncio.Event]:
+        """Give the body with all topics, made once for each version, and what will say that there is a newer one.
+
+        A body of many topics is written in slices. What changes meanwhile makes a newer version, which follows it.
+        """
+        async with self._writing:
+            if self._broker.topics.version != self._version:
+                self._version, self._changed = self._broker.topics.version, asyncio.Event()
+                for _ in self._write():
+                    await asyncio.sleep(0)  # The loop turns.
+            return self._body, self._changed
+
+    def _write(self) -> Iterator[None]:
+        """Make the body; yields where the loop may turn."""
+        topics = self._broker.topics
+        version = DataVersion(timestamp=self._broker.clock.now_ms(), counter=topics.version)
+        listed = {topic.rocketmq_name: topic for topic in topics.all()}
+        if not topics.auto_create:
+            listed.pop(AUTO_CREATE_TOPIC, None)
+        self._gone.update(dict.fromkeys(self._names - listed.keys()))
+        for name in list(self._gone):
+            if name in listed or len(self._gone) > GONE_TOPICS_MAX:
+                del self._gone[name]
+        self._names = set(listed)
+        yield
+        configs = chain(
+            (config_of(topic) for topic in listed.values()),
+            (TopicConfig(topic_name=name, perm=_NO_PERM) for name in [*self._gone]),
+        )
+        rows: list[bytes] = []
+        while some := [*islice(configs, TOPICS_AT_ONCE)]:
+            rows += (fastjson.write(each.topic_name) + b":" + fastjson.write(each) for each in some)
+            yield
+        registered = RegisteredTopics(topic_config_table={}, data_version=version, mapping_data_version=version)
+        before, table, after = fastjson.write(BrokerRegistration(topic_config_serialize_wrapper=registered)).partition(
+            b'"topicConfigTable":{'
+        )
+        self._body = b"".join((before, table, b",".join(rows), after))
+
+
+class _Channel:
+    """A connection to a name server: one request at a time, answered before the next."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._frames = FrameReader(remoting.FRAME_BYTES_MAX)
+        self._opaque = 0
+        self.was_answered = False
+
+    async def ask(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """Send a request and wait for its answer. Raises OSError, TimeoutError, ProtocolError."""
+        self._opaque += 1
+        self._writer.writelines(remoting.encode(remoting.request(code, self._opaque, ext, body)))
+        return await asyncio.wait_for(self._answer(), ANSWER_S)
+
+    async def _answer(self) -> RemotingCommand:
+        await self._writer.drain()
+        while True:
+            for frame in self._frames.feed(await self._read()):
+                command = remoting.decode(frame)
+                if command.is_response and command.opaque == self._opaque:
+                    self.was_answered = True
+                    return command
+
+    async def wait(self, changed: asyncio.Event, timeout_s: float) -> None:
+        """Wait until the event, the time, or, which raises, the end of the connection."""
+        change, reading = asyncio.create_task(changed.wait()), asyncio.create_task(self._read())
+        try:
+            done, _ = await asyncio.wait((change, reading), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if reading in done:
+                self._frames.feed(reading.result())  # Nothing was asked for.
+        finally:
+            change.cancel()
+            reading.cancel()
+
+    async def _read(self) -> bytes:
+        piece = await self._reader.read(_PIECE_BYTES)
+        if not piece:
+            raise ConnectionResetError("the name server closed the connection")
+        return piece
+
+    def close(self) -> None:
+        self._writer.close()

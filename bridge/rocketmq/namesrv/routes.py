@@ -1,0 +1,197 @@
+"""The name server: routes (105), the cluster (106), lists of topics (206, 224, 304), what tools keep (100 to 102, 219).
+
+Routes are the broker's own topics, at once and all in one place: one cluster, one broker, id 0. Other brokers cannot
+register here; a fleet has name servers of its own, and this broker joins them (`fleet.py`).
+Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoManager.java.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.state.topics import AUTO_CREATED_QUEUES_MAX
+from duolog.protocol.names import is_rocketmq_group
+from duolog.protocol.rocketmq.bodies import (
+    BrokerData,
+    ClusterInfo,
+    KVTable,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+)
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import (
+    BrokerNameRequest,
+    ClusterRequest,
+    KeyValueRequest,
+    NamespaceRequest,
+    PutKeyValueRequest,
+    TopicRequest,
+)
+from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE, PERM_WRITE
+from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+MASTER_ID: Final = 0  # Producers look for this one.
+
+
+# -- Routes
+
+
+def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    name = TopicRequest.parse(command.ext).topic
+    topic = broker.topics.by_rocketmq_name(name)
+    options = broker.options
+    queue_count, perm = 0, PERM_READ_WRITE
+    if topic is None:
+        queue_count = _expected_queues(broker, connection, name)
+    elif name != AUTO_CREATE_TOPIC or broker.topics.auto_create:
+        # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
+        queue_count, perm = topic.queue_count, topic.perm
+    if not queue_count:
+        remark = f"No topic route info in name server for the topic: {name[:300]}"
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if broker.rocketmq_is_write_wiped:
+        perm &= ~PERM_WRITE
+    queues = QueueData(
+        broker_name=options.rocketmq.broker, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
+    )
+    data = TopicRouteData(queue_datas=[queues], broker_datas=[broker_data(broker)])
+    return answer(command, body=data, promise=broker.state_log.barrier())
+
+
+def _expected_queues(broker: "Broker", connection: "RocketMQConnection", name: str) -> int:
+    """Give the queues of a topic that will be made when this client needs it, see `expected.py`; 0: it will not."""
+    mono_ms = broker.clock.mono_ms()
+    if name.startswith(RETRY_PREFIX) and is_rocketmq_group(group := name.removeprefix(RETRY_PREFIX)):
+        # The group's first heartbeat makes it; without its route a consumer would find its first retries 30 s late.
+        config = broker.rocketmq_groups.get(group)
+        queue_count = max(config.retry_queue_nums, 1) if config is not None else 1
+        return queue_count if connection.asked.is_asked_again(name, mono_ms) else 0
+    if not broker.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
+        return 0
+    broker.rocketmq_expected_topics.add(name, mono_ms)
+    return min(broker.options.topics.queues, AUTO_CREATED_QUEUES_MAX)
+
+
+def broker_data(broker: "Broker") -> BrokerData:
+    options = broker.options.rocketmq
+    return BrokerData(
+        cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: broker_address(broker)}
+    )
+
+
+def broker_address(broker: "Broker") -> str:
+    """Give the address as clients take it apart: at the last colon."""
+    host, port = broker.rocketmq_address
+    return f"{host}:{port}"
+
+
+def cluster_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    options = broker.options.rocketmq
+    info = ClusterInfo(
+        broker_addr_table={options.broker: broker_data(broker)}, cluster_addr_table={options.cluster: [options.broker]}
+    )
+    return answer(command, body=info)
+
+
+# -- Lists of topics
+
+
+def all_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    names = sorted(topic.rocketmq_name for topic in broker.topics.all())
+    return answer(command, body=TopicList(topic_list=names), promise=broker.state_log.barrier())
+
+
+def topics_of_cluster(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    cluster = ClusterRequest.parse(command.ext).cluster
+    is_ours = cluster == broker.options.rocketmq.cluster
+    names = sorted(topic.rocketmq_name for topic in broker.topics.all()) if is_ours else []
+    return answer(command, body=TopicList(topic_list=names), promise=broker.state_log.barrier())
+
+
+def system_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Name the topics that are called as clusters and brokers are; tools take the address along."""
+    options = broker.options.rocketmq
+    names = [options.cluster, options.broker]
+    return answer(command, body=TopicList(topic_list=names, broker_addr=broker_address(broker)))
+
+
+# -- What others keep here
+
+
+def forget_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """DELETE_TOPIC_IN_NAMESRV: tools send it when they have deleted the topic in the broker; its route went then."""
+    TopicRequest.parse(command.ext)
+    return answer(command)
+
+
+def kept_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """GET_KV_CONFIG."""
+    request = KeyValueRequest.parse(command.ext)
+    value = broker.rocketmq_key_values.all_of(request.namespace).get(request.key)
+    if value is None:
+        remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+    return answer(command, ext={"value": value}, promise=broker.state_log.barrier())
+
+
+def kept_values(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """GET_KVLIST_BY_NAMESPACE."""
+    namespace = NamespaceRequest.parse(command.ext).namespace
+    values = broker.rocketmq_key_values.all_of(namespace)
+    if not values:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:200]}")
+    return answer(command, body=KVTable(table=dict(values)), promise=broker.state_log.barrier())
+
+
+def keep_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """PUT_KV_CONFIG."""
+    request = PutKeyValueRequest.parse(command.ext)
+    now_ms = broker.clock.now_ms()
+    return answer(
+        command, promise=broker.rocketmq_key_values.put(request.namespace, request.key, request.value, now_ms)
+    )
+
+
+def delete_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """DELETE_KV_CONFIG; one that is not there is deleted, too."""
+    request = KeyValueRequest.parse(command.ext)
+    if request.key not in broker.rocketmq_key_values.all_of(request.namespace):
+        return answer(command, promise=broker.state_log.barrier())
+    now_ms = broker.clock.now_ms()
+    return answer(command, promise=broker.rocketmq_key_values.delete(request.namespace, request.key, now_ms))
+
+
+# -- The name server itself
+
+
+def wipe_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """WIPE_WRITE_PERM_OF_BROKER: producers learn within their 30 s that no queue here is to be written to.
+
+    For as long as the process lives, as with a name server of Java; what is sent all the same is taken.
+    """
+    return answer(command, ext={"wipeTopicCount": str(_set_write_wiped(broker, command, is_wiped=True))})
+
+
+def add_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """ADD_WRITE_PERM_OF_BROKER."""
+    return answer(command, ext={"addTopicCount": str(_set_write_wiped(broker, command, is_wiped=False))})
+
+
+def _set_write_wiped(broker: "Broker", command: RemotingCommand, *, is_wiped: bool) -> int:
+    """Give how many topics that changed."""
+    if BrokerNameRequest.parse(command.ext).broker_name != broker.options.rocketmq.broker:
+        return 0
+    is_changed, broker.rocketmq_is_write_wiped = broker.rocketmq_is_write_wiped is not is_wiped, is_wiped
+    return sum(topic.perm & PERM_WRITE > 0 for topic in broker.topics.all()) if is_changed else 0
+
+
+def namesrv_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    port = broker.listening["namesrv"][1]
+    return answer(command, body=f"listenPort={port}\norderMessageEnable=false\n".encode())

@@ -1,0 +1,157 @@
+"""ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+    ack      by the receipt that the client made of the pop's answer (`pop.py`)
+    change   the message comes back at another time: a consumer failed and wants it then, or needs longer
+
+In order an ack moves the group's position to the first message of the pop that is not acked: there the group pops on
+when all that is left is due, and what was acked behind it comes again. A receipt that is no longer good is answered
+NO_MESSAGE: the message has been given back, or was acked before. Source: AckMessageProcessor.java,
+ChangeInvisibleTimeProcessor.java, ConsumerOrderInfoManager.java.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.pop.pop_checkpoints import (
+    INVISIBLE_MS_MAX,
+    Checkpoint,
+    Name,
+    settled,
+)
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer, read_body
+from duolog.bridge.state.records import CommittedPosition, PopDelayed, Record
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import AckRequest, ChangeInvisibleAnswer, ChangeInvisibleRequest
+from duolog.protocol.rocketmq.messages.receipt import (
+    ORDER_REVIVE_QUEUE,
+    REVIVE_QUEUE,
+    BitSet,
+    parse_receipt,
+    real_topic,
+)
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Promise
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.
+
+
+# -- Acks
+
+
+def ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = AckRequest.parse(command.ext)
+    checkpoint = _checkpoint(broker, request)
+    records = _acked(broker, checkpoint, [request.offset])
+    return answer(command, promise=_commit(broker, records, [checkpoint]))
+
+
+def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    """Ack what is good of it, as one unit; a receipt that is not good is passed over, as Apache's broker does."""
+    acked: dict[Name, set[int]] = {}
+    checkpoints: dict[Name, Checkpoint] = {}
+    acks = read_body(command, BatchAckRequest).acks
+    if len(acks) > ACKS_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
+    for each in acks:
+        checkpoint = _checkpoint_of(broker, each)
+        if checkpoint is not None:
+            bits, start = BitSet(each.bits), each.start_offset
+            found = (offset for offset in checkpoint.pending if bits.has(offset - start))
+            checkpoints[checkpoint.name] = checkpoint
+            acked.setdefault(checkpoint.name, set()).update(found)
+    records = [
+        record
+        for name, offsets in acked.items()
+        if offsets
+        for record in _acked(broker, checkpoints[name], sorted(offsets))
+    ]
+    if not records:
+        return answer(command, promise=broker.state_log.barrier())
+    return answer(command, promise=_commit(broker, records, checkpoints.values()))
+
+
+def _checkpoint_of(broker: "Broker", ack: BatchAck) -> Checkpoint | None:
+    topic = broker.topics.by_rocketmq_name(real_topic(ack.group, ack.topic, ack.retry))
+    if topic is None or not 0 <= ack.queue_id < topic.queue_count:
+        return None
+    name = Name(group_of_rocketmq(ack.group), topic.key(ack.queue_id), ack.start_offset, ack.pop_ms)
+    return broker.rocketmq_pop_checkpoints.find(name)
+
+
+def _acked(broker: "Broker", checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
+    """Settle these; in order the group goes on at the first message that is not acked, or behind the pop."""
+    records: list[Record] = [settled(checkpoint.name, offsets)]
+    if checkpoint.is_ordered:
+        left = next((offset for offset in checkpoint.pending if offset not in offsets), checkpoint.next_offset)
+        position = CommittedPosition(checkpoint.name.key, left)
+        records += broker.positions.records(checkpoint.name.group, [position], broker.clock.now_ms())
+    return records
+
+
+def _commit(broker: "Broker", records: Sequence[Record], checkpoints: Collection[Checkpoint]) -> Promise:
+    promise = broker.state_log.commit(records, broker.clock.now_ms()).promise
+    if ordered := [each.name.key for each in checkpoints if each.is_ordered]:
+        broker.purgatory.check(ordered)  # Who pops in order may go on.
+    return promise
+
+
+# -- Another time
+
+
+def change_invisible_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = ChangeInvisibleRequest.parse(command.ext)
+    if not 0 <= request.invisible_time <= INVISIBLE_MS_MAX:
+        remark = f"invisibleTime {request.invisible_time}; 0 to {INVISIBLE_MS_MAX} are allowed"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    checkpoint = _checkpoint(broker, request)
+    now_ms = broker.clock.now_ms()
+    change = _in_order if checkpoint.is_ordered else _alone
+    changed, ext = change(broker, checkpoint, request.offset, now_ms, now_ms + request.invisible_time)
+    promise = _commit(broker, [changed], [checkpoint])
+    return answer(command, ext=ext.to_ext(), promise=promise)
+
+
+def _in_order(
+    broker: "Broker", checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
+    """Let the message be due at another time; the receipt that the client makes of the answer says the same time."""
+    pop_ms = checkpoint.name.pop_ms
+    changed = PopDelayed(*checkpoint.name, offset, pop_ms, due_ms)
+    return changed, ChangeInvisibleAnswer(pop_ms, due_ms - pop_ms, ORDER_REVIVE_QUEUE)
+
+
+def _alone(
+    broker: "Broker", checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
+    """Make a checkpoint of its own for the message, which counts as popped now."""
+    if checkpoint.pending_count > 1:
+        broker.rocketmq_pop_checkpoints.check_room()
+    name = checkpoint.name
+    pop_ms = broker.rocketmq_pop_checkpoints.unused_pop_ms(name.group, [(name.key, offset)], now_ms)
+    return PopDelayed(*name, offset, pop_ms, due_ms), ChangeInvisibleAnswer(pop_ms, due_ms - now_ms, REVIVE_QUEUE)
+
+
+def _checkpoint(broker: "Broker", request: AckRequest) -> Checkpoint:
+    """Find what a receipt names; raises Refused unless the message is popped and not acked."""
+    topic = broker.topics.by_rocketmq_name(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
+    if not 0 <= request.queue_id < topic.queue_count:
+        remark = f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    receipt = parse_receipt(request.extra_info)
+    key = topic.key(request.queue_id)
+    name = Name(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
+    checkpoint = broker.rocketmq_pop_checkpoints.find(name)
+    if checkpoint is None or not checkpoint.is_pending(request.offset):
+        remark = f"offset {request.offset} is not popped with this receipt any more: {request.extra_info[:200]}"
+        raise Refused(ResponseCode.NO_MESSAGE, remark)
+    return checkpoint

@@ -1,0 +1,88 @@
+"""Which queues a pop takes from, and in which order.
+
+    most topics      from queue to queue, beginning at another one with each pop; the group's retry topics for the topic
+                     stand behind the topic's own queues, and in front of them with every fifth pop
+    PRIORITY topics  from the last queue to the first, for queue n has the messages of priority n; retries are the
+                     lowest (RIP-80). A group's attribute `priority.factor` says how many of a hundred pops go so.
+
+A retry topic has one of two names: `%RETRY%group_topic`, or with `rocketmq.retry_topic_v2` `%RETRY%group+topic`. New
+retries go to the one that the setting names; a topic that exists under the other name is popped too.
+Source: PopMessageProcessor.java, PopConsumerService.java.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
+from duolog.protocol.rocketmq.messages.receipt import (
+    NOT_RETRIED,
+    RETRIED,
+    RETRIED_V2,
+    real_topic,
+)
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
+PRIORITY_FACTOR: Final = "priority.factor"
+PRIORITY_FACTOR_MAX: Final = 100
+
+_rounds = itertools.count()
+
+
+class Source(NamedTuple):
+    """One queue that a pop may take from."""
+
+    topic: Topic
+    queue: Queue
+    retry: str  # The retry flag of its messages' receipts.
+
+    @property
+    def is_retry(self) -> bool:
+        return self.retry != NOT_RETRIED
+
+
+def sources(
+    topic: Topic, queue_id: int, retries: Sequence[Source], config: SubscriptionGroupConfig | None
+) -> Iterator[Source]:
+    """Give the queues for the next pop of a topic; of the topic itself only that queue, if `queue_id` is not -1."""
+    turn = next(_rounds)
+    if queue_id >= 0:
+        own = [topic.queues[queue_id]]
+    elif topic.settings.has_priorities and turn % 100 < _priority_factor(config):
+        own = [*reversed(topic.queues)]
+    else:
+        at = turn % topic.queue_count
+        own = [*topic.queues[at:], *topic.queues[:at]]
+    found = [Source(topic, queue, NOT_RETRIED) for queue in own]
+    is_retry_first = turn % RETRY_FIRST_EVERY == 0 and not topic.settings.has_priorities
+    return iter([*retries, *found] if is_retry_first else [*found, *retries])
+
+
+def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
+    """Give the group's share of pops by priority, in percent; tools sign the names of attributes that they set."""
+    attributes = config.attributes if config is not None else {}
+    value = attributes.get(PRIORITY_FACTOR, attributes.get(f"+{PRIORITY_FACTOR}", ""))
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= 3 else PRIORITY_FACTOR_MAX
+
+
+# -- Retry topics
+
+
+def retry_name(broker: "Broker", group: str, topic: str) -> str:
+    """Name the topic to which new retries go."""
+    return real_topic(group, topic, RETRIED_V2 if broker.options.rocketmq.retry_topic_v2 else RETRIED)
+
+
+def retry_sources(broker: "Broker", group: str, topic: Topic) -> list[Source]:
+    """Give the queues of the group's retry topics for this one, under either name, as far as they exist."""
+    found: list[Source] = []
+    for flag in (RETRIED, RETRIED_V2):
+        retry = broker.topics.by_rocketmq_name(real_topic(group, topic.rocketmq_name, flag))
+        if retry is not None and retry is not topic:
+            found += [Source(retry, queue, flag) for queue in retry.queues]
+    return found

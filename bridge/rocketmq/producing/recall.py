@@ -1,0 +1,68 @@
+"""RECALL_MESSAGE (370): take back a delayed message by the handle that the answer to its send gave.
+
+Apache's broker writes another timer that deletes the first when both are due; here the verdict is durable before it is
+answered. A message that lies in its queue already cannot be recalled. Source: RecallMessageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.delay.cancellations import Verdict
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import RecallRequest
+from duolog.protocol.rocketmq.messages import properties, recall_handle
+from duolog.protocol.rocketmq.messages.recall_handle import RecallHandle
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+_REMARKS: Final = {
+    Verdict.DELIVERED: "recall failed, the message is delivered already",
+    Verdict.NOT_FOUND: "recall failed, the handle names no message of this broker",
+}
+
+
+# Java's client traces a recall if its answer names the region (DefaultRecallMessageTraceHook.java).
+_REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
+
+
+def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    try:
+        handle = _handle(broker, RecallRequest.parse(command.ext))
+    except Refused as refused:
+        return answer(command, refused.code, str(refused), ext=_REGION)
+
+    def decide(error: StoreError | None) -> None:
+        connection.answered()
+        try:
+            given = _recall(broker, command, handle) if error is None else connection.refusal(command, error)
+        except Exception as refused:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = connection.refusal(command, refused)
+        connection.reply(command, given)
+
+    connection.unanswered += 1
+    broker.delays.at_hand(handle.timer_id, decide)
+    return None
+
+
+def _recall(broker: "Broker", command: RemotingCommand, handle: RecallHandle) -> Answer:
+    verdict, promise, _ = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
+    if verdict is Verdict.CANCELLED:
+        return answer(command, ext={**_REGION, "msgId": handle.unique_key}, promise=promise)
+    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], ext=_REGION, promise=promise)
+
+
+def _handle(broker: "Broker", request: RecallRequest) -> RecallHandle:
+    try:
+        handle = recall_handle.decode(request.recall_handle)
+    except ProtocolError as error:
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+    if handle.topic != request.topic or handle.broker != broker.options.rocketmq.broker:
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic or broker does not match the handle")
+    return handle

@@ -1,0 +1,68 @@
+"""Replies to requests: SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325).
+
+    requester ── a message with REPLY_TO_CLIENT ──> its topic ──> replier
+    requester <── PUSH_REPLY_MESSAGE_TO_CLIENT (326) ── broker <── 324: a message with the same property ── replier
+
+The requester is found by the client id that its heartbeats tell, whatever its producer group. The push asks for no
+answer: whether a reply was in time is the requester's to see, and Java's broker holds a thread for ten seconds to learn
+it. Then the reply is kept in the topic that it names, the cluster's reply topic. A reply to nobody is refused and not
+kept. Source: ReplyMessageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.producing.send import send_message
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.headers import PushReply, SendRequest
+from duolog.protocol.rocketmq.messages import properties
+from duolog.protocol.rocketmq.messages.message_id import unpack_host
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+
+def send_reply(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+    request = SendRequest.parse(command.ext)
+    client_id = properties.get(request.properties.encode(), properties.REPLY_TO_CLIENT) or ""
+    requester = broker.rocketmq_members.producer_channel(client_id)
+    if requester is None:
+        remark = f"push reply message fail, channel of <{client_id[:200]}> not found."
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    if request.batch:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and no batch")
+    stored = send_message(broker, connection, command)
+    assert stored is not None, "only a batch is answered later"
+    pushed = _pushed(broker, connection, request)
+    assert isinstance(command.body, memoryview), "decoded from a frame"
+    requester.notify(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_ext(), bytes(command.body))
+    return stored
+
+
+def _pushed(broker: "Broker", connection: "RocketMQConnection", request: SendRequest) -> PushReply:
+    now_ms = broker.clock.now_ms()
+    raw = properties.set_many(request.properties.encode(), {properties.PUSH_REPLY_TIME: str(now_ms)})
+    return PushReply(
+        producer_group=request.producer_group,
+        topic=request.topic,
+        default_topic=request.default_topic,
+        default_topic_queue_nums=request.default_topic_queue_nums,
+        queue_id=request.queue_id,
+        sys_flag=request.sys_flag,
+        born_timestamp=request.born_timestamp,
+        flag=request.flag,
+        properties=raw.decode(),
+        reconsume_times=request.reconsume_times,
+        unit_mode=request.unit_mode,
+        born_host=_endpoint(connection.packed_peer),
+        store_host=_endpoint(broker.publisher.store_host),
+        store_timestamp=now_ms,
+    )
+
+
+def _endpoint(host: bytes) -> str:
+    ip, port = unpack_host(host)
+    return f"{ip}:{port}"

@@ -1,0 +1,208 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+The checks come in RocketMQ's order, because they decide the code: name, topic (made from its template when it is not
+there), queue, then what the door says (`bridge/data/publish.py`). A half message of a transaction goes another way from
+there (`transactions.py`). The answer carries the place of the record; it waits for the log unless the message says
+`WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.data.delay_headers import TIMER_NAMES
+from duolog.bridge.data.pending_frames import due_of
+from duolog.bridge.data.publish import MessageTooLarge
+from duolog.bridge.data.schedules import SCHEDULE_NAME
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.producing import half_messages
+from duolog.bridge.rocketmq.producing.priority import by_priority
+from duolog.bridge.rocketmq.producing.send_batch import Target, sending
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.retry import retry
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.headers import SendRequest
+from duolog.protocol.rocketmq.messages import (
+    batch,
+    flags,
+    properties,
+    recall_handle,
+)
+from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Message
+from duolog.protocol.rocketmq.messages.message_id import message_id
+from duolog.protocol.rocketmq.names import (
+    NOT_ALLOWED_TO_SEND,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    check_topic,
+)
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Buffer
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+_TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
+_SCHEDULED: Final = SCHEDULE_NAME.encode()
+_NO_WAIT: Final = "WAIT\x01false"
+_NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
+
+
+def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+    broker.rocketmq_admission.check_send()
+    request = SendRequest.parse(command.ext)
+    raw = request.properties.encode()
+    if len(command.body) > broker.publisher.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+        raise _too_large(broker, command, raw)
+    is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
+    if request.topic.startswith(RETRY_PREFIX):
+        topic, queue_id, raw = _retry(broker, command, request, raw, is_batch)
+    else:
+        topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
+        queue_id = _queue_id(broker, topic, request)
+    if is_batch:
+        return _send_batch(broker, connection, command, request, topic, queue_id, raw)
+    if properties.PRIORITY in request.properties:
+        queue_id, raw = by_priority(topic, queue_id, raw)
+    assert isinstance(command.body, memoryview), "decoded from a frame"
+    own, unique_key = _with_unique_key(raw)
+    if properties.REPLY_TO_CLIENT in request.properties:
+        # Who replies finds the topic for it by the cluster's name.
+        own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
+    message = _message(connection, request, request.flag, command.body, own)
+    if properties.TRAN_MSG in request.properties and half_messages.is_half(message):
+        slots, promise = half_messages.prepare(
+            broker, connection, command, request, topic, queue_id, message, unique_key
+        )
+    else:
+        if broker.halves.gathered:
+            half_messages.settle(broker)
+        sender = None if request.topic.startswith(RETRY_PREFIX) else connection
+        slots, promise = broker.publisher.rocketmq(topic, queue_id, [message], broker.clock.now_ms(), sender)
+    stored_id = message_id(broker.publisher.store_host, slots[0][0])
+    handle = _recall_handle(broker, request.topic, message, slots[0].position, unique_key)
+    buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
+    return Answer(buffers, promise if _waits(request, raw) else None)
+
+
+def _waits(request: SendRequest, raw: bytes) -> bool:
+    """Whether the answer waits for the log."""
+    return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
+
+
+def _too_large(broker: "Broker", command: RemotingCommand, raw: bytes) -> MessageTooLarge:
+    """Give what refuses a message before anything looks into it or makes a topic for it."""
+    return MessageTooLarge(
+        f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
+        f" {broker.publisher.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
+    )
+
+
+def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
+    """Give a message that waits for a time of its own choice the handle by which its sender may recall it."""
+    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
+        return ""
+    due_ms = due_of(message)
+    timer_id = broker.delays.text_of((due_ms, position))
+    return recall_handle.encode(topic, broker.options.rocketmq.broker, due_ms, unique_key, timer_id)
+
+
+# -- Where it goes
+
+
+def _create(broker: "Broker", request: SendRequest) -> Topic:
+    name = request.topic
+    check_topic(name)
+    if name in NOT_ALLOWED_TO_SEND:
+        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+    topic = broker.topics.auto_create_for_rocketmq(
+        name, request.default_topic, request.default_topic_queue_nums, broker.clock.now_ms()
+    )
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+    return topic
+
+
+def _retry(
+    broker: "Broker", command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
+) -> tuple[Topic, int, bytes]:
+    """Say where a message that a consumer gives back by itself goes, and its properties."""
+    check_topic(request.topic)
+    if is_batch:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
+    dead = retry.redirected(broker, command, request, raw)
+    if dead is not None:
+        return dead[0], 0, dead[1]
+    config = retry.group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
+    topic = retry.retries_of(broker, config)
+    return topic, _queue_id(broker, topic, request), retry.by_policy(config, request.reconsume_times, raw)
+
+
+def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
+    if not topic.perm & flags.PERM_WRITE:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
+    queue_id = request.queue_id
+    if queue_id < 0:
+        return random.randrange(topic.queue_count)
+    if queue_id >= topic.queue_count:
+        if broker.rocketmq_expected_topics.has(request.topic, broker.clock.mono_ms()):
+            return queue_id % topic.queue_count  # Its route was given out before the topic was made.
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",
+        )
+    return queue_id
+
+
+# -- What is kept
+
+
+def _send_batch(
+    broker: "Broker",
+    connection: "RocketMQConnection",
+    command: RemotingCommand,
+    request: SendRequest,
+    topic: Topic,
+    queue_id: int,
+    raw: bytes,
+) -> Answer | None:
+    """Store the messages of a batch; of the properties of the whole only WAIT counts, and no wish may stand there."""
+    if _NOT_IN_BATCHES & properties.parse(raw).keys():
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
+
+    def make(part: batch.Part) -> tuple[Message, str]:
+        own, unique_key = _with_unique_key(part.properties)
+        return _message(connection, request, part.flag, part.body, own), unique_key
+
+    target = Target(topic, queue_id, _waits(request, raw), make)
+    return broker.rocketmq_batches.begin(connection, command, sending(broker, connection, command, target))
+
+
+def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
+    return Message(
+        topic="",  # The door knows topic, queue and store host.
+        body=body,
+        properties=raw,
+        flag=flag,
+        sys_flag=request.sys_flag & _TRANSACTION_BITS,
+        born_ms=request.born_timestamp,
+        born_host=connection.packed_peer,
+        reconsume_times=request.reconsume_times,
+    )
+
+
+_process_digits = os.urandom(8).hex().upper()
+_numbers = itertools.count()
+
+
+def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
+    """Give properties with an id of the message, made here if its sender gave it none: 32 digits, as clients do."""
+    unique_key = properties.get(raw, properties.UNIQ_KEY)
+    if unique_key is None:
+        unique_key = f"{_process_digits}{next(_numbers):016X}"
+        raw = properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode())
+    return raw, unique_key

@@ -1,0 +1,283 @@
+"""SEND_BATCH_MESSAGE: the messages of one body, checked in slices between which the loop turns, appended as one unit.
+
+    read       MESSAGES_AT_ONCE messages of the body become frames; what is wrong with one of them refuses the batch
+    append     all frames in one slice, as one run where none of them is delayed: they are stored all or not at all
+    answer     the ids of all messages, with the promise of that append
+
+A small batch is done in its first slice, at once. For a larger one the connection takes no further request until it is
+stored, so a client's messages stay in the order in which it sent them; of all connections that send large batches, one
+has a slice in each turn of the loop. The batches that are under way have at most BYTES_MAX in all; one more is
+answered SYSTEM_BUSY, on which clients try again or ask another broker.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.delay_headers import DelayRefused
+from duolog.bridge.data.publish import IllegalMessage
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import TURN_MS
+from duolog.bridge.rocketmq.producing import half_messages
+from duolog.bridge.rocketmq.requests.admission import Busy, Kind
+from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.state.records import QueuesExpire, Record
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.messages import batch
+from duolog.protocol.rocketmq.messages import message as rocketmq_message
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.protocol.rocketmq.messages.message_id import message_ids
+from duolog.protocol.rocketmq.remoting import RemotingCommand, encode_stored
+from duolog.store.entry import (
+    Buffer,
+    Frame,
+    FrameRun,
+    Promise,
+    Slot,
+)
+from duolog.store.log.format import entry_size
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+# Apache RocketMQ knows no number, only the size of the whole, 4 MiB; its example of batches sends some 20,000 at once.
+BATCH_MESSAGES_MAX: Final = 32_768
+MESSAGES_AT_ONCE: Final = 128  # About a millisecond.
+STEPS_MAX: Final = 8  # In one slice, whatever the clock says.
+BYTES_MAX: Final = 64 << 20  # Of the bodies of all batches that are under way.
+
+_position_of = attrgetter("position")
+
+Made = tuple[Message, str]  # with its unique key
+Sending = Generator[bool, None, Answer]
+"""A batch at work: where it yields true, what comes next has a slice of its own."""
+
+
+class Target(NamedTuple):
+    """Where a batch goes; `make` makes a message of a part of the body."""
+
+    topic: Topic
+    queue_id: int
+    waits: bool  # The answer waits for the log.
+    make: Callable[[batch.Part], Made]
+
+
+def sending(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, target: Target) -> Sending:
+    """Store the messages of a request, and give its answer. Raises as `Publisher.rocketmq` does."""
+    body = command.body
+    assert isinstance(body, memoryview), "decoded from a frame"
+    gathered, unique_key = _Gathered(broker, target), ""
+    for parts in batch.read(body, MESSAGES_AT_ONCE, BATCH_MESSAGES_MAX):
+        if gathered.count:
+            yield False
+        messages: list[Message] = []
+        for part in parts:
+            try:
+                message, key = target.make(part)
+            except ProtocolError as error:
+                raise IllegalMessage(f"message {gathered.count + len(messages)} of a batch: {error}") from None
+            messages.append(message)
+            unique_key = unique_key or key
+        gathered.add(messages, connection)
+    is_large = gathered.count > MESSAGES_AT_ONCE
+    if is_large:
+        yield True
+    if broker.halves.gathered:
+        half_messages.settle(broker)
+    positions, base_offset, promise = gathered.append()
+    if is_large:
+        yield True
+    ids = message_ids(broker.publisher.store_host, positions)
+    buffers = encode_stored(command, ids, target.queue_id, base_offset, unique_key, "")
+    return Answer(buffers, promise if target.waits else None)
+
+
+class _Gathered:
+    """The frames of a batch, as far as it is read.
+
+    They are a run until one of them is delayed or large: then all are `Frame`s, of which the garbage collector has to
+    look at each.
+    """
+
+    def __init__(self, broker: "Broker", target: Target) -> None:
+        self._broker, self._topic, self._queue_id = broker, target.topic, target.queue_id
+        self._now_ms = broker.clock.now_ms()
+        queue = target.topic.queues[target.queue_id]
+        self._bodies, self._times_ms, self._tags = list[Buffer](), list[int](), list[int]()
+        self._run = FrameRun(
+            queue, frame_formats.ROCKETMQ, self._bodies, self._times_ms, self._tags, rocketmq_message.stamp
+        )
+        self._frames: list[Frame] | None = None  # None: a run.
+        self._records: list[Record] = []
+        self._expire = False  # A record says that the queue has messages which expire.
+        self.count = self._delayed = self._schedules = self._body_bytes = 0
+
+    def add(self, messages: Sequence[Message], connection: "RocketMQConnection") -> None:
+        """Make frames of the next messages, and hold the batch to its limits."""
+        publisher = self._broker.publisher
+        records: list[Record] = []
+        self._schedules += publisher.check_schedule_count(messages, self._schedules)
+        frames = publisher.rocketmq_frames(
+            self._topic, self._queue_id, messages, self._now_ms, records, sender=connection, is_part=True
+        )
+        self.count += len(frames)
+        self._body_bytes += sum([len(message.body) for message in messages])
+        self._check_delayed(frames)
+        self._keep(frames)
+        for record in records:
+            if not isinstance(record, QueuesExpire):
+                self._records.append(record)
+            elif not self._expire:
+                self._expire = True
+                self._records.append(record)
+
+    def _check_delayed(self, frames: Sequence[Frame]) -> None:
+        limit = self._broker.options.delay.batch_delayed_max
+        self._delayed += sum([1 for frame in frames if frame.extra])
+        if self._delayed > limit:
+            raise DelayRefused(f"batch of more than {limit} delayed messages; delay.batch_delayed_max is the limit")
+
+    def _keep(self, frames: Sequence[Frame]) -> None:
+        queue, is_run = self._run.queue, self._frames is None
+        if is_run and all([type(frame.body) is bytes and frame.queue is queue for frame in frames]):  # noqa: C419
+            self._bodies += [cast(bytes, frame.body) for frame in frames]
+            self._times_ms += [frame.timestamp_ms for frame in frames]
+            self._tags += [frame.tags for frame in frames]
+            return
+        if self._frames is None:
+            stamp, run = rocketmq_message.stamp, zip(self._bodies, self._times_ms, self._tags, strict=True)
+            self._frames = [Frame(queue, frame_formats.ROCKETMQ, body, 1, ms, tag, stamp) for body, ms, tag in run]
+        self._frames += frames
+
+    def append(self) -> tuple[Iterable[int], int, Promise]:
+        """Append all as one unit: (positions of the messages, offset of the first, what the answer waits for)."""
+        broker, topic = self._broker, self._topic
+        if topic.number not in broker.topics:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
+        broker.schedules.check_room(self._records)
+        positions: Iterable[int]
+        if self._frames is None:
+            (slot,), promise = self._append_run()
+            positions = _positions(slot.position, self._bodies)
+        else:
+            slots, promise = broker.publisher.append_rocketmq(
+                topic, self._queue_id, self._frames, self._records, self._now_ms
+            )
+            slot, positions = slots[0], map(_position_of, slots)
+        broker.publisher.count_rocketmq(self.count, self._body_bytes)
+        return positions, slot.base_offset, promise
+
+    def _append_run(self) -> tuple[Sequence[Slot], Promise]:
+        """Append messages of which none is delayed: this takes a third of the time of so many frames."""
+        if not self._records:
+            return self._broker.publisher.append_run(self._run, self._now_ms)
+        slots, promise = self._broker.state_log.commit(self._records, self._now_ms, [self._run])
+        return slots[:1], Promise(promise.end, self._run.queue.durable)
+
+
+def _positions(first: int, bodies: Sequence[Buffer]) -> Iterator[int]:
+    """Give the positions of the entries of a run: each begins where the one before it ends."""
+    position = first
+    for body in bodies:
+        yield position
+        position += entry_size(len(body), 0, 1)
+
+
+# -- Those that are under way
+
+
+class _Job(NamedTuple):
+    connection: "RocketMQConnection"
+    command: RemotingCommand
+    steps: Sending
+    size: int
+
+
+class Batches:
+    """The batches that were not done by their first slice: one slice of one of them in a turn of the loop."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._jobs: deque[_Job] = deque()
+        self._bytes = 0  # Invariant: the sum of their sizes.
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def begin(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Sending) -> Answer | None:
+        """Run the first slice of a request that was just received, unless others are under way; raises as it does."""
+        size = len(command.body)
+        if self._bytes + size > self._bytes_max:
+            steps.close()
+            raise Busy(f"[OVERLOAD]system busy, batches of {self._bytes} bytes are being stored")
+        if not self._jobs:
+            done = _slice(steps, connection)
+            if done is not None:
+                return done
+        self._jobs.append(_Job(connection, command, steps, size))
+        self._bytes += size
+        connection.broker.rocketmq_admission.in_work[Kind.SEND] += 1
+        connection.unanswered += 1
+        connection.is_busy = True
+        connection.hold()
+        if len(self._jobs) == 1:
+            self._schedule()
+        return None
+
+    def _schedule(self) -> None:
+        connection = self._jobs[0].connection
+        connection.broker.server.soon("rocketmq SEND_BATCH_MESSAGE", self._turn)
+
+    def _turn(self) -> None:
+        """Run a slice of the first batch; it goes behind the others if it is not done."""
+        job = self._jobs.popleft()
+        job.connection.broker.server.touch()
+        try:
+            if self._go_on(job):
+                self._end(job)
+            else:
+                self._jobs.append(job)
+        finally:
+            if self._jobs:
+                self._schedule()
+
+    def _go_on(self, job: _Job) -> bool:
+        """Run one slice; true: the batch is answered, or its client is gone."""
+        connection, command, steps, _ = job
+        if connection.closed:
+            steps.close()
+            return True
+        try:
+            given = _slice(steps, connection)
+            if given is None:
+                return False
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = connection.refusal(command, error)
+        connection.reply(command, given)
+        return True
+
+    def _end(self, job: _Job) -> None:
+        connection = job.connection
+        self._bytes -= job.size
+        connection.broker.rocketmq_admission.in_work[Kind.SEND] -= 1
+        connection.is_busy = False
+        connection.answered()
+
+
+def _slice(steps: Sending, connection: "RocketMQConnection") -> Answer | None:
+    """Run a batch for some milliseconds; gives its answer if that was its end."""
+    mono_ms = connection.server.clock.mono_ms
+    until_mono_ms = mono_ms() + TURN_MS
+    try:
+        for _ in range(STEPS_MAX):
+            if next(steps) or mono_ms() >= until_mono_ms:
+                break
+        return None
+    except StopIteration as done:
+        answer: Answer = done.value
+        return answer

@@ -1,0 +1,1 @@
+"""What every RocketMQ request passes: connection, admission, errors, answers."""

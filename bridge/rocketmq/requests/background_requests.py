@@ -1,0 +1,172 @@
+"""Turns of requests that cost much and hurry little: what clients say of themselves, and what tools ask.
+
+    request ──┬── nobody waits, and this turn's slice is not used up ──> handled at once
+              ├── waits: each turn of the loop takes a slice of them, so that sends and pulls have theirs between
+              │        `rocketmq.wait_ms` are over ──> [TIMEOUT_CLEAN_QUEUE]
+              └── as many wait as may (`flow.py`) ──> [OVERLOAD]
+
+A request that takes longer than a slice goes in steps, one for each turn of the loop (`go_on`); those that came after
+it wait until it is done, so what it gathers is kept once for each kind.
+
+So a flood of either kind costs the others SLICE_MS a turn, or one request if that takes longer, and an idle broker does
+nothing else. Within a kind requests are handled in their order. Times are monotonic.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.requests.admission import (
+    Admission,
+    Busy,
+    Kind,
+    waited_too_long,
+)
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+BACKGROUND_KINDS: Final = (Kind.CLIENT, Kind.ADMIN)
+SLICE_MS: Final = 2
+GIVEN_UP_AT_ONCE: Final = 256  # Requests whose time is up, in one turn.
+BYTES_MAX: Final = 64 << 20  # Of the requests that wait, of one kind.
+CONNECTION_BYTES_MAX: Final = 32 << 20  # Of those of one connection, of all kinds.
+
+
+class _Waiting(NamedTuple):
+    connection: "RocketMQConnection"
+    command: RemotingCommand
+    size: int
+    since_mono_ms: int
+
+
+Steps = Generator[None, None, Answer]
+"""A request at work: it yields after a few milliseconds of work, and returns its answer."""
+
+
+class _Stepping(NamedTuple):
+    connection: "RocketMQConnection"
+    command: RemotingCommand
+    steps: Steps
+
+
+class BackgroundQueue:
+    """The requests of one kind."""
+
+    def __init__(self, kind: Kind, flow: Admission, wait_ms: int, bytes_max: int = BYTES_MAX) -> None:
+        self._kind, self._flow, self._wait_ms, self._bytes_max = kind, flow, wait_ms, bytes_max
+        self._queue: deque[_Waiting] = deque()
+        self._bytes = 0  # Invariant: the sum of their sizes.
+        self._spent_ms = 0  # In this turn.
+        self._is_scheduled = False
+        self._stepping: _Stepping | None = None  # The others wait for it.
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def take(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        """Handle the request now or later, or refuse it."""
+        if not self._queue and self._spent_ms < SLICE_MS and self._stepping is None:
+            self._run(connection, command)
+            return
+        try:
+            self._put(connection, command)
+        except Busy as busy:
+            connection.reply(command, connection.refusal(command, busy))
+
+    def go_on(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Steps) -> None:
+        """Take the other steps of a request that is at work, one for each turn of the loop."""
+        assert self._stepping is None, "a request that had its turn"
+        connection.unanswered += 1
+        self._flow.in_work[self._kind] += 1
+        self._stepping = _Stepping(connection, command, steps)
+        if not self._is_scheduled:
+            self._schedule(connection)
+
+    def _take_step(self, stepping: _Stepping) -> None:
+        connection = stepping.connection
+        connection.broker.server.touch()
+        try:
+            self._step(stepping)
+        except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+            connection.broken(error, "lane")
+        if (self._stepping is not None or self._queue) and not self._is_scheduled:
+            self._schedule(connection)
+
+    def _step(self, stepping: _Stepping) -> None:
+        connection, command, steps = stepping
+        given: Answer | None = None
+        try:
+            if not connection.closed:
+                next(steps)
+                return
+            steps.close()
+        except StopIteration as done:
+            given = done.value
+        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            given = connection.refusal(command, error)
+        self._stepping = None
+        self._flow.in_work[self._kind] -= 1
+        connection.answered()
+        if given is not None:
+            connection.reply(command, given)
+
+    def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        size = _size_of(command)
+        if self._bytes + size > self._bytes_max or connection.waiting_bytes + size > CONNECTION_BYTES_MAX:
+            raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
+        self._flow.begin(self._kind)
+        self._bytes += size
+        connection.waiting_bytes += size
+        connection.unanswered += 1
+        command.body = memoryview(bytes(cast(memoryview, command.body)))  # Else it keeps all that was read with it.
+        self._queue.append(_Waiting(connection, command, size, connection.broker.clock.mono_ms()))
+
+    def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+        clock = connection.broker.clock
+        begun_mono_ms = clock.mono_ms()
+        connection.go(command)
+        self._spent_ms += clock.mono_ms() - begun_mono_ms
+        if self._spent_ms and not self._is_scheduled:
+            self._schedule(connection)
+
+    def _schedule(self, connection: "RocketMQConnection") -> None:
+        self._is_scheduled = True
+        connection.broker.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
+
+    def _turn(self) -> None:
+        """The others had their turn: go on, for a slice."""
+        self._is_scheduled, self._spent_ms, given_up = False, 0, 0
+        if self._stepping is not None:
+            self._take_step(self._stepping)
+            return
+        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._stepping is None:
+            connection, command, size, since_mono_ms = self._queue.popleft()
+            broker = connection.broker
+            broker.server.touch()
+            self._flow.in_work[self._kind] -= 1
+            self._bytes -= size
+            connection.waiting_bytes -= size
+            connection.answered()
+            waited_ms = broker.clock.mono_ms() - since_mono_ms
+            try:
+                if connection.closed:
+                    given_up += 1
+                elif waited_ms > self._wait_ms:
+                    given_up += 1
+                    refusal = waited_too_long(waited_ms, len(self._queue))
+                    connection.reply(command, connection.refusal(command, refusal))
+                else:
+                    self._run(connection, command)
+            except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+                connection.broken(error, "lane")
+        if self._queue and not self._is_scheduled:
+            self._schedule(self._queue[0].connection)
+
+
+def _size_of(command: RemotingCommand) -> int:
+    """Give what a request keeps: its text, any of which may be long, and its body."""
+    fields = sum(len(name) + len(value) for name, value in command.ext.items())
+    return fields + len(command.remark or "") + len(command.language) + len(command.body)

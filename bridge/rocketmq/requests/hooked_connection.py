@@ -1,0 +1,187 @@
+"""A RocketMQ connection whose requests pass the installed hooks (`bridge/hooks.py`); without hooks none is made.
+
+    frame ─> before-hooks, in a thread ─> take(), as without hooks ─> send() ─> after-hooks, in a thread
+
+While hooks look at a request it counts as unanswered. Requests of one connection may overtake each other meanwhile, as
+they do in Apache RocketMQ, which has a pool of threads for them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from duolog.bridge.hooks import (
+    Consumed,
+    Hooks,
+    Outcome,
+    Refuse,
+    Request,
+    Send,
+    Sent,
+)
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import endpoint
+from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX
+from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.headers import SendRequest
+from duolog.protocol.rocketmq.messages import batch, flags, properties
+from duolog.protocol.rocketmq.messages.batch import Part
+from duolog.protocol.rocketmq.messages.compression import inflate_body
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+_SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_LENGTH_BYTES: Final = 4  # In front of a frame.
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request under way: what hooks were told of it, and its messages if it sends some."""
+
+    request: Request
+    sends: Sequence[Send] = ()
+    changed: tuple[dict[str, str], bytes] | None = None  # Header fields and body, if a hook changed a message.
+
+
+class HookedConnection(RocketMQConnection):
+    """One client of the RocketMQ port."""
+
+    __slots__ = ("_asked", "_hooks")
+
+    def __init__(self, broker: "Broker", hooks: Hooks) -> None:
+        super().__init__(broker)
+        self._hooks = hooks
+        # By opaque, the oldest first; as many as may be unanswered, for some requests nobody answers ever.
+        self._asked: dict[int, _Asked] = {}
+
+    def take(self, command: RemotingCommand) -> None:
+        if self.unanswered >= self.bounds.unanswered_max:
+            super().take(command)  # It says so.
+            return
+        assert isinstance(command.body, memoryview), "decoded from a frame"
+        asked = _Asked(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
+        work = partial(_ask, self._hooks, asked, command.body, self.broker.options.convert.inflate_bytes_max)
+        self.unanswered += 1
+        self._hooks.before(work, partial(self._go_on_with, command, asked), self.broker.clock.mono_ms())
+
+    def _go_on_with(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
+        self.answered()
+        if self.closed:
+            return
+        try:
+            self._take_now(command, asked, outcome)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "hooks")
+
+    def _take_now(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
+        if outcome is None:
+            asked = _Asked(asked.request)  # A thread may still be at work on the other one.
+        if not command.is_oneway:
+            self._remember(command.opaque, asked)
+        if asked.changed is not None:
+            fields, body = asked.changed
+            command.ext, command.body = fields, memoryview(body)
+        if not isinstance(outcome, Refuse):
+            super().take(command)
+        elif not command.is_oneway:
+            self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
+
+    def _remember(self, opaque: int, asked: _Asked) -> None:
+        """Keep it until it is answered; an opaque that comes again is another request's."""
+        self._asked.pop(opaque, None)
+        if len(self._asked) >= self.bounds.unanswered_max:
+            del self._asked[next(iter(self._asked))]
+        self._asked[opaque] = asked
+
+    def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
+        told = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])
+        asked = self._asked.pop(told.opaque, None)
+        if asked is not None and self._hooks.has("after_request", "after_send", "consumed"):
+            self._hooks.after(partial(_tell, self._hooks, asked, told))
+        super().send(answer, kind)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._asked.clear()
+        super().connection_lost(error)
+
+
+# -- In a worker thread
+
+
+def _ask(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_max: int) -> _Asked:
+    """Let the before-hooks see the request and its messages; raises Refuse."""
+    hooks.call("before_request", asked.request)
+    if asked.request.code in _SENDS and hooks.has("before_send", "after_send"):
+        try:
+            _ask_of_sends(hooks, asked, body, inflate_bytes_max)
+        except ProtocolError:
+            pass  # The handler will find it, and answer it.
+    return asked
+
+
+def _ask_of_sends(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_max: int) -> None:
+    request = asked.request
+    header = SendRequest.parse(request.fields)
+    is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+    parts = (
+        batch.decode(body, BATCH_MESSAGES_MAX)
+        if is_batch
+        else [Part(header.flag, inflate_body(body, header.sys_flag, inflate_bytes_max), header.properties.encode())]
+    )
+    sends = [
+        Send(header.topic, header.producer_group, request.client, bytes(part.body), properties.parse(part.properties))
+        for part in parts
+    ]
+    asked.sends = sends  # One that is refused is told as it was.
+    asked.sends = [hooks.changed(send) for send in sends]
+    if asked.sends == sends:
+        return
+    if is_batch:
+        changed = [
+            Part(part.flag, send.body, properties.encode(send.properties).encode())
+            for part, send in zip(parts, asked.sends, strict=True)
+        ]
+        asked.changed = dict(request.fields), batch.encode(changed)
+    else:
+        (send,) = asked.sends
+        asked.changed = _with(request.fields, header, properties.encode(send.properties)), send.body
+
+
+def _with(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str, str]:
+    """Give the header fields with other properties, of a body that is not compressed any more."""
+    properties_name, sys_flag_name = ("i", "f") if "a" in fields else ("properties", "sysFlag")
+    sys_flag = header.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK)
+    return {**fields, properties_name: raw, sys_flag_name: str(sys_flag)}
+
+
+def _tell(hooks: Hooks, asked: _Asked, told: RemotingCommand) -> None:
+    """Let the after-hooks see how a request was answered."""
+    request, outcome = asked.request, Outcome(told.code, told.remark or "")
+    hooks.call("after_request", request, outcome)
+    if asked.sends:
+        offset, queue_id = int(told.ext.get("queueOffset", -1)), int(told.ext.get("queueId", -1))
+        hooks.call("after_send", asked.sends, Sent(outcome, told.ext.get("msgId", ""), queue_id, offset))
+    elif request.code in _PULLS and told.code == ResponseCode.SUCCESS:
+        assert isinstance(told.body, memoryview), "decoded from a frame"
+        fields = request.fields
+        consumed = Consumed(
+            fields["topic"], fields["consumerGroup"], request.client, int(fields["queueId"]),
+            int(fields["queueOffset"]), int(told.ext["nextBeginOffset"]), len(told.body),
+        )  # fmt: skip
+        hooks.call("consumed", consumed)
+
+
+def _name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)

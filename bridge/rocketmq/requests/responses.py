@@ -1,0 +1,40 @@
+"""What handlers give, and how an answer is made of it."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from duolog.bridge.net.answers import Answer
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.bodies import Body
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+from duolog.store.entry import Buffer, Promise
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+# The answer, or None: it comes later (a held pull), or there is none.
+Handler = Callable[["Broker", "RocketMQConnection", RemotingCommand], Answer | None]
+
+
+def answer(
+    asked: RemotingCommand,
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+    body: Buffer | Sequence[Buffer] | Body = b"",
+    promise: Promise | None = None,
+) -> Answer:
+    """Encode the answer to `asked`; it leaves once the log keeps the promise."""
+    raw = fastjson.write(body) if isinstance(body, Body) else body
+    return Answer(remoting.encode(remoting.response(asked, code, remark, ext, raw)), promise)
+
+
+def read_body(asked: RemotingCommand, form: type[BodyT]) -> BodyT:
+    """Read the JSON body of a request; raises IllegalJson."""
+    assert isinstance(asked.body, memoryview), "a request that was decoded"
+    return fastjson.read(asked.body, form)

@@ -1,0 +1,165 @@
+"""Dead letters go back: `duolog group redrive`, POST /api/groups/{name}/redrive.
+
+    to retry   %DLQ%group ──> %RETRY%group     only RocketMQ consumers of the group get them; Kafka consumers never do
+    to topic   %DLQ%group ──> RETRY_TOPIC      the topic that each came from: all groups that read it get them again
+
+Either way as if they had never failed, from the group's position in its dead letters to their end. Where nobody says
+which, the retry topic is taken if RocketMQ consumers are in the group; else the request is refused, for a group that
+has no members may be one that goes on in Kafka. A slice and the position behind it are one unit of the log: after a
+crash a redrive goes on where it was, and nothing is redriven twice (unless the group itself expired, with all its
+positions).
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from duolog.bridge.data import expiry
+from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
+from duolog.bridge.rocketmq.retry.retry import (
+    EXPIRED_AT,
+    ORIGIN_PLACE,
+    REASON,
+    copy_of,
+    group_config,
+    retries_of,
+)
+from duolog.bridge.state.client_protocols import ClientProtocol
+from duolog.bridge.state.records import CommittedPosition, Record
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.names import group_of_rocketmq, rocketmq_group
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic
+from duolog.store.entry import Buffer, Frame, Promise
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+SLICE_MESSAGES_MAX: Final = 64  # Of one unit.
+SLICE_BYTES_MAX: Final = 1 << 20
+
+# Of what failed; a message that goes back to its topic is a new one there.
+_ORIGIN: Final = (properties.RETRY_TOPIC, properties.ORIGIN_MESSAGE_ID, ORIGIN_PLACE)
+
+RETRY, TOPIC = WAYS = ("retry", "topic")
+
+
+class RedriveRefused(Exception):
+    """The group cannot take its dead letters back now."""
+
+
+class _Back(NamedTuple):
+    """A message as it goes back, and where to."""
+
+    topic: Topic
+    queue_id: int
+    message: Message
+
+
+_Target = Callable[[Message], tuple[Topic, int]]
+
+
+async def redrive(broker: "Broker", name: str, way: str | None = None) -> tuple[int, Promise]:
+    """Give back all that are the group's dead letters now: (how many, what an answer must wait for).
+
+    Raises RedriveRefused, the door's exceptions and StoreError; what went back until then stays there.
+    """
+    group = group_of_rocketmq(name)
+    count = 0
+    if failed_of(broker, group).dead_letters:
+        target = _target(broker, name, group, way)
+        dead = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+        assert dead is not None, "it has dead letters"
+        for queue in list(dead.queues):
+            count += await _redrive_queue(broker, group, dead, queue, target)
+    return count, broker.state_log.barrier()
+
+
+def _target(broker: "Broker", name: str, group: str, way: str | None) -> _Target:
+    """Decide where messages go."""
+    active = broker.client_protocols.active(group)
+    if way == TOPIC:
+        return lambda dead: _origin_of(broker, dead)
+    if active is ClientProtocol.KAFKA:
+        raise RedriveRefused(
+            f"the group {name} is active in Kafka, whose consumers do not read its retry topic; "
+            "say --to topic to send its dead letters to the topics that they came from, for every group that reads them"
+        )
+    if way is None and active is None:
+        raise RedriveRefused(
+            f"the group {name} has no members now, and Kafka consumers would not read its retry topic; say --to retry "
+            "(only RocketMQ consumers of the group get its dead letters) or --to topic (they go back to their own "
+            "topics, for every group that reads these)"
+        )
+    retries = retries_of(broker, group_config(broker, rocketmq_group(group)))
+    return lambda dead: (retries, 0)
+
+
+def _origin_of(broker: "Broker", dead: Message) -> tuple[Topic, int]:
+    """Give the topic that a dead letter came from, and its queue there if it is known, else one by its key."""
+    found = properties.parse(properties.repaired(dead.properties))
+    name = found.get(properties.RETRY_TOPIC, "")
+    topic = broker.topics.by_rocketmq_name(name)
+    if topic is None:
+        raise RedriveRefused(
+            f"the dead letter at offset {dead.queue_offset} came from the topic {name or '-'}, which does not exist; "
+            "create it, or say --to retry"
+        )
+    queue_id = found.get(ORIGIN_PLACE, "").partition("/")[0]
+    if queue_id.isdecimal() and len(queue_id) < 6 and int(queue_id) < topic.queue_count:
+        return topic, int(queue_id)
+    return topic, zlib.crc32(found.get(properties.KEYS, "").encode()) % topic.queue_count
+
+
+async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue, target: _Target) -> int:
+    until = broker.isolation.stable_end(queue)
+    count = 0
+    while (offset := position_in(broker, group, queue)) < until:
+        found = await _read(broker, dead, queue, offset, until)
+        if position_in(broker, group, queue) != offset:
+            continue  # Somebody else redrove them while the disk was read.
+        again = [each for record in found.buffers for each in _again(broker, dead, queue, record, target)]
+        now_ms = broker.clock.now_ms()
+        position = CommittedPosition(queue.key, found.next_offset)
+        records: list[Record] = []
+        frames: list[Frame] = []
+        for topic, queue_id, each in again:
+            frames += broker.publisher.rocketmq_frames(topic, queue_id, [each], now_ms, records)
+        broker.state_log.commit([*records, *broker.positions.records(group, [position], now_ms)], now_ms, frames)
+        count += len(frames)
+        await asyncio.sleep(0)
+    return count
+
+
+def _again(broker: "Broker", dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:
+    """Give the message of a dead letter, and where it goes; none if it has to be set aside."""
+    try:
+        letter = message.decode(record)
+        topic, queue_id = target(letter)
+        marks = {} if topic.rocketmq_name.startswith(RETRY_PREFIX) else dict.fromkeys(_ORIGIN)
+        return [_Back(topic, queue_id, _alive(letter, marks))]
+    except RedriveRefused:
+        raise
+    except Exception as error:  # noqa: BLE001 - set aside, or raised again
+        place = f"{dead.rocketmq_name} queue {queue.queue_id}, offset {message.queue_offset_of(record)}"
+        broker.poison.set_aside("dead letter", place, error)
+        return []
+
+
+def _alive(dead: Message, marks: dict[str, None]) -> Message:
+    """Give a dead letter as a message that has not failed, does not expire, and has none of these properties."""
+    kept = expiry.without_expiry(properties.parse(properties.repaired(dead.properties)))
+    dead.properties = properties.encode(kept).encode()
+    again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None, **marks})
+    again.reconsume_times = 0
+    return again
+
+
+async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:
+    found = broker.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
+    return await awaited(found.start) if isinstance(found, Later) else found

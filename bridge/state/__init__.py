@@ -1,0 +1,1 @@
+"""State that both protocols share: topics, configs, group positions, producers, leases."""

@@ -1,0 +1,89 @@
+"""How far a group is behind: one computation for the command, the HTTP API and the metrics.
+
+    queue with a committed position       its end less the position, or less its log start if that is above
+    queue without one ("no position yet")  all that is in it: where the group begins there is its client's choice
+
+The queues are those of every topic in which the group has a position or to which a live member subscribes. The work is
+a generator, for a group may have positions in every queue; None is a place where the loop may turn.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from duolog.bridge.kafka.group_offsets import topics_of
+from duolog.bridge.state.positions import Position
+from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.store.index.queue import Queue
+
+if TYPE_CHECKING:
+    from duolog.bridge.broker import Broker
+
+CONSUMER = "consumer"  # The protocol type of Kafka groups whose members say what they subscribe to.
+
+
+class QueueLag(NamedTuple):
+    """What a group has not read of one queue."""
+
+    topic: Topic
+    queue: Queue
+    position: Position | None  # None: it has committed none yet.
+
+    @property
+    def lag(self) -> int:
+        offset = self.queue.start_offset if self.position is None else self.position.offset
+        return max(0, self.queue.visible_end - max(offset, self.queue.start_offset))
+
+
+@dataclass(slots=True)
+class GroupLag:
+    """The sum over a group's queues."""
+
+    lag: int = 0  # In all.
+    lag_without_position: int = 0  # The part of it that lies in queues without a committed position.
+    queues_without_position: int = 0
+    topics: set[str] = field(default_factory=set)
+
+    def add(self, each: QueueLag) -> None:
+        lag = each.lag
+        self.lag += lag
+        self.topics.add(each.topic.name)
+        if each.position is None:
+            self.lag_without_position += lag
+            self.queues_without_position += 1
+
+
+def of_group(broker: "Broker", group: str) -> Generator[None, None, GroupLag]:
+    """Sum up a group, named by its Kafka spelling."""
+    found = GroupLag()
+    for each in of_queues(broker, group):
+        if each is not None:
+            found.add(each)
+        yield
+    return found
+
+
+def of_queues(broker: "Broker", group: str) -> Iterator[QueueLag | None]:
+    """Give each queue of a group, in the order of topics' numbers."""
+    numbers = {key >> QUEUE_ID_BITS for key in broker.positions.all_of(group)}
+    for name in _subscribed(broker, group):
+        topic = None if name is None else broker.topics.get(name)
+        if topic is not None:
+            numbers.add(topic.number)
+        yield None
+    for number in sorted(numbers):
+        topic = broker.topics.by_number(number)
+        for queue in () if topic is None else topic.queues:
+            assert topic is not None
+            yield QueueLag(topic, queue, broker.positions.fetch(group, queue.key))
+        yield None
+
+
+def _subscribed(broker: "Broker", group: str) -> Iterator[str | None]:
+    """Name the topics of a group's live members, some of them more than once."""
+    kafka = broker.kafka_groups.group(group)
+    if kafka is not None and kafka.protocol_type == CONSUMER:
+        for metadata in {member.metadata_of(kafka.protocol_name) for member in kafka.members.values()}:
+            yield from topics_of(metadata)
+            yield None
+    yield from list(broker.rocketmq_members.subscriptions(broker.rocketmq_groups.name_of(group)) or ())

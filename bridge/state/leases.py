@@ -1,0 +1,167 @@
+"""Leases of whoever reads the log's files beside the broker: what they name is not removed while they last.
+
+A lease holds the log from a position on; what retention makes dead there stays on disk. It ends
+
+    by itself      `lease_ms` after it was last renewed, for its holder may die
+    for good       `leases.hold_ms_max` after it was given
+    before that    when leases hold back more than `leases.held_bytes_max`, those that reach back furthest first
+    with the broker, for a lease is not in the log: a reader then finds its file gone, and says so
+
+Its id cannot be guessed, and who renews or ends it needs the right to read its topics (`bridge/http/leases.py`). Log
+starts move as ever, so retention is late in disk space only.
+"""
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from duolog.bridge.config import LeasesOptions
+from duolog.bridge.state.topics import Topic, Topics
+from duolog.store.log.format import POSITION_MAX
+from duolog.store.log.segment import Segment
+
+LEASE_MS: Final = 10 * 60_000
+ID_BYTES: Final = 18  # Random ones.
+CHECK_MS: Final = 10_000  # Between two looks at what is held back.
+
+log = logging.getLogger("bridge")
+
+
+class TooManyLeases(Exception):
+    """The table, or the part of one address, is full; the text says how long to wait."""
+
+
+class HeldLog(Protocol):
+    """What a lease asks of the store."""
+
+    held_from: int
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Lease:
+    """One reader's hold."""
+
+    id: str
+    topics: Sequence[Topic]  # Which it reads.
+    address: str  # Of who took it.
+    held_from: int
+    lease_ms: int
+    until_mono_ms: int  # Invariant: <= ends_mono_ms.
+    ends_mono_ms: int  # Whatever its holder does.
+
+    def renew(self, mono_ms: int) -> None:
+        self.until_mono_ms = min(mono_ms + self.lease_ms, self.ends_mono_ms)
+
+
+class Leases:
+    """The leases of one broker, by id."""
+
+    def __init__(self, held_log: HeldLog, options: LeasesOptions) -> None:
+        self._log, self._options = held_log, options
+        self._leases: dict[str, Lease] = {}
+        self._by_address: Counter[str] = Counter()
+        self._check_mono_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def get(self, lease_id: str) -> Lease | None:
+        return self._leases.get(lease_id)
+
+    def take(self, topics: Sequence[Topic], address: str, lease_ms: int, mono_ms: int) -> Lease:
+        """Hold the whole log, until `narrow` says what is read of it. Raises TooManyLeases."""
+        self._check_room(address, mono_ms)
+        ends_mono_ms = mono_ms + self._options.hold_ms_max
+        lease = Lease(secrets.token_urlsafe(ID_BYTES), topics, address, 0, lease_ms, 0, ends_mono_ms)
+        lease.renew(mono_ms)
+        self._leases[lease.id] = lease
+        self._by_address[address] += 1
+        self._hold()
+        return lease
+
+    def narrow(self, lease: Lease, held_from: int) -> None:
+        """Hold no more than from this position on."""
+        lease.held_from = held_from
+        self._hold()
+
+    def release(self, lease: Lease) -> None:
+        """End a lease, unless it has ended."""
+        if self._leases.pop(lease.id, None) is None:
+            return
+        self._by_address[lease.address] -= 1
+        if not self._by_address[lease.address]:
+            del self._by_address[lease.address]
+        self._hold()
+
+    def _check_room(self, address: str, mono_ms: int) -> None:
+        options = self._options
+        if len(self._leases) >= options.count_max:
+            what = f"there are {len(self._leases)} leases, leases.count_max={options.count_max}"
+        elif self._by_address[address] >= options.per_address_max:
+            what = f"{address} has {self._by_address[address]} leases, leases.per_address_max={options.per_address_max}"
+        else:
+            return
+        raise TooManyLeases(f"{what}; the next ends within {self._next_end_mono_ms() - mono_ms} ms")
+
+    # -- Time
+
+    def next_deadline_ms(self) -> int | None:
+        """Monotonic."""
+        return min(self._next_end_mono_ms(), self._check_mono_ms) if self._leases else None
+
+    def expire(self, mono_ms: int) -> None:
+        """End the leases whose time is up, and those that hold back too much."""
+        for lease in [each for each in self._leases.values() if each.until_mono_ms <= mono_ms]:
+            self.release(lease)
+        if mono_ms >= self._check_mono_ms:
+            self._check_mono_ms = mono_ms + CHECK_MS
+            self._check_held_bytes()
+
+    def _check_held_bytes(self) -> None:
+        bytes_max = self._options.held_bytes_max
+        while self._leases and (held_bytes := self._log.held_bytes) > bytes_max:
+            lease = min(self._leases.values(), key=lambda each: each.held_from)
+            log.warning(
+                "lease ended early peer=%s held_bytes=%d leases.held_bytes_max=%d", lease.address, held_bytes, bytes_max
+            )
+            self.release(lease)
+
+    def _next_end_mono_ms(self) -> int:
+        return min(lease.until_mono_ms for lease in self._leases.values())
+
+    def _hold(self) -> None:
+        self._log.held_from = min((lease.held_from for lease in self._leases.values()), default=POSITION_MAX)
+
+
+# -- What is to be read
+
+
+def named(topics: Topics, names: Sequence[str]) -> list[Topic]:
+    """Find topics by their names, in either spelling, each once. Raises KeyError with the name that is none."""
+    found: dict[int, Topic] = {}
+    for name in dict.fromkeys(names):
+        topic = topics.get(name)
+        if topic is None:
+            raise KeyError(name)
+        found[topic.number] = topic
+    return [*found.values()]
+
+
+def wanted_segments(segments: Sequence[Segment], starts: dict[int, int]) -> Iterator[Segment | None]:
+    """Give the segments that hold records of these queues from these offsets on; None for each other one."""
+    for segment in segments:
+        yield segment if not segment.is_gap and _holds(segment, starts) else None
+
+
+def _holds(segment: Segment, starts: dict[int, int]) -> bool:
+    """Tell whether a record of one of the queues lies in the segment."""
+    last_offsets = segment.last_offsets
+    if len(last_offsets) < len(starts):
+        return any(last >= starts.get(key, last + 1) for key, last in list(last_offsets.items()))
+    return any(last_offsets.get(key, -1) >= start for key, start in starts.items())

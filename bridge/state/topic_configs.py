@@ -1,0 +1,239 @@
+"""The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
+
+The names are Kafka's, RocketMQ's `message.type`, and six of our own: `flush.mode` (when a write counts as kept),
+`retention.records`, `delay.headers` (whether Kafka batches are searched for delay headers), `delay.unknown.headers`
+(what is done about misspelled ones), `message.ttl.ms` and `message.expired` (how long messages live, and what becomes
+of them then). Values are text, as on Kafka's wire. A value comes from the topic (an override), else from the broker's
+own settings, else from this table.
+`cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from duolog.bridge.config import Options
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+TTL_MS_MAX = 3650 * 86_400_000  # ten years
+PRIORITY = "PRIORITY"
+# `TopicMessageType.java` of RocketMQ 5.5, without LITE: there are no lite topics here.
+MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "MIXED")
+VALUE_CHARACTERS_MAX = 4096  # Of one config: it is kept, and older versions of DescribeConfigs spell 32 KiB.
+
+
+class InvalidConfig(Exception):
+    """A config that no topic has, or a value that its config does not take; the message names both."""
+
+
+class ConfigType(IntEnum):
+    """As DescribeConfigs numbers them (ConfigDef.Type)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Check(NamedTuple):
+    accepts: Callable[[str], bool]
+    allowed: str = ""  # said to whom a value is refused
+
+
+class TopicConfig(NamedTuple):
+    name: str
+    type: ConfigType
+    default: str
+    check: Check
+    doc: str
+
+
+def _integer(low: int, high: int) -> Check:
+    def check(value: str) -> bool:
+        try:
+            return low <= int(value) <= high
+        except ValueError:
+            return False
+
+    return Check(check, f"{low} to {high}")
+
+
+def _share(value: str) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except ValueError:
+        return False
+
+
+def _one_of(*values: str) -> Check:
+    return Check(values.__contains__, ", ".join(values))
+
+
+def _some_of(*values: str) -> Check:
+    return Check(
+        lambda value: {part.strip() for part in value.split(",")} <= {"", *values},
+        f"{', '.join(values)}, also several joined by commas",
+    )
+
+
+def _life(value: str) -> bool:
+    return value == "-1" or _LIVES.accepts(value)
+
+
+def _row(name: str, type_: ConfigType, default: int | str, check: Check, doc: str) -> TopicConfig:
+    return TopicConfig(name, type_, str(default), check, doc)
+
+
+_B, _S, _I, _L, _D, _LIST = ConfigType
+_BOOL = _one_of("true", "false")
+_POSITIVE, _NATURAL, _FROM_MINUS_1 = _integer(1, INT64_MAX), _integer(0, INT64_MAX), _integer(-1, INT64_MAX)
+_LIVES = _integer(1, TTL_MS_MAX)
+_SHARE, _ANY_TEXT = Check(_share, "0 to 1"), Check(lambda value: True)
+_UNUSED = "Accepted for applications that set it; changes nothing here."
+
+# fmt: off
+TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
+    # Heeded.
+    _row("max.message.bytes", _I, 1048588, _integer(0, INT32_MAX), "The largest Kafka batch, as sent, in bytes."),
+    _row("message.timestamp.type", _S, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
+         "Whose clock a Kafka record's timestamp is: the producer's or the broker's."),
+    _row("message.timestamp.before.max.ms", _L, INT64_MAX, _NATURAL, "How far a batch may be behind our clock."),
+    _row("message.timestamp.after.max.ms", _L, 3600000, _NATURAL, "How far a batch may be ahead of it."),
+    _row("retention.ms", _L, 604800000, _FROM_MINUS_1, "How long records are kept after their append; -1: for good."),
+    _row("retention.bytes", _L, -1, _FROM_MINUS_1, "How many bytes are kept in each queue; -1: no limit."),
+    _row("retention.records", _L, -1, _FROM_MINUS_1, "How many records are kept in each queue; -1: no limit."),
+    _row("cleanup.policy", _LIST, "delete", _some_of("delete", "compact"),
+         "delete: by the retention limits. compact: accepted; all records are kept."),
+    _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
+    _row("delay.headers", _B, "true", _BOOL,
+         "Whether Kafka records are searched for headers that ask for a delay, an expiry, or for a half message."),
+    _row("delay.unknown.headers", _S, "warn", _one_of("warn", "refuse", "ignore"),
+         "What is done about a header or property that is probably misspelled: it begins with TIMER_, AMQ_SCHEDULED_, "
+         "EXPIRE_ or TRAN_MSG_, and asks for nothing. warn: the log names it once for each producer."),
+    _row("message.ttl.ms", _L, -1, Check(_life, f"{_LIVES.allowed}, and -1"),
+         "How long RocketMQ groups are given a message after its append; -1: for good."),
+    _row("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
+         "What a message becomes that has expired when a RocketMQ group would get it."),
+    _row("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
+         "What RocketMQ's gRPC proxy lets producers send; PRIORITY: POP takes the last queues first."),
+    _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
+    # Shown because applications, Connect and Streams among them, set or read them.
+    _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
+    _row("file.delete.delay.ms", _L, 60000, _NATURAL, _UNUSED),
+    _row("flush.messages", _L, INT64_MAX, _POSITIVE, _UNUSED),
+    _row("flush.ms", _L, INT64_MAX, _NATURAL, _UNUSED),
+    _row("index.interval.bytes", _I, 4096, _integer(0, INT32_MAX), _UNUSED),
+    _row("max.compaction.lag.ms", _L, INT64_MAX, _POSITIVE, _UNUSED),
+    _row("min.cleanable.dirty.ratio", _D, "0.5", _SHARE, _UNUSED),
+    _row("min.compaction.lag.ms", _L, 0, _NATURAL, _UNUSED),
+    _row("min.insync.replicas", _I, 1, _integer(1, INT32_MAX), _UNUSED),
+    _row("preallocate", _B, "false", _BOOL, _UNUSED),
+    _row("segment.bytes", _I, 1073741824, _integer(14, INT32_MAX), _UNUSED),
+    _row("segment.index.bytes", _I, 10485760, _integer(4, INT32_MAX), _UNUSED),
+    _row("segment.jitter.ms", _L, 0, _NATURAL, _UNUSED),
+    _row("segment.ms", _L, 604800000, _POSITIVE, _UNUSED),
+    _row("unclean.leader.election.enable", _B, "false", _BOOL, _UNUSED),
+    # Set by tools although they mean replication between brokers, or a log format of the past.
+    _row("leader.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
+    _row("follower.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
+    _row("remote.storage.enable", _B, "false", _one_of("false"), "There is no tiered storage."),
+)}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What the broker heeds of a topic's configs, typed."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    retention_ms: int  # -1: no limit; so the next two
+    retention_bytes: int
+    retention_records: int
+    compact: bool
+    delete: bool
+    durable: bool
+    delay_headers: bool
+    unknown_headers: str  # `bridge/data/unknown_headers.py`
+    ttl_ms: int  # -1: no limit
+    drops_expired: bool
+    has_priorities: bool  # Queue n has the messages of priority n; POP takes the last queues first.
+
+    def index_ms(self, born_ms: int, now_ms: int) -> int:
+        """Return the timestamp by which the index finds a RocketMQ message.
+
+        The client sets the born time, and RocketMQ accepts any. The index keeps the greatest timestamp so far, so one
+        message from the far future would be the answer to every later look-up by time. A born time beyond
+        `message.timestamp.after.max.ms`, for which a Kafka record is refused, is therefore indexed as of now.
+        """
+        return born_ms if born_ms <= now_ms + self.timestamp_after_max_ms else now_ms
+
+
+def broker_defaults(options: Options) -> Mapping[str, str]:
+    """The broker's settings, by the names of the topic configs whose default they are."""
+    return {
+        "max.message.bytes": str(options.topics.message_bytes_max),
+        "retention.ms": str(options.retention.ms),
+        "retention.bytes": str(options.retention.bytes),
+        "retention.records": str(options.retention.records),
+        "flush.mode": options.store.flush,
+    }
+
+
+def check(configs: Mapping[str, str]) -> None:
+    """Raise `InvalidConfig` for a config that no topic has, or a value that it does not take."""
+    for name, value in configs.items():
+        row = TABLE.get(name)
+        if row is None:
+            raise InvalidConfig(f"unknown topic config {name}")
+        if len(value) > VALUE_CHARACTERS_MAX or not row.check.accepts(value):
+            shown = value[:VALUE_CHARACTERS_MAX]
+            allowed = f"; allowed are {row.check.allowed}" if row.check.allowed else ""
+            raise InvalidConfig(f"invalid value {shown!r} for topic config {name} ({row.type.name.lower()}){allowed}")
+
+
+def changed(overrides: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Give a topic's overrides with these set, and those that are None taken away; raises `InvalidConfig`."""
+    check(
+        {
+            name: TABLE[name].default if value is None and name in TABLE else value or ""
+            for name, value in changes.items()
+        }
+    )
+    return {name: value for name, value in {**overrides, **changes}.items() if value is not None}
+
+
+def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> str:
+    return overrides[name] if name in overrides else broker.get(name, TABLE[name].default)
+
+
+def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSettings:
+    """Type what a topic's configs come to; all values have passed `check`."""
+
+    def value(name: str) -> str:
+        return value_of(name, overrides, broker)
+
+    policies = {part.strip() for part in value("cleanup.policy").split(",")}
+    return TopicSettings(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        retention_records=int(value("retention.records")),
+        compact="compact" in policies,
+        delete="compact" not in policies or "delete" in policies,
+        durable=value("flush.mode") == "sync",
+        delay_headers=value("delay.headers") == "true",
+        unknown_headers=value("delay.unknown.headers"),
+        ttl_ms=int(value("message.ttl.ms")),
+        drops_expired=value("message.expired") == "drop",
+        has_priorities=value("message.type") == PRIORITY,
+    )

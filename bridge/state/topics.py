@@ -1,0 +1,478 @@
+"""The topics: their names, numbers, queues, configs and leader epochs.
+
+A topic's number is never given out twice, and a topic created again is a new one: new number, new id, offsets from 0.
+Its name is kept as its creator spelled it, and found under either family's spelling (`protocol.names`).
+
+Changes go through the ledger. Promises returned here say when the change may be answered; the change itself is
+visible at once, so every answer that reports topics waits for `StateLog.barrier()`.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from duolog.bridge.config import TopicsOptions
+from duolog.bridge.state import topic_configs
+from duolog.bridge.state.records import (
+    EpochStart,
+    LeaderEpochsStarted,
+    Record,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicNumbersUsed,
+)
+from duolog.bridge.state.topic_configs import TopicSettings
+from duolog.protocol import names
+from duolog.protocol.rocketmq.messages.flags import PERM_INHERIT, PERM_READ_WRITE
+from duolog.protocol.rocketmq.names import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NOT_ALLOWED_TO_SEND,
+    OP_HALF_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    TIMER_TOPIC,
+    TRACE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+)
+from duolog.store.entry import Promise, Slot
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+from duolog.store.state_log import StateLog
+
+QUEUE_ID_BITS = 16
+EPOCHS_MAX = 64  # remembered for each queue; of older ones only the end of the oldest is known
+EPOCH_STARTS_IN_RECORD = 1000
+AUTO_CREATED_QUEUES_MAX = 8  # TopicConfigManager.java: what a producer may wish for is bounded by TBW102's own
+
+_KAFKA_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+
+logger = logging.getLogger("bridge")
+
+
+class TopicError(Exception):
+    """A topic cannot be made or changed so; each door answers with its own code."""
+
+
+class TopicExists(TopicError):
+    """The name, or a name with the same spelling in the other family, is taken."""
+
+
+class UnknownTopic(TopicError):
+    pass
+
+
+class InvalidTopicName(TopicError):
+    pass
+
+
+class InvalidQueueCount(TopicError):
+    pass
+
+
+class TooManyTopics(TopicError):
+    """`topics.topics_max` or `topics.queues_in_all_max` is reached."""
+
+
+class TopicStore(Protocol):
+    """What topics ask of the store."""
+
+    def queue(self, key: int) -> Queue: ...
+
+    def queues(self) -> Iterable[Queue]: ...
+
+    def drop_topic(self, number: int, now_ms: int) -> None: ...
+
+
+class SystemTopic(NamedTuple):
+    """A topic of the broker's own: made at start, readable by all, refused to producers unless `may_produce`."""
+
+    name: str
+    queue_count: int
+    perm: int = PERM_READ_WRITE
+    may_produce: bool = False
+
+
+def system_topics(cluster: str, broker: str, delay_levels: int = 18) -> Collection[SystemTopic]:
+    """The topics that RocketMQ clients and tools take for granted, and those where delayed messages wait."""
+    return (
+        SystemTopic(AUTO_CREATE_TOPIC, AUTO_CREATED_QUEUES_MAX, PERM_READ_WRITE | PERM_INHERIT),
+        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),  # Tools measure by sending there.
+        SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),
+        SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
+        SystemTopic(TRACE_TOPIC, 1, may_produce=True),
+        SystemTopic(HALF_TOPIC, 1),
+        SystemTopic(OP_HALF_TOPIC, 1),
+        SystemTopic(TRANS_CHECK_MAX_TIME_TOPIC, 1),
+        SystemTopic(SCHEDULE_TOPIC, delay_levels),
+        SystemTopic(TIMER_TOPIC, 1),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """One topic; only replay changes it."""
+
+    number: int
+    name: str
+    id: uuid.UUID
+    perm: int
+    created_ms: int
+    queue_count: int
+    configs: Mapping[str, str]  # overrides only
+    settings: TopicSettings
+    kafka_name: str
+    rocketmq_name: str
+    is_listed: bool  # in Kafka's listings; the templates that RocketMQ's tools expect are not
+    may_produce: bool
+    queues: list[Queue] = field(default_factory=list)  # by queue id
+    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)  # by queue id; none: epoch 0 from offset 0
+
+    def key(self, queue_id: int) -> int:
+        return self.number << QUEUE_ID_BITS | queue_id
+
+    def leader_epoch(self, queue_id: int) -> int:
+        starts = self.epochs.get(queue_id)
+        return starts[-1].epoch if starts else 0
+
+    def epoch_at(self, queue_id: int, offset: int) -> tuple[int, int | None]:
+        """Give the epoch of an offset, and the offset at which the next one begins."""
+        epoch = 0
+        for start in self.epochs.get(queue_id, ()):
+            if start.start_offset > offset:
+                return epoch, start.start_offset
+            epoch = start.epoch
+        return epoch, None
+
+    def epoch_end(self, queue_id: int, epoch: int) -> tuple[int, int]:
+        """Answer OffsetForLeaderEpoch: (the greatest epoch up to that one, where it ended); (-1, -1) if not known."""
+        starts = self.epochs.get(queue_id, ())
+        if epoch > self.leader_epoch(queue_id) or epoch < 0:
+            return -1, -1
+        known, end = -1 if len(starts) == EPOCHS_MAX else 0, self.queues[queue_id].visible_end
+        for start in starts:
+            if start.epoch > epoch:
+                return known, start.start_offset
+            known = start.epoch
+        return known, end
+
+
+class Topics:
+    """The catalog of topics."""
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        options: TopicsOptions,
+        *,
+        system: Collection[SystemTopic] = (),
+        config_defaults: Mapping[str, str] | None = None,
+    ) -> None:
+        """`config_defaults`: `topic_configs.broker_defaults`."""
+        self.version = 0  # Moves with every change; caches of metadata key on it.
+        self.auto_create = options.auto_create
+        self.config_defaults = dict(config_defaults or {})
+        topic_configs.check(self.config_defaults)
+        self._state_log, self._options = state_log, options
+        self._system = {topic.name: topic for topic in system}
+        self._next_number = 1
+        self._queue_count = 0  # Invariant: the sum over all topics.
+        self._by_number: dict[int, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._by_kafka_name: dict[str, Topic] = {}
+        self._by_rocketmq_name: dict[str, Topic] = {}
+        self._store: TopicStore | None = None
+        self.on_deleted: Callable[[Sequence[int]], None] = lambda keys: None  # Told the keys of queues, live.
+        self.by_kafka_name = self._by_kafka_name.get
+        self.by_rocketmq_name = self._by_rocketmq_name.get
+        self.by_number = self._by_number.get
+        self.by_id = self._by_id.get
+        state_log.own(TopicCreated, self._replay_created)
+        state_log.own(TopicChanged, self._replay_changed)
+        state_log.own(TopicDeleted, self._replay_deleted)
+        state_log.own(TopicNumbersUsed, self._replay_numbers_used)
+        state_log.own(LeaderEpochsStarted, self._replay_epochs)
+        state_log.on_snapshot(lambda: [TopicNumbersUsed(self._next_number)])
+        self._moment = state_log.on_copied_snapshot(lambda: self._by_number, self._records_of)
+
+    # -- Finding
+
+    def get(self, name: str) -> Topic | None:
+        """Find a topic by its name in any spelling."""
+        return self._by_kafka_name.get(name) or self._by_rocketmq_name.get(name)
+
+    def all(self) -> Collection[Topic]:
+        return self._by_number.values()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def queue(self, key: int) -> Queue | None:
+        """Give the queue of that key, if its topic is there and has it."""
+        topic = self._by_number.get(key >> QUEUE_ID_BITS)
+        queue_id = key & (1 << QUEUE_ID_BITS) - 1
+        return topic.queues[queue_id] if topic is not None and queue_id < len(topic.queues) else None
+
+    # -- Starting
+
+    def attach(self, store: TopicStore, now_ms: int, *, clean: bool, has_lost: bool = False) -> None:
+        """Take the queues of the recovered store, drop those of no topic, make what is missing, begin new epochs.
+
+        With `has_lost` some state records could not be replayed. The one that created a topic may be among them, so
+        queues of no topic are not dropped then, but become a topic again.
+
+        After an unclean end, records that a queue under async flush had shown may be gone: its next ones get a higher
+        leader epoch, by which Kafka clients notice.
+        """
+        self._store = store
+        for topic in self._by_number.values():
+            self._bind(topic)
+        for number in sorted({queue.key >> QUEUE_ID_BITS for queue in store.queues()} - self._by_number.keys()):
+            if has_lost:
+                self._recover(number, now_ms)
+            else:
+                logger.warning("dropped queues of a deleted topic number=%d", number)
+                store.drop_topic(number, now_ms)
+        for system in self._system.values():
+            if system.name not in self._by_rocketmq_name:
+                self._create(system.name, system.queue_count, {}, now_ms, system.perm)  # Whatever the limits are.
+            elif (topic := self._by_rocketmq_name[system.name]).queue_count < system.queue_count:
+                self._state_log.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
+        if not clean:
+            self._begin_epochs(now_ms)
+
+    def _recover(self, number: int, now_ms: int) -> None:
+        """Make a topic of queues whose own topic is lost, so that its messages can be read, or deleted."""
+        assert self._store is not None, "the store is not open"
+        name = f"recovered-{number}"
+        while self.get(name) is not None:
+            name += "-"
+        keys = [queue.key for queue in self._store.queues() if queue.key >> QUEUE_ID_BITS == number]
+        queue_count = 1 + max(key & (1 << QUEUE_ID_BITS) - 1 for key in keys)
+        logger.error("the topic of these queues is lost, they are found as name=%s queues=%d", name, queue_count)
+        created = TopicCreated(number, name, uuid.uuid4(), queue_count, PERM_READ_WRITE, {}, now_ms)
+        try:
+            self._state_log.commit([created], now_ms)
+        except StoreError as error:
+            # The number is taken nevertheless: a topic that was made with it would get the messages of another one.
+            self._next_number = max(self._next_number, number + 1)
+            logger.error("recovered topic cannot be made before the next start name=%s reason=%r", name, str(error))
+
+    def _begin_epochs(self, now_ms: int) -> None:
+        starts = [
+            EpochStart(queue.key, topic.leader_epoch(queue_id) + 1, queue.end_offset)
+            for topic in self._by_number.values()
+            for queue_id, queue in enumerate(topic.queues)
+            if not queue.durable and queue.end_offset
+        ]
+        if starts:
+            self._state_log.commit([LeaderEpochsStarted(part) for part in _parts(starts)], now_ms)
+
+    # -- Changing
+
+    def create(
+        self, name: str, queue_count: int, configs: Mapping[str, str], now_ms: int, *, perm: int = PERM_READ_WRITE
+    ) -> tuple[Topic, Promise]:
+        """Create a topic; raises `TopicError` or `InvalidConfig`, and `StoreError` from the log."""
+        self.check_new(name, queue_count, configs)
+        return self._create(name, queue_count, configs, now_ms, perm)
+
+    def _create(
+        self, name: str, queue_count: int, configs: Mapping[str, str], now_ms: int, perm: int
+    ) -> tuple[Topic, Promise]:
+        number = self._next_number
+        created = TopicCreated(number, name, uuid.uuid4(), queue_count, perm, dict(configs), now_ms)
+        promise = self._state_log.commit([created], now_ms).promise
+        return self._by_number[number], promise
+
+    def check_new(self, name: str, queue_count: int, configs: Mapping[str, str]) -> None:
+        """Raise what `create` would (for requests that only validate)."""
+        if not (names.is_kafka_topic(name) or names.is_rocketmq_topic(name)):
+            raise InvalidTopicName(f"topic name {name[:300]!r} is legal neither in Kafka nor in RocketMQ")
+        taken = self._by_kafka_name.get(names.kafka_name(name)) or self._by_rocketmq_name.get(names.rocketmq_name(name))
+        if taken:
+            raise TopicExists(f"topic {name} exists" + (f" as {taken.name}" if taken.name != name else ""))
+        count = len(self._by_number) - len(self._system)
+        if name not in self._system and count >= self._options.topics_max:
+            raise TooManyTopics(f"{count} topics; topics.topics_max is {self._options.topics_max}")
+        self._check_queue_count(name, queue_count, queue_count)
+        topic_configs.check(configs)
+
+    def delete(self, topic: Topic, now_ms: int) -> Promise:
+        assert self._store is not None, "the store is not open"
+        if topic.name in self._system:
+            raise InvalidTopicName(f"topic {topic.name} is the broker's own")
+        promise = self._state_log.free([TopicDeleted(topic.number)], now_ms).promise
+        # After the record: a crash between the two leaves queues of no topic, which the next start drops.
+        self._store.drop_topic(topic.number, now_ms)
+        self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])
+        return promise
+
+    def add_queues(self, topic: Topic, queue_count: int, now_ms: int, asker: str) -> Promise:
+        """Let the topic have `queue_count` queues in all; `asker` is the request and its client, for the log.
+
+        Queues are never taken away: their records would be lost.
+        """
+        self.check_more_queues(topic, queue_count)
+        # Keys change their queues, and tools ask for it unsaid: mqadmin updateTopic sends 8 without -r and -w.
+        text = "topic gets more queues topic=%s from=%d to=%d asked_by=%s"
+        logger.warning(text, topic.name, topic.queue_count, queue_count, asker)
+        return self._state_log.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
+
+    def check_more_queues(self, topic: Topic, queue_count: int) -> None:
+        """Raise what `add_queues` would (for requests that only validate)."""
+        if queue_count <= topic.queue_count:
+            raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
+        self._check_queue_count(topic.name, queue_count, queue_count - topic.queue_count)
+
+    def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
+        """Replace all overrides of the topic's configs; raises `InvalidConfig`."""
+        topic_configs.check(configs)
+        return self._state_log.commit([TopicChanged(topic.number, configs=dict(configs))], now_ms).promise
+
+    def permit(self, topic: Topic, perm: int, now_ms: int) -> Promise:
+        """Set what RocketMQ clients may do with the topic (`protocol.rocketmq.flags`, PERM_*)."""
+        return self._state_log.commit([TopicChanged(topic.number, perm=perm)], now_ms).promise
+
+    def _check_queue_count(self, name: str, queue_count: int, more: int) -> None:
+        most = self._options.queues_max
+        if not 1 <= queue_count <= most:
+            raise InvalidQueueCount(f"topic {name} cannot have {queue_count} queues; 1 to {most} are allowed")
+        if self._queue_count + more > self._options.queues_in_all_max:
+            raise TooManyTopics(
+                f"{self._queue_count} queues; topics.queues_in_all_max is {self._options.queues_in_all_max}"
+            )
+
+    # -- Creating on first use
+
+    def auto_create_for_kafka(self, name: str, now_ms: int) -> Topic | None:
+        """Create what Metadata asked for; None if topics are not created so or this one not by its name."""
+        if not self.auto_create or not names.is_kafka_topic(name) or self._is_reserved(name):
+            return None
+        return self.create(name, self._options.queues, {}, now_ms)[0]
+
+    def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
+        """Create what a send named; `template` is the topic that it names as the pattern (TBW102), or None results.
+
+        A retry topic is always created, with the queues that its group wishes; a dead-letter topic, too, with one.
+        TopicConfigManager.java.
+        """
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):
+            queue_count = max(wished_queues, 1) if name.startswith(RETRY_PREFIX) else 1
+            return self.create(name, queue_count, {}, now_ms)[0]
+        pattern = self._by_rocketmq_name.get(template)
+        if pattern is None or not pattern.perm & PERM_INHERIT or not self.may_auto_create_for_rocketmq(name):
+            return None
+        queue_count = min(wished_queues if wished_queues > 0 else self._options.queues, pattern.queue_count)
+        return self.create(name, queue_count, {}, now_ms, perm=pattern.perm & ~PERM_INHERIT)[0]
+
+    def may_auto_create_for_rocketmq(self, name: str) -> bool:
+        """Say whether a topic of this name may be made from a template."""
+        may = self.auto_create and names.is_rocketmq_topic(name)
+        return may and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not self._is_reserved(name)
+
+    def _is_reserved(self, name: str) -> bool:
+        spelled = names.rocketmq_name(name)
+        return name in _KAFKA_INTERNAL or spelled in NOT_ALLOWED_TO_SEND or spelled.startswith(SYSTEM_PREFIX)
+
+    # -- Replay
+
+    def _replay_created(self, record: TopicCreated, slot: Slot) -> None:
+        if record.number in self._by_number:
+            return  # A snapshot that was appended again.
+        system = self._system.get(record.name)
+        topic = Topic(
+            number=record.number,
+            name=record.name,
+            id=record.id,
+            perm=record.perm,
+            created_ms=record.created_ms,
+            queue_count=record.queue_count,
+            configs=record.configs,
+            settings=topic_configs.settings(record.configs, self.config_defaults),
+            kafka_name=names.kafka_name(record.name),
+            rocketmq_name=names.rocketmq_name(record.name),
+            is_listed=system is None,
+            may_produce=system.may_produce if system else not self._is_reserved(record.name),
+        )
+        self._queue_count += topic.queue_count
+        self._by_number[topic.number] = self._by_id[topic.id] = topic
+        self._by_kafka_name[topic.kafka_name] = self._by_rocketmq_name[topic.rocketmq_name] = topic
+        self._next_number = max(self._next_number, topic.number + 1)
+        self._bind(topic)
+        self.version += 1
+
+    def _replay_changed(self, record: TopicChanged, slot: Slot) -> None:
+        topic = self._by_number.get(record.number)
+        if topic is None:
+            return
+        self._moment.before_change(record.number)
+        if record.queue_count is not None:
+            more = max(0, record.queue_count - topic.queue_count)
+            topic.queue_count += more
+            self._queue_count += more
+        if record.configs is not None:
+            topic.configs = record.configs
+            topic.settings = topic_configs.settings(record.configs, self.config_defaults)
+        if record.perm is not None:
+            topic.perm = record.perm
+        self._bind(topic)
+        self.version += 1
+
+    def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self._moment.before_change(record.number)
+        topic = self._by_number.pop(record.number, None)
+        if topic is not None:
+            self._queue_count -= topic.queue_count
+            del self._by_id[topic.id], self._by_kafka_name[topic.kafka_name]
+            del self._by_rocketmq_name[topic.rocketmq_name]
+            self.version += 1
+
+    def _replay_numbers_used(self, record: TopicNumbersUsed, slot: Slot) -> None:
+        self._next_number = max(self._next_number, record.next_number)
+
+    def _replay_epochs(self, record: LeaderEpochsStarted, slot: Slot) -> None:
+        for start in record.starts:
+            topic = self._by_number.get(start.key >> QUEUE_ID_BITS)
+            if topic is None:
+                continue
+            queue_id = start.key & (1 << QUEUE_ID_BITS) - 1
+            if start.epoch > topic.leader_epoch(queue_id):
+                self._moment.before_change(topic.number)
+                starts = topic.epochs.setdefault(queue_id, [])
+                starts.append(start)
+                del starts[:-EPOCHS_MAX]
+        self.version += 1
+
+    def _records_of(self, number: int) -> list[Record] | None:
+        topic = self._by_number.get(number)
+        if topic is None:
+            return None
+        created = TopicCreated(
+            number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
+        )
+        starts = [start for starts in topic.epochs.values() for start in starts]
+        return [created, *(LeaderEpochsStarted(part) for part in _parts(starts))]
+
+    def _bind(self, topic: Topic) -> None:
+        """Give a topic its queues; during recovery there are none yet."""
+        if self._store is None:
+            return
+        for queue_id in range(len(topic.queues), topic.queue_count):
+            topic.queues.append(self._store.queue(topic.key(queue_id)))
+        for queue in topic.queues:
+            queue.durable = topic.settings.durable
+
+
+def _parts(starts: list[EpochStart]) -> Iterable[list[EpochStart]]:
+    for at in range(0, len(starts), EPOCH_STARTS_IN_RECORD):
+        yield starts[at : at + EPOCH_STARTS_IN_RECORD]

@@ -1,0 +1,1 @@
+"""Transactions of both protocols, kept in the log."""

@@ -1,0 +1,1 @@
+"""Subscription filters: tags and SQL92 conditions."""

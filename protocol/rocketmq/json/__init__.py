@@ -1,0 +1,1 @@
+"""JSON as RocketMQ's Java side writes and reads it."""

@@ -1,0 +1,68 @@
+"""Tags: the one word of a message that consumers choose by, and its hash that the index keeps.
+
+A subscription is `*` or `tagA || tagB`. The broker compares hashes first, then the words; Java's and Go's clients
+compare the words again. A wrong hash loses messages without a trace.
+Source: `FilterAPI.java`, `ExpressionMessageFilter.java`, `String.java#hashCode`.
+"""
+
+from typing import Final
+
+from duolog.protocol.errors import ProtocolError
+
+ALL: Final = "*"
+NO_TAG: Final = 0
+"""The code of a message without a tag."""
+
+EXPRESSION_CHARACTERS_MAX: Final = 4096
+"""Apache RocketMQ has no limit but the frame's; hashing that takes seconds, and a held pull keeps the hashes."""
+
+# Producers use few tags over and over. What exceeds the limits is computed each time or makes room for itself.
+_CACHED_TAGS_MAX: Final = 4096
+_CACHED_TAG_CHARACTERS_MAX: Final = 64
+_codes: dict[str, int] = {}
+
+
+class IllegalExpression(ProtocolError):
+    """A subscription that cannot be parsed: response code SUBSCRIPTION_PARSE_FAILED."""
+
+
+def hash_code(text: str) -> int:
+    """Give Java's `text.hashCode()`: over UTF-16 code units, 32 bits, signed."""
+    code = _codes.get(text)
+    if code is None:
+        code = _hash(text.encode("ascii") if text.isascii() else _utf16_units(text))
+        if len(text) <= _CACHED_TAG_CHARACTERS_MAX:
+            if len(_codes) >= _CACHED_TAGS_MAX:
+                _codes.clear()
+            _codes[text] = code
+    return code
+
+
+def parse_expression(expression: str | None) -> frozenset[str]:
+    """Give the tags that a subscription names; none of them means all messages. Raises IllegalExpression."""
+    if not expression or expression == ALL:
+        return frozenset()
+    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise IllegalExpression(
+            f"subscription of {len(expression)} characters; {EXPRESSION_CHARACTERS_MAX} are allowed"
+        )
+    tags = [tag for tag in expression.split("||") if tag]
+    if not tags:
+        raise IllegalExpression(f"subscription {expression[:80]!r} names no tag")
+    return frozenset(tag.strip() for tag in tags) - {""}
+
+
+def codes_of(tags: frozenset[str]) -> frozenset[int]:
+    """Give the hash of each tag: what the index is searched for."""
+    return frozenset(map(hash_code, tags))
+
+
+def _hash(units: "bytes | memoryview[int]") -> int:
+    code = 0
+    for unit in units:
+        code = (code * 31 + unit) & 0xFFFFFFFF
+    return code - (code >> 31 << 32)
+
+
+def _utf16_units(text: str) -> "memoryview[int]":
+    return memoryview(text.encode("utf-16", "surrogatepass")[2:]).cast("H")

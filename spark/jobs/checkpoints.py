@@ -1,0 +1,51 @@
+"""What the checkpoint of a streaming query says: which query it is, and how far it has come in each queue.
+
+    metadata             {"id": "..."}
+    sources/0/0          the offsets that it began at
+    offsets/<batch>      written before a batch runs: the offsets where it ends
+    commits/<batch>      written when it is done
+
+The offsets are lines of text, of which the last is JSON: {"topic": {"queue": offset}}.
+Source: Spark's `OffsetSeqLog.scala`, `KafkaSourceInitialOffsetWriter.scala`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from duolog.spark.files import Files
+
+Offsets = dict[tuple[str, int], int]  # (topic, queue) -> offset
+
+
+class Progress(NamedTuple):
+    """The ranges that a query has finished: from `starts` up to, not including, `ends`."""
+
+    starts: Offsets
+    ends: Offsets
+
+
+def query_of(checkpoint: Files) -> str:
+    """Give the id of the checkpoint's query."""
+    text = checkpoint.read_text("metadata")
+    assert text is not None, "the checkpoint of a running query has no metadata"
+    return str(json.loads(text)["id"])
+
+
+def progress_of(checkpoint: Files) -> Progress | None:
+    """Read how far the query has come; None if it has finished no batch."""
+    batches = [int(name) for name in (file.path.rpartition("/")[2] for file in checkpoint.list("commits")) if
+               name.isdecimal()]  # fmt: skip
+    if not batches:
+        return None
+    ends = _offsets(checkpoint.read_text(f"offsets/{max(batches)}"))
+    starts = _offsets(checkpoint.read_text("sources/0/0"))
+    # A queue that came later was read from its first offset.
+    return Progress({queue: starts.get(queue, 0) for queue in ends}, ends)
+
+
+def _offsets(text: str | None) -> Offsets:
+    assert text is not None, "the checkpoint lacks the offsets of a finished batch"
+    topics = json.loads(text.strip().splitlines()[-1])
+    return {(topic, int(queue)): offset for topic, queues in topics.items() for queue, offset in queues.items()}

@@ -1,0 +1,260 @@
+"""reconcile: prove that the archive and the broker agree, queue by queue.
+
+    the archive's side    rows of the archive below what its checkpoint says is finished
+    the broker's side     GET /api/topics/{name}/sums
+
+For each step of offsets both say how many records there are and the sum of their checksums (`protocol/checksum.py`:
+offset, timestamp, key, value, headers). Where they differ the step is looked at offset by offset:
+
+    missing     the broker has the record, the archive does not
+    repeated    the archive has the offset more than once
+    changed     both have it, and the bytes differ
+    invented    the archive has an offset that is no record of the broker's
+
+A file of the archive that is gone makes the records that it had missing ones.
+
+What retention has taken from the broker cannot be compared, and is counted; so is what lies behind the archive's end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import functions as F
+
+from duolog.spark.broker_api import ApiError, BrokerApi
+from duolog.spark.checksums import record_checksum
+from duolog.spark.jobs.checkpoints import Progress
+from duolog.spark.progress import Summary, Told
+from duolog.spark.stopping import Stop, Stopped, cancelling
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STEP: Final = 1000
+DETAILED_MAX: Final = 50  # steps of a queue that are looked at offset by offset; the others are counted
+SHOWN_MAX: Final = 20  # offsets of each kind and queue that a summary names
+
+
+@dataclass(slots=True)
+class Difference:
+    """What is wrong in one queue."""
+
+    topic: str
+    queue: int
+    missing: list[int] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    invented: list[int] = field(default_factory=list)
+    steps_not_looked_at: int = 0  # that differ too
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.repeated or self.changed or self.invented or self.steps_not_looked_at)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was compared, and the queues that differ."""
+
+    queues: int = 0
+    records: int = 0
+    absent: int = 0  # offsets that are no records
+    gone: int = 0  # offsets that the broker does not have any more
+    behind: int = 0  # offsets that are not archived yet
+    files_gone: int = 0  # of the archive; what they had is missing
+    queues_left: int = 0  # that were not compared, because the job was stopped
+    differences: list[Difference] = field(default_factory=list)
+
+    def summary(self) -> Summary:
+        told: Summary = {
+            "queues": self.queues,
+            "records equal": self.records,
+            "offsets that are no records": self.absent,
+            "offsets gone from the broker": self.gone,
+            "offsets not archived yet": self.behind,
+        }
+        if self.files_gone:
+            told["files gone from the archive"] = self.files_gone
+        if self.queues_left:
+            told["queues not compared"] = self.queues_left
+        for kind in ("missing", "repeated", "changed", "invented"):
+            found = {f"{each.topic}/{each.queue}": getattr(each, kind) for each in self.differences}
+            told[kind] = sum(map(len, found.values()))
+            if told[kind]:
+                places = (f"{place}: {_few(offsets)}" for place, offsets in found.items() if offsets)
+                told[f"{kind} at"] = "; ".join(places)
+        if unseen := sum(each.steps_not_looked_at for each in self.differences):
+            told["further steps that differ"] = unseen
+        return told
+
+
+def _few(offsets: Sequence[int]) -> str:
+    shown = " ".join(map(str, offsets[:SHOWN_MAX]))
+    return shown if len(offsets) <= SHOWN_MAX else f"{shown} and {len(offsets) - SHOWN_MAX} more"
+
+
+class Range(NamedTuple):
+    """What is compared of one queue: the offsets from `start` up to, not including, `end`."""
+
+    topic: str
+    queue: int
+    start: int
+    end: int
+
+
+class Sum(NamedTuple):
+    """One step of offsets: how many records, and their checksums added up."""
+
+    records: int
+    checksum: int
+
+
+NOTHING: Final = Sum(0, 0)
+
+
+def reconcile(
+    rows: DataFrame,
+    progress: Progress,
+    api: BrokerApi,
+    told: Told | None = None,
+    step: int = STEP,
+    stop: Stop | None = None,
+) -> Report:
+    """Compare an archive's rows with the broker, queue by queue until the job is to stop. Raises ApiError."""
+    stop = stop or Stop()
+    report, asked = Report(), _Asked(api, stop)
+    ranges = [_range(queue, progress, api, report) for queue in sorted(progress.ends)]
+    in_ranges = _numbered(rows, ranges, step).persist()
+    report.queues_left = len(ranges)
+    try:
+        with cancelling(stop, rows.sparkSession):
+            archived = _archived_sums(in_ranges)
+            for done, range_ in enumerate(ranges):
+                if stop.is_requested:
+                    break
+                difference = _compare(range_, in_ranges, archived.get(range_[:2], {}), asked, step, report)
+                report.queues_left -= 1
+                if difference:
+                    report.differences.append(difference)
+                if told is not None:
+                    told(done + 1, len(ranges))
+    except Stopped:
+        pass  # The report says how many queues are left.
+    finally:
+        in_ranges.unpersist()
+    return report
+
+
+def _range(key: tuple[str, int], progress: Progress, api: BrokerApi, report: Report) -> Range:
+    topic, queue = key
+    known = next((each for each in api.get("/api/topics", topic)["queues"] if each["queue"] == queue), None)
+    if known is None:
+        raise ApiError(
+            f"the archive has {topic}/{queue}, and the broker's topic {topic} has no such queue: another topic"
+        )
+    first, end = progress.starts[key], progress.ends[key]
+    start = max(first, min(known["start"], end))
+    report.queues += 1
+    report.gone += start - first
+    report.behind += max(0, known["end"] - end)
+    return Range(topic, queue, start, end)
+
+
+def _compare(
+    range_: Range, in_ranges: DataFrame, archived: dict[int, Sum], asked: _Asked, step: int, report: Report
+) -> Difference:
+    stored, absent_count = _stored_sums(range_, asked, step)
+    report.absent += absent_count
+    report.records += sum(sum_.records for number, sum_ in stored.items() if archived.get(number) == sum_)
+    differ = sorted(number for number in archived.keys() | stored.keys() if archived.get(number) != stored.get(number))
+    difference = Difference(range_.topic, range_.queue, steps_not_looked_at=len(differ[DETAILED_MAX:]))
+    rows = _rows_of_steps(in_ranges, range_, differ[:DETAILED_MAX]) if differ else {}
+    for number in differ[:DETAILED_MAX]:
+        start = range_.start + number * step
+        part = range_._replace(start=start, end=min(start + step, range_.end))
+        _find(difference, _stored_sums(part, asked, 1)[0], start, rows.get(number, []))
+    return difference
+
+
+def _find(difference: Difference, stored: dict[int, Sum], start: int, archived: list[tuple[int, int]]) -> None:
+    """Say what is wrong with each offset of a step; `stored` is by distance from `start`."""
+    expected = {start + distance: sum_.checksum for distance, sum_ in stored.items()}
+    counts = Counter(offset for offset, _ in archived)
+    difference.missing += sorted(expected.keys() - counts.keys())
+    difference.invented += sorted(counts.keys() - expected.keys())
+    difference.repeated += sorted(offset for offset, count in counts.items() if count > 1)
+    wrong = {offset for offset, checksum in archived if expected.get(offset, checksum) != checksum}
+    difference.changed += sorted(wrong)
+
+
+# -- The archive's side
+
+
+def _numbered(rows: DataFrame, ranges: Sequence[Range], step: int) -> DataFrame:
+    """Keep the rows of the ranges, with their checksum and the number of their step, counted from the range's start."""
+    schema = "topic string, queue int, start bigint, end bigint"
+    limits = F.broadcast(rows.sparkSession.createDataFrame(ranges, schema))
+    inside = rows.join(limits, ["topic", "queue"]).where("offset >= start and offset < end")
+    number = F.floor((F.col("offset") - F.col("start")) / step).cast("bigint").alias("step")
+    return inside.select("topic", "queue", "offset", number, record_checksum().alias("checksum"))
+
+
+def _archived_sums(in_ranges: DataFrame) -> dict[tuple[str, int], dict[int, Sum]]:
+    """Add up the archive in one pass: (topic, queue) -> step number -> sum."""
+    sums = in_ranges.groupBy("topic", "queue", "step").agg(
+        F.count("*").alias("records"), F.sum("checksum").alias("checksum")
+    )
+    found: dict[tuple[str, int], dict[int, Sum]] = {}
+    for row in sums.toLocalIterator():
+        found.setdefault((row.topic, row.queue), {})[row.step] = Sum(row.records, row.checksum)
+    return found
+
+
+def _rows_of_steps(in_ranges: DataFrame, range_: Range, numbers: list[int]) -> dict[int, list[tuple[int, int]]]:
+    """Give (offset, checksum) of each row, by number of the step."""
+    is_here = (F.col("topic") == range_.topic) & (F.col("queue") == range_.queue) & F.col("step").isin(numbers)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row in in_ranges.where(is_here).select("step", "offset", "checksum").toLocalIterator():
+        found.setdefault(row.step, []).append((row.offset, row.checksum))
+    return found
+
+
+# -- The broker's side
+
+
+class _Asked(NamedTuple):
+    """The broker, until the job is to stop."""
+
+    api: BrokerApi
+    stop: Stop
+
+    def sums(self, range_: Range, start: int, end: int, step: int) -> Any:
+        """Give one answer. Raises Stopped, and ApiError."""
+        if self.stop.is_requested:
+            raise Stopped
+        return self.api.get("/api/topics", range_.topic, "sums", queue=range_.queue, start=start, end=end, step=step)
+
+
+def _stored_sums(range_: Range, asked: _Asked, step: int) -> tuple[dict[int, Sum], int]:
+    """Ask the broker, answer by answer: (sums by number of the step, how many offsets are no records)."""
+    sums: dict[int, Sum] = {}
+    absent = 0
+    at = range_.start
+    while at < range_.end:
+        # An answer may end within a step; then the rest of that step is asked for by itself.
+        begun = (at - range_.start) % step
+        end = min(at + step - begun, range_.end) if begun else range_.end
+        answer = asked.sums(range_, at, end, step)
+        for each in answer["sums"]:
+            number = (each["start"] - range_.start) // step
+            before = sums.get(number, NOTHING)
+            if each["records"]:
+                sums[number] = Sum(before.records + each["records"], before.checksum + each["checksum"])
+        absent += sum(last - first for first, last in answer["absent"])
+        if answer["next"] == at:
+            break  # The broker's queue ends here: what the archive has behind it is invented.
+        at = answer["next"]
+    return sums, absent

@@ -1,0 +1,110 @@
+"""replay: from the archive back into topics, in the order of each queue.
+
+At once, or as far apart as the messages once were: then the rows of each window of STEP_MS are sent when their time
+comes, counted from the first. Key, body and headers are the archive's; the timestamp is that of the sending, for
+Spark's sink has none to give. A run that was killed and is run again sends again what it had sent: choose the times
+with care.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from duolog.protocol.names import kafka_name
+from duolog.spark.progress import Summary, Told, watched
+from duolog.spark.stopping import Stop, Stopped, cancelling
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STEP_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    bootstrap: str
+    topics: Sequence[str] | None = None  # of the archive; None: all
+    to: str | None = None  # None: each to its own
+    since_ms: int | None = None
+    until_ms: int | None = None
+    speed: float = 0  # of the original spacing; 0: at once
+    keeps_queues: bool = True
+
+
+def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, stop: Stop | None = None) -> Summary:
+    """Send rows of an archive again; returns what was sent."""
+    stop = stop or Stop()
+    chosen = _chosen(rows, options).withColumn("at_ms", F.unix_millis("timestamp")).persist()
+    sent: Summary = {"rows": 0, "from ms": None, "to ms": None, "topic": options.to or "as archived"}
+    try:
+        with cancelling(stop, rows.sparkSession):
+            ends = chosen.agg(
+                F.count("*").alias("rows"), F.min("at_ms").alias("first"), F.max("at_ms").alias("last")
+            ).first()
+        assert ends is not None
+        sent |= {"rows": ends.rows, "from ms": ends.first, "to ms": ends.last}
+        if ends.rows and options.speed and ends.first is not None:
+            sent["rows"] = _send_spaced(chosen, ends.first, options, told, stop)
+        elif ends.rows:
+            sent["rows"] = f"unknown, at most {ends.rows}"  # If the job is stopped.
+            with cancelling(stop, rows.sparkSession), watched(rows.sparkSession, told):
+                _send(chosen, options)
+            sent["rows"] = ends.rows
+    except Stopped:
+        pass  # `sent` says how far the job has come.
+    finally:
+        chosen.unpersist()
+    return sent
+
+
+def _chosen(rows: DataFrame, options: ReplayOptions) -> DataFrame:
+    if options.topics is not None:
+        rows = rows.where(F.col("topic").isin([kafka_name(topic) for topic in options.topics]))
+    if options.since_ms is not None:
+        rows = rows.where(F.unix_millis("timestamp") >= options.since_ms)
+    if options.until_ms is not None:
+        rows = rows.where(F.unix_millis("timestamp") < options.until_ms)
+    return rows
+
+
+def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told: Told | None, stop: Stop) -> int:
+    """Send window after window until the job is to stop; a row without a timestamp goes with the first.
+
+    Returns how many rows were sent.
+    """
+    number = F.coalesce(F.floor((F.col("at_ms") - first_ms) / STEP_MS), F.lit(0)).cast("bigint")
+    windowed = chosen.withColumn("window", number).persist()
+    sent = 0
+    try:
+        windows = [(row.window, row["count"]) for row in windowed.groupBy("window").count().orderBy("window").collect()]
+        begun: float | None = None
+        for done, (window, count) in enumerate(windows):
+            if begun is not None:
+                due_s = (window - windows[0][0]) * STEP_MS / 1000 / options.speed
+                stop.wait(max(0.0, due_s - (time.perf_counter() - begun)))
+            if stop.is_requested:
+                break
+            _send(windowed.where(F.col("window") == window), options)
+            sent += count
+            begun = begun or time.perf_counter()  # Spark's first job takes longer; the others shall not come closer.
+            if told is not None:
+                told(done + 1, len(windows))
+    finally:
+        windowed.unpersist()
+    return sent
+
+
+def _send(rows: DataFrame, options: ReplayOptions) -> None:
+    # One task sends a queue, so that its order stays.
+    ordered = rows.repartition("topic", "queue").sortWithinPartitions("topic", "queue", "offset")
+    topic = F.lit(kafka_name(options.to)) if options.to else F.col("topic")
+    columns = [topic.alias("topic"), F.col("key"), F.col("body").alias("value"), F.col("headers")]
+    if options.keeps_queues:
+        columns.append(F.col("queue").alias("partition"))
+    sink = ordered.select(*columns).write.format("kafka").option("includeHeaders", "true")
+    sink.option("kafka.bootstrap.servers", options.bootstrap).save()

@@ -1,0 +1,207 @@
+"""schedule: a table of (topic, key, body, deliver_at) becomes delayed messages, in bulk, each once.
+
+    <state>/rows/part=N      the table as it was when the job began, each row with its timer key, in parts
+    <state>/begun/N.json     where the topics ended before anything of the part was sent
+    <state>/done/N.json      all of the part is sent
+
+The timer key is a hash of topic, key, body and time, so it is the same in every run; it is the header
+__SCHEDULE_KEY of the message. Equal rows are one row. A part that was begun and is not done is looked for where its
+messages can be: in the broker's own topic of parked messages, and, for what was due since, in the topics themselves;
+only what is not found is sent. So a job may be killed and run again with the same state: no message is sent twice.
+
+That asks for two things: the former run must be dead, and what it sent since the part began must still be in these
+topics (minutes, against retention of days).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F
+
+from duolog.protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
+from duolog.protocol.rocketmq.messages.properties import TIMER_DELIVER_MS
+from duolog.protocol.rocketmq.names import TIMER_TOPIC
+from duolog.spark.broker_api import ApiError, BrokerApi
+from duolog.spark.files import Files, HadoopFiles
+from duolog.spark.jobs.tables import TableError
+from duolog.spark.messages import LATEST, first_header, messages
+from duolog.spark.progress import Summary, Told
+from duolog.spark.stopping import Stop
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SCHEDULE_KEY: Final = "__SCHEDULE_KEY"
+COLUMNS: Final = ("topic", "key", "body", "deliver_at")
+PART_ROWS: Final = 200_000
+_BEGUN, _DONE, _ROWS = "begun", "done", "rows"
+_FOUND: Final = "found sent by an earlier run"
+
+Ends = dict[str, dict[str, int]]  # topic -> queue -> offset, as Spark's options have them
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    state: str  # a folder of this job alone
+    bootstrap: str
+    http: str
+    part_rows: int = PART_ROWS
+
+
+class _Part(NamedTuple):
+    number: int
+    rows: int
+    unfit: int  # rows without a topic or a time
+    topics: list[str]
+
+
+def schedule(
+    session: SparkSession,
+    table: DataFrame,
+    options: ScheduleOptions,
+    told: Told | None = None,
+    files: Files | None = None,
+    stop: Stop | None = None,
+) -> Summary:
+    """Send the rows of a table that no run with this state has sent.
+
+    `table` has the columns topic (in either family's spelling), key, body and deliver_at (a timestamp); key and body
+    may be null. It is read by the first run only. Raises TableError for rows that cannot be sent, before any is;
+    ApiError; and what Spark raises.
+    """
+    stop = stop or Stop()
+    files = files or HadoopFiles(session, options.state)
+    rows_path = f"{options.state.rstrip('/')}/{_ROWS}"
+    if files.read_text(f"{_ROWS}/_SUCCESS") is None:
+        _check_columns(table)
+        _in_parts(table, options.part_rows).write.mode("overwrite").partitionBy("part").parquet(rows_path)
+    kept = session.read.parquet(rows_path)
+    parts = _parts(kept)
+    try:
+        _check(parts)
+    except TableError:
+        files.remove(_ROWS)  # A table that is mended is to be read.
+        raise
+    sent = found = 0
+    for done, part in enumerate(parts):
+        if stop.is_requested:
+            return {"parts": len(parts), "parts left": len(parts) - done, "sent": sent, _FOUND: found}
+        if files.read_text(f"{_DONE}/{part.number}.json") is None:
+            counts = _send_part(kept.where(F.col("part") == part.number), part, options, files)
+            sent, found = sent + counts[0], found + counts[1]
+        if told is not None:
+            told(done + 1, len(parts))
+    return {"parts": len(parts), "sent": sent, _FOUND: found}
+
+
+def _check_columns(table: DataFrame) -> None:
+    missing = [name for name in COLUMNS if name not in map(str.lower, table.columns)]
+    if missing:
+        raise TableError(f"the table has no column {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+
+
+def _parts(kept: DataFrame) -> list[_Part]:
+    """Count the parts, in one job for all: a job for each takes longer than a small part takes to be sent."""
+    unfit = F.count_if(F.col("topic").isNull() | F.col("deliver_at_ms").isNull())
+    counted = kept.groupBy("part").agg(F.count("*"), unfit, F.collect_set("topic"))
+    return [_Part(*row) for row in counted.sort("part").collect()]
+
+
+def _check(parts: Iterable[_Part]) -> None:
+    """Raise TableError if a row cannot be sent."""
+    unfit = sum(part.unfit for part in parts)
+    if unfit:
+        raise TableError(f"{unfit} rows of the table have no topic or no deliver_at; nothing was sent")
+    for name in sorted({name for part in parts for name in part.topics}):
+        if not (is_kafka_topic(name) or is_rocketmq_topic(name)):
+            raise TableError(f"{name!r} in the table is no name of a topic; nothing was sent")
+
+
+def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
+    rows = table.select(
+        F.col("topic"),
+        F.col("key").cast("binary").alias("key"),
+        F.col("body").cast("binary").alias("body"),
+        F.unix_millis(F.col("deliver_at").cast("timestamp")).alias("deliver_at_ms"),
+    )
+    # Equal rows count here, so parts may be smaller; to find them first would take all of the table twice.
+    count = max(1, -(-table.count() // part_rows))
+    part = F.pmod(F.xxhash64("timer_key"), F.lit(count)).cast("int")
+    parted = rows.withColumn("timer_key", timer_key()).withColumn("part", part).repartition(count, "part")
+    return parted.dropDuplicates(["part", "timer_key"])  # With `part` it needs no second shuffle.
+
+
+def timer_key() -> Column:
+    """Give the key of a row: the same for the same topic, key, body and time."""
+    parts = [F.col("topic").cast("binary"), F.col("key"), F.col("body")]
+    sizes = [F.coalesce(F.octet_length(part), F.lit(-1)).cast("string") for part in parts]
+    head = F.concat_ws(",", *sizes, F.col("deliver_at_ms").cast("string")).cast("binary")
+    return F.sha2(F.concat(head, *(F.coalesce(part, F.lit(b"")) for part in parts)), 256)
+
+
+def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Files) -> tuple[int, int]:
+    """Send what of a part was not sent; returns how many were, and how many had been."""
+    begun = files.read_text(f"{_BEGUN}/{part.number}.json")
+    left = part.rows
+    if begun is None:
+        topics = sorted(map(kafka_name, part.topics))
+        ends = _ends_of([kafka_name(TIMER_TOPIC), *topics], BrokerApi(options.http))
+        files.write_text(f"{_BEGUN}/{part.number}.json", json.dumps(ends))
+    else:
+        already = _sent_since(json.loads(begun), options, rows.sparkSession)
+        rows = rows.join(already, "timer_key", "left_anti").persist()
+        left = rows.count()
+    if left:
+        _send(rows, part.topics, options.bootstrap)
+    rows.unpersist()
+    files.write_text(f"{_DONE}/{part.number}.json", json.dumps({"rows": part.rows}))
+    return left, part.rows - left
+
+
+def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
+    """Say where topics end now; one that is not there yet will begin at 0."""
+    known = {topic["kafka_name"] for topic in api.get("/api/topics")}
+    return {
+        topic: {str(queue["queue"]): queue["end"] for queue in api.get("/api/topics", topic)["queues"]}
+        if topic in known
+        else {}
+        for topic in topics
+    }
+
+
+def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> DataFrame:
+    """Find the timer keys of the messages that came since the topics ended there."""
+    now = _ends_of(ends, BrokerApi(options.http))
+    starts = {
+        topic: {int(queue): ends[topic].get(queue, 0) for queue in queues} for topic, queues in now.items() if queues
+    }
+    if not starts:
+        raise ApiError(f"none of the topics {', '.join(ends)} is there")
+    rows = messages(
+        session,
+        list(starts),
+        bootstrap=options.bootstrap,
+        starting=starts,
+        ending={topic: dict.fromkeys(queues, LATEST) for topic, queues in starts.items()},
+        committed_only=False,
+    )
+    # All that was delivered since may be among them: neither a map is made of their headers, nor are they sorted.
+    return rows.select(first_header(SCHEDULE_KEY).cast("string").alias("timer_key")).where("timer_key is not null")
+
+
+def _send(rows: DataFrame, topics: Iterable[str], bootstrap: str) -> None:
+    spellings = F.create_map(*(F.lit(spelled) for name in topics for spelled in (name, kafka_name(name))))
+    headers = F.array(
+        _header(TIMER_DELIVER_MS, F.col("deliver_at_ms").cast("string")), _header(SCHEDULE_KEY, F.col("timer_key"))
+    )
+    columns = (spellings[F.col("topic")].alias("topic"), "key", F.col("body").alias("value"), headers.alias("headers"))
+    sink = rows.select(*columns).write.format("kafka")
+    sink.option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

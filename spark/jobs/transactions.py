@@ -1,0 +1,238 @@
+"""transactions: what became of half messages: their outcome, the time to decide, the checks needed, and what hangs.
+
+    RMQ_SYS_TRANS_HALF_TOPIC       every half message of either family; a row of the table each
+    RMQ_SYS_TRANS_OP_HALF_TOPIC    the verdict on it, by the half message's offset: none, and it is open
+    the topic itself               what was committed, at the place that the verdict names
+
+    half_offset  family  id  topic   outcome        checks  decide_ms  age_ms  place        final
+    17           kafka   p7  orders  committed      2       6300       null    orders/1/17  there
+                                     rolled back, given up, open
+
+`id` is the producer's: TRAN_MSG_ID of Kafka's, UNIQ_KEY of RocketMQ's. `decide_ms` counts from when the broker stored
+the half message, `age_ms` is that of an open one. `final` is `there`, `delayed` (parked until it is due), `none` (there
+was nothing to append: it recurs, or had expired and is dropped), `gone` (with its topic, or by retention), or
+`missing`, which cannot be. What lies in the half topic is looked at, so the table goes as far back as retention does.
+The broker's HTTP port says how far topics go, and what it knows of the oldest open ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from duolog.protocol.names import kafka_name
+from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
+from duolog.spark.broker_api import ApiError, BrokerApi
+from duolog.spark.messages import messages
+from duolog.spark.progress import Summary, Told, watched
+from duolog.spark.stopping import Stop, Stopped, cancelling
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+HALF, OP = kafka_name(HALF_TOPIC), kafka_name(OP_HALF_TOPIC)
+_OUTCOMES: Final = {"C": "committed", "R": "rolled back", "G": "given up"}
+OUTCOMES: Final = (*_OUTCOMES.values(), "open")
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+SHOWN_MAX: Final = 10  # open ones in the summary, the oldest
+_OPEN_SCHEMA: Final = "half_offset bigint, known_topic string, known_checks int, known_age_ms bigint"
+_ENDS_SCHEMA: Final = "place_topic string, place_queue int, start bigint, end bigint"
+_ACCURACY: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsOptions:
+    path: str  # a folder for the table
+    bootstrap: str
+    http: str
+
+
+def transactions(
+    session: SparkSession, options: TransactionsOptions, told: Told | None = None, stop: Stop | None = None
+) -> Summary:
+    """Write the table as Parquet to `path`/table; returns the figures of all of it.
+
+    Raises ApiError, and what Spark raises.
+    """
+    try:
+        with cancelling(stop or Stop(), session):
+            return _traced(session, options, told)
+    except Stopped:
+        return {"table": "not written"}
+
+
+def _traced(session: SparkSession, options: TransactionsOptions, told: Told | None) -> Summary:
+    with watched(session, told):
+        table = _table(session, options).persist()
+        table.coalesce(1).write.mode("overwrite").parquet(f"{options.path}/table")
+        counts = {(row.outcome, row.final): row["count"] for row in table.groupBy("outcome", "final").count().collect()}
+        figures = table.agg(
+            *(F.percentile_approx("decide_ms", share, _ACCURACY).alias(name) for name, share in QUANTILES.items()),
+            F.max("decide_ms").alias("max"),
+            F.count_if(F.col("checks") > 0).alias("checked"),
+            F.max("checks").alias("checks"),
+        ).first()
+        oldest = table.where("outcome = 'open'").orderBy(F.desc("age_ms")).limit(SHOWN_MAX).collect()
+        table.unpersist()
+    assert figures is not None
+    summary: Summary = {"half messages": sum(counts.values())}
+    summary |= {each: sum(n for (outcome, _), n in counts.items() if outcome == each) for each in OUTCOMES}
+    summary |= {f"decided within ms, {name}": figures[name] for name in (*QUANTILES, "max")}
+    summary |= {"checked": figures.checked, "checks of one, at most": figures.checks or 0}
+    for state in ("delayed", "none", "gone", "missing"):
+        summary[f"committed, the message {state}"] = sum(n for (_, final), n in counts.items() if final == state)
+    hanging = [f"{row.topic}/{row.id} for {(row.age_ms or 0) // 1000} s, {row.checks or 0} checks" for row in oldest]
+    return summary | {"open the longest": "; ".join(hanging) or "none", "table": f"{options.path}/table"}
+
+
+def _table(session: SparkSession, options: TransactionsOptions) -> DataFrame:
+    api = BrokerApi(options.http)
+    # In this order: a verdict on what is seen of the half topic, and is not open any more, is seen too.
+    half_end, open_ones = _end_of(api, HALF), _open_ones(session, api)
+    halves = _halves(_system_topic(session, options, HALF, half_end))
+    ops = _verdicts(_system_topic(session, options, OP, _end_of(api, OP))).persist()
+    known = halves.join(ops, "half_offset", "left").join(F.broadcast(open_ones), "half_offset", "left")
+    is_open = F.col("verdict").isNull()
+    age_ms = F.coalesce("known_age_ms", F.unix_millis(F.current_timestamp()) - F.col("born_ms"))
+    rows = known.select(
+        "half_offset",
+        "family",
+        "id",
+        F.coalesce("verdict_topic", "half_topic", "known_topic").alias("topic"),
+        F.coalesce("verdict", F.lit("open")).alias("outcome"),
+        F.coalesce("verdict_checks", "known_checks").alias("checks"),
+        (F.col("decided_ms") - F.col("stored_ms")).alias("decide_ms"),
+        F.when(is_open, age_ms).alias("age_ms"),
+        "place_topic",
+        "place_queue",
+        "place_offset",
+    )
+    return _with_finals(session, rows, ops, options, api)
+
+
+def _system_topic(session: SparkSession, options: TransactionsOptions, topic: str, end: int) -> DataFrame:
+    return messages(session, topic, bootstrap=options.bootstrap, ending={topic: {0: end}}, committed_only=False)
+
+
+def _end_of(api: BrokerApi, topic: str) -> int:
+    return int(api.get("/api/topics", topic)["queues"][0]["end"])
+
+
+def _open_ones(session: SparkSession, api: BrokerApi) -> DataFrame:
+    """Give what the broker says of the open ones, the oldest of them."""
+    rows: list[tuple[Any, ...]] = [
+        (row["half_offset"], kafka_name(row["id"].partition("/")[0]), row["checks"], row["age_ms"])
+        for row in api.get("/api/transactions")
+        if "half_offset" in row
+    ]
+    return session.createDataFrame(rows, _OPEN_SCHEMA)
+
+
+def _halves(rows: DataFrame) -> DataFrame:
+    properties = F.col("properties")
+    return rows.select(
+        F.col("offset").alias("half_offset"),
+        F.col("producer").alias("family"),
+        F.coalesce(properties["TRAN_MSG_ID"], properties["UNIQ_KEY"]).alias("id"),
+        properties["REAL_TOPIC"].alias("half_topic"),
+        F.unix_millis("timestamp").alias("born_ms"),
+    )
+
+
+def _verdicts(rows: DataFrame) -> DataFrame:
+    """Read op messages: offsets, `17,18,`, and what TRAN_TOLD says of each (`bridge/transactions/half_messages.py`)."""
+    each = F.explode(F.arrays_zip(_listed(F.col("body").cast("string")), _listed(F.col("properties")["TRAN_TOLD"])))
+    pairs = rows.select(F.unix_millis("timestamp").alias("decided_ms"), each.alias("pair"))
+    told = F.split(F.col("pair")["1"], " ")
+    place = F.split(told.getItem(4), "/")
+    outcome = F.create_map(*(F.lit(part) for pair in _OUTCOMES.items() for part in pair))
+    return pairs.select(
+        F.col("pair")["0"].cast("bigint").alias("half_offset"),
+        outcome[told.getItem(0)].alias("verdict"),
+        told.getItem(1).cast("int").alias("verdict_checks"),
+        told.getItem(2).cast("bigint").alias("stored_ms"),
+        told.getItem(3).alias("verdict_topic"),
+        "decided_ms",
+        F.when(F.size(place) == 3, place.getItem(0)).alias("place_topic"),
+        F.try_element_at(place, F.lit(2)).cast("int").alias("place_queue"),
+        F.try_element_at(place, F.lit(3)).cast("bigint").alias("place_offset"),
+    )
+
+
+def _listed(text: Column) -> Column:
+    """Split what has a comma behind each part."""
+    return F.split(F.rtrim(text, F.lit(",")), ",")
+
+
+# -- What was committed
+
+
+def _with_finals(
+    session: SparkSession, rows: DataFrame, ops: DataFrame, options: TransactionsOptions, api: BrokerApi
+) -> DataFrame:
+    """Add `place`, and `final`: whether what was committed is there."""
+    placed = ops.where("verdict = 'committed' AND place_topic IS NOT NULL")
+    named = placed.groupBy("place_topic", "place_queue")
+    wanted = named.agg(F.min("place_offset").alias("first"), F.max("place_offset").alias("last")).collect()
+    ends = {(topic, queue): ends for topic in {row.place_topic for row in wanted} for queue, ends in _ends(api, topic)}
+    starting: dict[str, dict[int, int]] = {}
+    ending: dict[str, dict[int, int]] = {}
+    for row in wanted:
+        start, end = ends.get((row.place_topic, row.place_queue), (0, 0))
+        first, behind = max(row.first, start), min(row.last + 1, end)
+        if first < behind:
+            starting.setdefault(row.place_topic, {})[row.place_queue] = first
+            ending.setdefault(row.place_topic, {})[row.place_queue] = behind
+    place = [F.col("place_topic"), F.col("place_queue"), F.col("place_offset")]
+    kept = session.createDataFrame([(*queue, *both) for queue, both in ends.items()], _ENDS_SCHEMA)
+    rows = rows.join(F.broadcast(kept), ["place_topic", "place_queue"], "left")
+    if starting:
+        found = _places(session, options, starting, ending)
+        rows = rows.join(found, ["place_topic", "place_queue", "place_offset"], "left")
+    else:
+        rows = rows.withColumn("is_there", F.lit(None).cast("boolean"))
+    return rows.withColumn("place", F.concat_ws("/", *place)).withColumn("final", _final()).select(
+        "half_offset", "family", "id", "topic", "outcome", "checks", "decide_ms", "age_ms",
+        F.when(F.col("place") != "", F.col("place")).alias("place"), "final",
+    )  # fmt: skip
+
+
+def _ends(api: BrokerApi, topic: str) -> list[tuple[int, tuple[int, int]]]:
+    """Say where the queues of a topic start and end; nothing, if it is gone."""
+    try:
+        queues = api.get("/api/topics", topic)["queues"]
+    except ApiError:
+        return []
+    return [(each["queue"], (each["start"], each["end"])) for each in queues]
+
+
+def _places(
+    session: SparkSession,
+    options: TransactionsOptions,
+    starting: dict[str, dict[int, int]],
+    ending: dict[str, dict[int, int]],
+) -> DataFrame:
+    found = messages(
+        session,
+        assign={topic: list(queues) for topic, queues in starting.items()},
+        bootstrap=options.bootstrap,
+        starting=starting,
+        ending=ending,
+        committed_only=False,
+    )
+    return found.select(
+        F.col("topic").alias("place_topic"),
+        F.col("queue").alias("place_queue"),
+        F.col("offset").alias("place_offset"),
+        F.lit(True).alias("is_there"),
+    )
+
+
+def _final() -> Column:
+    state = F.when(F.col("place_topic").isNull(), "none")
+    state = state.when(F.col("start").isNull() | (F.col("place_offset") < F.col("start")), "gone")
+    state = state.when(F.col("is_there").isNull(), "missing")
+    state = state.when(F.col("place_topic") != F.col("topic"), "delayed").otherwise("there")
+    return F.when(F.col("outcome") == "committed", state)

@@ -1,0 +1,88 @@
+"""One queue of the log: its offsets and its index."""
+
+from duolog.store.index.queue_index import QueueIndex
+
+QUEUE_ID_BITS = 16
+
+
+def queue_key(topic: int, queue_id: int) -> int:
+    """Return the key of a queue: topic number << 16 | queue id."""
+    assert 0 <= queue_id < 1 << QUEUE_ID_BITS, f"queue id {queue_id}"
+    return topic << QUEUE_ID_BITS | queue_id
+
+
+class Queue:
+    """Offsets from `start_offset` up to `visible_end` may be read; those up to `end_offset` are assigned.
+
+        start_offset <= visible_end <= end_offset
+
+    Only the store changes them; `durable` is set by whoever knows the topic's config.
+    """
+
+    __slots__ = (
+        "bytes_below_start",
+        "durable",
+        "end_offset",
+        "index",
+        "is_touched",
+        "key",
+        "start_offset",
+        "visible_end",
+    )
+
+    def __init__(self, key: int, index: QueueIndex, *, durable: bool, start_offset: int = 0) -> None:
+        self.key = key
+        self.index = index
+        self.durable = durable  # seen when fsynced (true) or when written
+        self.start_offset = start_offset  # log start: the first offset that may be read
+        self.end_offset = start_offset  # the next to be assigned
+        self.visible_end = start_offset  # what anybody may see; never goes back
+        self.bytes_below_start = 0  # in the index's count of frame bytes
+        self.is_touched = False  # appended to since the last write
+
+    @staticmethod
+    def split(key: int) -> tuple[int, int]:
+        """Return (topic number, queue id)."""
+        return key >> QUEUE_ID_BITS, key & (1 << QUEUE_ID_BITS) - 1
+
+    @property
+    def topic(self) -> int:
+        """The topic's number; never reused, so a re-created topic is another one."""
+        return self.key >> QUEUE_ID_BITS
+
+    @property
+    def queue_id(self) -> int:
+        return self.key & (1 << QUEUE_ID_BITS) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the live frames."""
+        return self.index.total_bytes - self.bytes_below_start
+
+    def move_start(self, offset: int) -> None:
+        """Raise the log start; never lowers it. `bytes_below_start` must follow."""
+        if offset <= self.start_offset:
+            return
+        self.start_offset = offset
+        self.end_offset = max(self.end_offset, offset)
+        self.visible_end = max(self.visible_end, offset)
+
+    def bytes_below(self, offset: int, *, block: bool) -> int | None:
+        """Return how many of the index's bytes lie below an offset; None if it would block."""
+        if not offset:
+            return 0
+        number = self.index.find_offset(offset, block=block)
+        rows = None if number is None else self.index.rows(number, block=block)
+        if rows is None:
+            return None
+        ends_below = not rows or rows[0][0] + rows[0][3] <= offset
+        return self.index.total_bytes if ends_below else rows[0][8]
+
+    def bytes_below_blocking(self, offset: int) -> int:
+        """Do the same, waiting for the disk: for threads."""
+        found = self.bytes_below(offset, block=True)
+        assert found is not None, "an index that may block answers"
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"

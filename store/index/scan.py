@@ -1,0 +1,96 @@
+"""A walk along the index of a queue for the entries that a reader may want: the others are passed over unread.
+
+    rows      17a  18b  19b  20-24  25a  26b  ...           wanted: hash a; 20-24 has another form, so it may hold any
+    found     17        .    20-24  25                      next_offset: behind the last row looked at
+
+It is for one read. `next_offset` and `count` are there once `rows` has returned, in whichever thread.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from duolog.store.index.queue_index import QueueIndex, Row
+
+ROWS_MAX: Final = 4096  # looked at in one read: under a millisecond
+FIRST_ROWS: Final = 64  # taken at once, then twice as many each time: most walks find enough soon
+ROWS_AT_ONCE_MAX: Final = 512
+UNSURE_ROWS_MAX: Final = 512  # found of other forms in one read, beside those that the caller wants
+UNSURE_BYTES_MAX: Final = 4 << 20
+
+
+class TagScan:
+    """Finds entries whose tag hash is among `tags`, and those of other forms than `form`, whose hash says nothing."""
+
+    __slots__ = ("_form", "_tags", "count", "next_offset")
+
+    def __init__(self, form: int, tags: Collection[int]) -> None:
+        self._form, self._tags = form, tags
+        self.count = 0  # of the rows found
+        self.next_offset = 0  # below it nothing else may be wanted
+
+    def rows(
+        self,
+        index: QueueIndex,
+        offset: int,
+        max_rows: int,
+        max_bytes: int,
+        until_offset: int,
+        *,
+        block: bool = False,
+    ) -> list[Row] | None:
+        """Return rows from `offset` on as `QueueIndex.rows_from` does; [] when none is wanted of those looked at.
+
+        `max_rows` and `max_bytes` are for those of `form`.
+        """
+        number = index.find_offset(offset, block=block)
+        if number is None:
+            return None
+        limits, found, end = _Limits(max_rows, max_bytes), list[Row](), offset
+        first, step = number, FIRST_ROWS
+        while first < number + ROWS_MAX:
+            rows = index.rows(first, min(step, number + ROWS_MAX - first), block=block)
+            if rows is None and first == number:
+                return None
+            if not rows:
+                break
+            first, step = first + len(rows), min(2 * step, ROWS_AT_ONCE_MAX)
+            for row in self._candidates(rows):
+                if row[0] + row[3] <= offset:
+                    continue
+                if row[0] >= until_offset:
+                    break
+                if limits.pass_with(row, is_sure=row[7] == self._form) and found:
+                    return self._ended(found, row[0])
+                found.append(row)
+            end = rows[-1][0] + rows[-1][3]
+            if end >= until_offset:
+                return self._ended(found, until_offset)
+        return self._ended(found, max(offset, end))
+
+    def _candidates(self, rows: list[Row]) -> list[Row]:
+        form, tags = self._form, self._tags
+        return [row for row in rows if row[6] in tags or row[7] != form]
+
+    def _ended(self, found: list[Row], next_offset: int) -> list[Row]:
+        self.count, self.next_offset = len(found), next_offset
+        return found
+
+
+class _Limits:
+    """How much more may be found."""
+
+    __slots__ = ("_bytes", "_rows", "_unsure_bytes", "_unsure_rows")
+
+    def __init__(self, max_rows: int, max_bytes: int) -> None:
+        self._rows, self._bytes = max_rows, max_bytes
+        self._unsure_rows, self._unsure_bytes = UNSURE_ROWS_MAX, UNSURE_BYTES_MAX
+
+    def pass_with(self, row: Row, *, is_sure: bool) -> bool:
+        """Count the row; true if that passes a limit."""
+        if is_sure:
+            self._rows -= 1
+            self._bytes -= row[2]
+            return self._rows < 0 or self._bytes < 0
+        self._unsure_rows -= 1
+        self._unsure_bytes -= row[2]
+        return self._unsure_rows < 0 or self._unsure_bytes < 0

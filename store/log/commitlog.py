@@ -1,0 +1,140 @@
+"""The commitlog: units appended to memory, written to segments, synced.
+
+    durable <= written <= next_position
+
+    append        encodes a unit into the tail                     positions below next_position are assigned
+    write         one pwrite of all that was appended              kill -9 does not lose what is below `written`
+    SyncTask      fdatasync in the flusher's thread                power loss does not lose what is below `durable`
+
+Errors: OSError comes through as the disk raised it, and leaves all that was not written in the tail: writing again
+writes the same bytes to the same place. What an error means for those who wait is decided in `store/store.py`.
+"""
+
+from dataclasses import dataclass
+
+from duolog.store.errors import EntryTooLarge
+from duolog.store.files import Files
+from duolog.store.log.format import UNIT_SIZE_MAX, seal_unit
+from duolog.store.log.segment import LOG_DIRECTORY, Segment, Segments
+from duolog.store.log.write_buffer import Chunk, WriteBuffer
+from duolog.store.options import StoreOptions
+
+
+class CommitLog:
+    """Appends at `next_position` of the given chain of segments, in the given epoch."""
+
+    def __init__(self, files: Files, options: StoreOptions, segments: Segments, next_position: int, epoch: int) -> None:
+        """Everything below `next_position` must be durable already: recovery has synced what it kept."""
+        assert segments.active.start <= next_position, f"{segments.active} begins behind {next_position}"
+        self.segments = segments
+        self.epoch = epoch
+        self.next_position = next_position
+        self.written = next_position
+        self.durable = next_position
+        self.tail = WriteBuffer(next_position, options.tail_bytes)
+        self._files = files
+        self._segment_bytes = min(options.segment_bytes, UNIT_SIZE_MAX)
+        self._reserve_bytes = options.reserve_bytes
+        self._created = -1  # start of the newest segment file of this run; its name is synced with its first bytes
+        # A unit that fits below this position fits into the open chunk and the active segment.
+        self._room_end = next_position
+
+    # -- Appending
+
+    def begin(self, size: int) -> Chunk:
+        """Make room for a unit of `size` bytes at `next_position`; returns its chunk, where it starts at byte `used`.
+
+        Raises EntryTooLarge. Until `commit` nothing has happened.
+        """
+        if self.next_position + size > self._room_end:
+            self._make_room(size)
+        return self.tail.open
+
+    def commit(self, chunk: Chunk, size: int, stored_ms: int, entry_count: int, flags: int = 0) -> None:
+        """Seal the unit that was encoded at the place that `begin` gave: it is part of the log now."""
+        at = chunk.used
+        unit = chunk.writable[at : at + size]
+        seal_unit(unit, self.epoch, self.next_position, self.durable, stored_ms, entry_count, flags)
+        chunk.used = at + size
+        self.next_position += size
+
+    def _make_room(self, size: int) -> None:
+        if size > self._segment_bytes:
+            raise EntryTooLarge(f"a unit of {size} bytes, and a segment takes {self._segment_bytes}")
+        segment = self.segments.active
+        if self.next_position + size > segment.start + self._segment_bytes:
+            segment = self.segments.add(self.next_position)
+        segment_end = segment.start + self._segment_bytes
+        chunk = self.tail.add_chunk(size, segment_end - self.next_position, self.written)
+        self._room_end = min(segment_end, chunk.start + chunk.size)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return self.next_position - self.written
+
+    # -- Writing
+
+    def write(self) -> None:
+        """Write all that was appended: one pwrite, or one for each segment that it touches. Raises OSError."""
+        while self.written < self.next_position:
+            segment = self.segments.find(self.written)
+            end = self.next_position if segment.end is None else segment.end
+            file = self._file_with_room(segment, end - segment.start)
+            self._files.write(file, self.tail.slices(self.written, end), self.written - segment.start)
+            self.written = end
+
+    def _file_with_room(self, segment: Segment, size: int) -> int:
+        """Return the segment's file with blocks for `size` bytes: a full disk shows here, not in a half-done write."""
+        if not segment.exists:
+            self._give_back_reserve(segment.start)
+            self.segments.create_file(segment)
+            self._created = segment.start
+        file = self.segments.file_of(segment)
+        if size > segment.reserved:
+            reserve = min(max(self._segment_bytes, size), size + self._reserve_bytes)
+            self._files.reserve(file, reserve)
+            segment.reserved = reserve
+        return file
+
+    def _give_back_reserve(self, end: int) -> None:
+        """Cut the segment that was sealed at `end` to what it holds; all of it is written by now."""
+        for segment in self.segments.between(end - 1, end):
+            if segment.reserved > end - segment.start:
+                self._files.truncate(self.segments.file_of(segment), end - segment.start)
+                segment.reserved = end - segment.start
+
+    # -- Syncing
+
+    def sync_task(self, end: int) -> "SyncTask":
+        """Return what makes the log durable up to `end`, which must be written. One task at a time."""
+        assert self.durable < end <= self.written, f"sync to {end}, {self.durable} .. {self.written}"
+        segments = self.segments.between(self.durable, end)
+        handles = [self.segments.file_of(segment) for segment in segments]
+        for segment in segments:
+            segment.in_sync = True
+        return SyncTask(self._files, segments, handles, self._created >= self.durable, end)
+
+    def synced(self, task: "SyncTask") -> None:
+        """Take note that the task came through."""
+        assert self.durable < task.end <= self.written, f"synced to {task.end}, {self.durable} .. {self.written}"
+        self.durable = task.end
+        for segment in task.segments:
+            segment.in_sync = False
+
+
+@dataclass(slots=True)
+class SyncTask:
+    """Makes the log durable up to `end`: `run` blocks, and belongs into the flusher's thread."""
+
+    files: Files
+    segments: list[Segment]
+    handles: list[int]  # of the segments
+    names: bool  # one of the segments is new: the directory is to be synced too
+    end: int
+
+    def run(self) -> None:
+        """Raises OSError; then nobody knows what is on disk, and writing ends."""
+        for handle in self.handles:
+            self.files.sync(handle)
+        if self.names:
+            self.files.sync_directory(LOG_DIRECTORY)

@@ -1,0 +1,106 @@
+"""From what is appended to the bytes of entries (`store/log/format.py`), straight into the tail."""
+
+from collections.abc import Sequence
+
+from duolog.store.entry import (
+    CONTROL_FORM,
+    STATE_FORM,
+    Buffer,
+    Frame,
+    FrameRun,
+    Slot,
+    State,
+    new_tuple,
+)
+from duolog.store.errors import EntryTooLarge
+from duolog.store.log.control import Control
+from duolog.store.log.format import (
+    COUNT_MAX,
+    ENTRY_HEADER,
+    ENTRY_HEADER_SIZE,
+    EXTRA_SIZE_MAX,
+    entry_size,
+    put_entry,
+)
+from duolog.store.log.write_buffer import Chunk
+
+Entry = Frame | FrameRun | State | Control
+
+_pack_header = ENTRY_HEADER.pack_into
+
+
+_BUFFER_TYPES = (bytes, bytearray, memoryview)
+
+
+def sizes_of(entry: Entry) -> tuple[int, int]:
+    """Return the size of an entry's frame or payload, and how much the entry will occupy; of a run, those of all.
+
+    Raises EntryTooLarge for what no header can say.
+    """
+    if type(entry) is FrameRun:
+        sizes = [*map(len, entry.frames)]
+        return sum(sizes), sum(
+            [(ENTRY_HEADER_SIZE + size + 7) & ~7 for size in sizes]
+        )  # As `entry_size` of one record.
+    if type(entry) is not Frame:
+        size = len(entry.payload)  # type: ignore[union-attr]
+        return size, entry_size(size, 0, 0)
+    body = entry.body
+    size = len(body) if type(body) in _BUFFER_TYPES else sum(map(len, body))  # type: ignore[arg-type]
+    count, extra_size = entry.count, len(entry.extra)
+    if not 0 < count <= COUNT_MAX or extra_size > EXTRA_SIZE_MAX:
+        raise EntryTooLarge(f"a frame of {count} records with {extra_size} extra bytes")
+    return size, entry_size(size, extra_size, count)
+
+
+def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: Slot) -> None:
+    """Encode a frame's entry at byte `at` of the chunk, which is zero there, and let the frame note its slot."""
+    extra = frame.extra
+    target = chunk.writable  # its slices are assigned in half the time of a bytearray's
+    _pack_header(
+        target, at, size, frame.form, 0, len(extra), frame.queue.key,
+        slot[1], frame.count, frame.tags, frame.timestamp_ms,
+    )  # fmt: skip
+    frame_at = at + ENTRY_HEADER_SIZE
+    body = frame.body
+    if type(body) in _BUFFER_TYPES:
+        target[frame_at : frame_at + size] = body  # type: ignore[assignment]
+    else:
+        _put_pieces(target, frame_at, body)  # type: ignore[arg-type]
+    if extra:
+        target[frame_at + size : frame_at + size + len(extra)] = extra
+    if frame.stamp is not None:
+        frame.stamp(chunk.buffer, frame_at, slot)
+
+
+def _put_pieces(target: memoryview, at: int, pieces: Sequence[Buffer]) -> None:
+    for piece in pieces:
+        target[at : at + len(piece)] = piece
+        at += len(piece)
+
+
+def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int, int]]:
+    """Encode the entries of a run from byte `at` on, its first one in this slot; returns (position, size) of each."""
+    target, buffer, stamp = chunk.writable, chunk.buffer, run.stamp
+    key, form = run.queue.key, run.form
+    _, offset, stored_ms = slot
+    places: list[tuple[int, int]] = []
+    for frame, timestamp_ms, tags in zip(run.frames, run.timestamps_ms, run.tags, strict=True):
+        size = len(frame)
+        _pack_header(target, at, size, form, 0, 0, key, offset, 1, tags, timestamp_ms)
+        frame_at = at + ENTRY_HEADER_SIZE
+        target[frame_at : frame_at + size] = frame
+        position = chunk.start + at
+        stamp(buffer, frame_at, new_tuple(Slot, (position, offset, stored_ms)))
+        places.append((position, size))
+        at += (ENTRY_HEADER_SIZE + size + 7) & ~7  # As `entry_size` of one record, which would be a tenth of all this.
+        offset += 1
+    return places
+
+
+def put_other(chunk: Chunk, at: int, entry: Entry) -> None:
+    """Encode an entry that lies in no queue."""
+    if isinstance(entry, State):
+        put_entry(chunk.buffer, at, STATE_FORM, 0, 0, entry.payload)
+    elif isinstance(entry, Control):
+        put_entry(chunk.buffer, at, CONTROL_FORM, entry.kind, entry.key, entry.payload)

@@ -1,0 +1,126 @@
+"""From index rows to frames: slices of the tail, or reads of segment files.
+
+A queue's entries lie scattered among those of other queues. Those that lie close are fetched by one read: a small gap
+between two is cheaper to read along than to skip.
+"""
+
+from collections.abc import Callable, Iterator
+
+from duolog.store.entry import Buffer, Stored, new_tuple
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
+from duolog.store.index.queue_index import Row
+from duolog.store.log.commitlog import CommitLog
+from duolog.store.log.format import ENTRY_HEADER_SIZE
+from duolog.store.log.segment import Segment
+
+CACHED_GAP_BYTES = 16 * 1024  # costs as much to copy as another call
+DISK_GAP_BYTES = 64 * 1024  # the kernel would read most of it ahead anyway
+SPAN_BYTES_MAX = 1 << 20  # of one read, unless a single frame is larger
+
+# Reads `size` bytes at a place of a segment's file; None: it would block.
+ReadSegment = Callable[[Segment, int, int], Buffer | None]
+
+
+class Frames:
+    """Reads frames of one log. `cached` is for the loop's thread, `from_disk` for reader threads."""
+
+    def __init__(self, files: Files, log: CommitLog) -> None:
+        self._files = files
+        self._log = log
+
+    def cached(self, rows: list[Row]) -> list[Stored]:
+        """Return the entries of the first rows, as many as can be had without waiting for the disk."""
+        floor = self._log.tail.floor
+        if rows[0][1] >= floor:
+            return self._from_tail(rows)
+        in_files = [row for row in rows if row[1] < floor]
+        found = self._from_files(in_files, self._read_cached, CACHED_GAP_BYTES)
+        if len(found) == len(in_files) < len(rows):
+            found += self._from_tail(rows[len(found) :])
+        return found
+
+    def from_disk(self, rows: list[Row]) -> list[Stored]:
+        """Return the entries of all rows, waiting for the disk. Raises OSError, StoreError for a removed segment."""
+        return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
+
+    # -- Tail
+
+    def in_tail(self, row: Row) -> Stored | None:
+        """Return one entry if the tail holds it."""
+        base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ = row
+        chunk = self._log.tail.chunk_of(position)
+        if chunk is None:
+            return None
+        at = position + ENTRY_HEADER_SIZE - chunk.start
+        fields = (base_offset, count, form, position, stored_ms, latest_ms, tags, chunk.view[at : at + size])
+        return new_tuple(Stored, fields)
+
+    def _from_tail(self, rows: list[Row]) -> list[Stored]:
+        chunk = self._log.tail.chunk_of(rows[0][1])
+        assert chunk is not None, f"position {rows[0][1]} is not in the tail"
+        end = chunk.end
+        if rows[-1][1] < end:
+            return _cut(rows, chunk.view, chunk.start)
+        here = [row for row in rows if row[1] < end]
+        return _cut(here, chunk.view, chunk.start) + self._from_tail(rows[len(here) :])
+
+    # -- Files
+
+    def _from_files(self, rows: list[Row], read: ReadSegment, gap_bytes: int) -> list[Stored]:
+        found: list[Stored] = []
+        for segment, span in self._spans(rows, gap_bytes):
+            start = span[0][1] + ENTRY_HEADER_SIZE
+            size = span[-1][1] + ENTRY_HEADER_SIZE + span[-1][2] - start
+            piece = read(segment, size, start - segment.start)
+            if piece is None:
+                break
+            if len(piece) < size:
+                raise Corruption(f"{segment.path} ends within an entry at {span[-1][1]}")
+            found += _cut(span, memoryview(piece).toreadonly(), start)
+        return found
+
+    def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
+        """Group neighbouring rows that one read fetches."""
+        first = end = limit = 0  # of the span: its first row, where its bytes end, up to where it may grow
+        segment: Segment | None = None
+        for number, (_, position, size, *_) in enumerate(rows):
+            frame_end = position + ENTRY_HEADER_SIZE + size
+            if segment is None or position > end + gap_bytes or frame_end > limit:
+                if segment is not None:
+                    yield segment, rows[first:number]
+                first = number
+                segment = self._log.segments.find(position)
+                limit = min(segment.known_end, position + SPAN_BYTES_MAX)
+            end = frame_end
+        if segment is not None:
+            yield segment, rows[first:]
+
+    def _read_cached(self, segment: Segment, size: int, at: int) -> Buffer | None:
+        file = self._log.segments.open_file_of(segment)
+        if file is None:
+            return None
+        return self._files.read_cached(file, size, at)
+
+    def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
+        # A handle of its own, so that none is closed under it by the loop's thread.
+        handle = self._files.open(segment.path)
+        try:
+            return self._files.read(handle, size, at)
+        finally:
+            self._files.close(handle)
+
+
+def _cut(rows: list[Row], view: memoryview, start: int) -> list[Stored]:
+    """Cut the frames of rows out of the bytes of the log from position `start` on."""
+    start -= ENTRY_HEADER_SIZE
+    return [
+        new_tuple(
+            Stored,
+            (
+                base_offset, count, form, position, stored_ms, latest_ms, tags,
+                view[position - start : position - start + size],
+            ),
+        )
+        for base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ in rows
+    ]  # fmt: skip

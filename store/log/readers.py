@@ -1,0 +1,68 @@
+"""Reads that have to wait for the disk: what `Store.read` returns instead of blocking the loop."""
+
+from collections.abc import Callable
+
+from duolog.store.entry import Stored
+from duolog.store.errors import OffsetOutOfRange, StoreError
+from duolog.store.index.queue import Queue
+from duolog.store.index.queue_index import Row
+from duolog.store.log.frames import Frames
+from duolog.store.workers import Executor, Failure
+
+# Finds the rows to read, waiting for the disk.
+FindRows = Callable[[], list[Row]]
+
+
+class ColdRead:
+    """A read that is not in memory. Start it once; `done` is called in the loop's thread, with entries or an error."""
+
+    __slots__ = ("_executor", "_find_rows", "_frames", "_offset", "_queue")
+
+    def __init__(self, executor: Executor, frames: Frames, queue: Queue, offset: int, find_rows: FindRows) -> None:
+        self._executor = executor
+        self._frames = frames
+        self._queue = queue
+        self._offset = offset
+        self._find_rows = find_rows
+
+    def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
+        def finish(found: list[Stored] | Failure) -> None:
+            queue = self._queue
+            if self._offset < queue.start_offset:
+                # Retention was faster: whatever was or was not found is not there any more.
+                done(OffsetOutOfRange(str(queue), self._offset, queue.start_offset, queue.visible_end))
+            elif isinstance(found, OSError):
+                done(StoreError(f"reading {queue} at {self._offset}: {found}"))
+            else:
+                done(found)
+
+        self._executor.submit(self._run, finish)
+
+    def _run(self) -> list[Stored]:
+        return self._frames.from_disk(self._find_rows())
+
+
+class ColdEntries:
+    """A read of entries by their places, some of which are not in memory. Start it once; `done` as for `ColdRead`."""
+
+    __slots__ = ("_executor", "_frames", "_in_memory", "_rows")
+
+    def __init__(self, executor: Executor, frames: Frames, rows: list[Row], in_memory: list[Stored]) -> None:
+        self._executor = executor
+        self._frames = frames
+        self._rows = rows
+        self._in_memory = in_memory  # they follow the rows
+
+    def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
+        def finish(found: list[Stored] | Failure) -> None:
+            if isinstance(found, OSError):
+                done(StoreError(f"reading {len(self._rows)} entries from {self._rows[0][1]} on: {found}"))
+            elif isinstance(found, StoreError):
+                done(found)
+            else:
+                done(found + self._in_memory)
+
+        self._executor.submit(self._run, finish)
+
+    def _run(self) -> list[Stored]:
+        return self._frames.from_disk(self._rows)

@@ -1,0 +1,86 @@
+"""The end of the log in memory: what is not written yet, and what was written last, for those who read along.
+
+    chunk 0             chunk 1             chunk 2 (open)
+    [unit|unit|unit..]  [unit|unit...    ]  [unit|unit|        ]
+     ^ floor                  ^ written            ^ end
+
+Units are encoded straight into the open chunk, so there is no Python object per message. A chunk belongs to one
+segment, and a unit to one chunk: a frame is always one slice. Slices are handed out read-only and without a copy; they
+keep their chunk alive, which is the reader's to bound (a slice of 1 KiB may hold CHUNK_BYTES).
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+class Chunk:
+    """`size` bytes of the log from position `start` on; the first `used` of them are filled."""
+
+    __slots__ = ("buffer", "size", "start", "used", "view", "writable")
+
+    def __init__(self, start: int, size: int) -> None:
+        self.start = start
+        self.size = size
+        self.used = 0
+        self.buffer = bytearray(size)
+        self.writable = memoryview(self.buffer)
+        self.view = self.writable.toreadonly()
+
+    @property
+    def end(self) -> int:
+        return self.start + self.used
+
+
+class WriteBuffer:
+    """Chunks in the order of positions, the open one last.
+
+    Bounded by `bytes_max` as long as its owner writes in time: chunks that are not written are never dropped.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_chunks", "_starts", "open")
+
+    def __init__(self, start: int, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.open = Chunk(start, 0)
+        self._chunks = [self.open]
+        self._starts = [start]
+        self._bytes = 0
+
+    @property
+    def floor(self) -> int:
+        """The lowest position that is still here."""
+        return self._starts[0]
+
+    def add_chunk(self, size: int, size_max: int, written: int) -> Chunk:
+        """Open a chunk at the end with room for a unit of `size`, and drop written ones beyond the bound."""
+        chunk = Chunk(self.open.end, max(size, min(CHUNK_BYTES, self._bytes_max, size_max)))
+        self.open = chunk
+        self._chunks.append(chunk)
+        self._starts.append(chunk.start)
+        self._bytes += chunk.size
+        while self._bytes > self._bytes_max and len(self._chunks) > 1 and self._chunks[0].end <= written:
+            self._bytes -= self._chunks.pop(0).size
+            del self._starts[0]
+        return chunk
+
+    def chunk_of(self, position: int) -> Chunk | None:
+        """Return the chunk that holds this position, None when it was dropped."""
+        number = bisect_right(self._starts, position) - 1
+        return self._chunks[number] if number >= 0 else None
+
+    def slices(self, start: int, end: int) -> list[memoryview]:
+        """Return the bytes of positions `start` to `end`, which must all be here, a slice for each chunk."""
+        last = self._chunks[-1]
+        if last.start <= start < end <= last.start + last.used:  # As with nearly every write.
+            return [last.view[start - last.start : end - last.start]]
+        number = bisect_right(self._starts, start) - 1
+        found = []
+        for chunk in self._chunks[number:]:
+            if chunk.start >= end:
+                break
+            part = chunk.view[max(0, start - chunk.start) : min(chunk.used, end - chunk.start)]
+            if part:
+                found.append(part)
+        return found

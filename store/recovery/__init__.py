@@ -1,0 +1,1 @@
+"""What a start does with the log that it finds, and the checkpoints that make this short."""

@@ -1,0 +1,229 @@
+"""Where decisions become state: append the records of one decision as one unit, then replay each.
+
+    coordinator --(records)--> Ledger.commit --> log
+                                    |
+    recovery ----(payloads)--> replay_state --> the owners of each record type
+
+Replay is the only code that changes state, live and at recovery alike. An owner registers its replay function for
+each record type it cares for (several may care for one: a deleted topic takes positions and producers with it), and
+a snapshot function. What follows from an entry alone, by the `extra` in its header, is replayed in the same way.
+Owners register before the store is opened, in an order in which snapshots may be replayed.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.state.records import (
+    TYPES,
+    Record,
+    decode,
+    encode,
+    tag_of,
+)
+from duolog.store.copy_on_write import CopyOnWrite
+from duolog.store.entry import (
+    Appended,
+    Frame,
+    FrameRun,
+    Part,
+    Promise,
+    Slot,
+    State,
+)
+from duolog.store.errors import HalfApplied
+
+RecordT = TypeVar("RecordT", bound=Record)
+NameT = TypeVar("NameT", bound=Hashable)
+ExtraWatcher = Callable[[Slot, int, int, bytes], None]
+FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
+
+
+class Log(Protocol):
+    """What the ledger asks of the store."""
+
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
+
+    def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
+
+    def promise(self) -> Promise: ...
+
+
+class StateLog:
+    """The store's `Replayer`, and the way to change state."""
+
+    def __init__(self, poison: Poison | None = None) -> None:
+        self._poison = poison or Poison()  # Takes what cannot be replayed.
+        self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
+        self._snapshots: list[Callable[[], Iterable[Record]]] = []
+        self._snapshot_ends: list[Callable[[], None]] = []
+        self._watchers: list[FrameWatcher] = []
+        self._extras: dict[int, ExtraWatcher] = {}
+        self._log: Log | None = None
+        self._barrier: Promise | None = None
+
+    def attach(self, log: Log) -> None:
+        """Name the log to append to, once it is recovered."""
+        self._log = log
+        self._barrier = log.promise()
+
+    # -- Changing state
+
+    def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
+        """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
+
+        `Appended.slots` has the frames' slots first, a run's as one, then the records'. Raises HalfApplied if state
+        cannot follow what was appended.
+        """
+        assert self._log is not None, "the log is not open"
+        entries: Sequence[Part] = frames
+        if records:
+            entries = [*frames, *(State(encode(record)) for record in records)]
+        appended = self._log.append(entries, now_ms)
+        if frames and records:
+            # What frames ask may be less than what state is owed.
+            kept = self._log.promise()
+            appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
+        self._apply(records, frames, appended)
+        return appended
+
+    def free(self, records: Sequence[Record], now_ms: int) -> Appended:
+        """Do the same for records by which room is made: deletions. They are taken on a full disk as well.
+
+        Raises StoreError if writing has ended, or too much waits for a full disk.
+        """
+        assert self._log is not None, "the log is not open"
+        appended = self._log.append_freeing([State(encode(record)) for record in records], now_ms)
+        self._apply(records, (), appended)
+        return appended
+
+    def _apply(self, records: Sequence[Record], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
+        """Bring state up to what was appended, and have those who ask for it wait for the log."""
+        try:
+            if frames:
+                self._follow_frames(frames, appended.slots)
+            if records:
+                for record, slot in zip(records, appended.slots[len(frames) :], strict=True):
+                    self._replay(record, slot)
+        except Exception as error:
+            raise HalfApplied(f"{[type(record).__name__ for record in records]} were appended: {error!r}") from error
+        self._barrier = appended.promise
+
+    def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
+        """Bring state up to the frames that were appended."""
+        for frame, slot in zip(frames, slots, strict=False):
+            if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
+                watcher(slot, frame.form, frame.size, frame.extra)
+
+    def barrier(self) -> Promise:
+        """What an answer that reports state must wait for: every change made so far."""
+        assert self._barrier is not None, "the log is not open"
+        return self._barrier
+
+    # -- Owning state
+
+    def own(self, record_type: type[RecordT], replay: Callable[[RecordT, Slot], None]) -> None:
+        self._replays.setdefault(record_type, []).append(replay)
+
+    def on_snapshot(self, snapshot: Callable[[], Iterable[Record]]) -> None:
+        """Have `snapshot` asked for records that rebuild an owner's state; all are taken at once, so it is small."""
+        self._snapshots.append(lambda: [*snapshot()])
+
+    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Record]], end: Callable[[], None] = lambda: None) -> None:
+        """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
+
+        They must be the state at the moment of `begin` all the same, whatever changes meanwhile: `begin` copies the
+        names and values of a table where values are never changed in place, for there no copy of a value is needed;
+        else see `on_copied_snapshot`. `end` is called when no more are wanted.
+        """
+        self._snapshots.append(begin)
+        self._snapshot_ends.append(end)
+
+    def on_copied_snapshot(
+        self, names: Callable[[], Iterable[NameT]], records: Callable[[NameT], Sequence[Record] | None]
+    ) -> CopyOnWrite[NameT, Sequence[Record]]:
+        """Do the same for a table of values that change: `records` gives those of one name, as it is then.
+
+        Returns what must be told `before_change` of each name, and of those that are removed.
+        """
+        moment = CopyOnWrite(records)
+
+        def begin() -> Iterable[Record]:
+            moment.begin(names())
+            return chain.from_iterable(found for _, found in moment.entries())
+
+        self.on_sliced_snapshot(begin, moment.end)
+        return moment
+
+    def on_frame(self, watcher: FrameWatcher) -> None:
+        """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""
+        self._watchers.append(watcher)
+
+    def on_extra(self, kind: int, watcher: ExtraWatcher) -> None:
+        """Have `watcher(slot, form, frame size, extra)` see each entry whose extra begins so, live as at recovery."""
+        assert kind not in self._extras, f"two owners of extra {kind}"
+        self._extras[kind] = watcher
+
+    # -- Recovery (store.Replayer)
+
+    def replay_state(self, payload: bytes, slot: Slot) -> None:
+        """Replay a record; one of a newer version raises Corruption, any other fault is set aside."""
+        try:
+            record = decode(payload)
+        except Exception as error:  # noqa: BLE001 - set aside, or raised again
+            record_type = TYPES.get(tag_of(payload) or 0)
+            name = "" if record_type is None else f", {record_type.__name__}"
+            self.set_aside("state record", slot.position, f"{len(payload)} bytes{name}", error)
+            return
+        for replay in self._replays[type(record)]:
+            try:
+                replay(record, slot)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self.set_aside("state record", slot.position, type(record).__name__, error)
+
+    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        if extra and (extra_watcher := self._extras.get(extra[0])):
+            try:
+                extra_watcher(slot, form, len(frame), extra)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(key, slot, error)
+        for watcher in self._watchers:
+            try:
+                watcher(key, slot, form, count, frame, extra)
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(key, slot, error)
+
+    def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
+        """Report an entry of the log that cannot be replayed; raises `error` if it says nothing about the entry."""
+        self._poison.set_aside(kind, f"position {position}, {what}", error)
+
+    def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
+        place = f"position {slot.position}, topic number {key >> 16}, queue {key & 0xFFFF}, offset {slot.base_offset}"
+        self._poison.set_aside("frame", place, error)
+
+    def snapshot(self) -> "Snapshot":
+        return Snapshot([snapshot() for snapshot in self._snapshots], self._snapshot_ends)
+
+    def _replay(self, record: Record, slot: Slot) -> None:
+        for replay in self._replays[type(record)]:
+            replay(record, slot)
+
+
+class Snapshot:
+    """The records of all owners, encoded as they are taken (`store.StateRecords`)."""
+
+    def __init__(self, parts: Iterable[Iterable[Record]], ends: Iterable[Callable[[], None]]) -> None:
+        self._records = chain.from_iterable(parts)
+        self._ends = [*ends]
+
+    def __iter__(self) -> "Snapshot":
+        return self
+
+    def __next__(self) -> bytes:
+        return encode(next(self._records))
+
+    def close(self) -> None:
+        for end in self._ends:
+            end()
+        self._records, self._ends = chain(), []

@@ -1,0 +1,169 @@
+"""Proves what far timers take when very many are due at once: of the disk, and of memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duolog.bridge.data.far_timers import TooManyNamed
+from duolog.delay.bucket import bucket_path
+from duolog.delay.buckets import Merge
+from duolog.store.errors import StoreError
+from duolog.store.workers import Inline
+from tests.kit.disk import CrashDisk
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
+
+MANY = 3_000
+IN_BATCH = 20
+
+
+class CountingDisk(CrashDisk):
+    read_bytes = 0
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        self.read_bytes += size
+        return super().read(file, size, at)
+
+
+def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
+    """A bench with so many far timers, the first due in `first_ms`, each batch of them `step_ms` later."""
+    bench = Bench(disk)
+    topic, start_ms = bench.core.topic("orders", 1), bench.now_ms()
+    for at in range(0, MANY, IN_BATCH):
+        due_ms = start_ms + first_ms + at // IN_BATCH * step_ms
+        one = batch([bytes(500)] * IN_BATCH, headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
+        bench.core.publisher.kafka(topic, 0, one, start_ms)
+        bench.turn()
+    bench.turn_until_idle()
+    assert len(bench.far) == MANY
+    return bench
+
+
+def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are due in the same millisecond: each slice reads its own messages, not all that are left."""
+    monkeypatch.setattr("duolog.bridge.data.far_timers.FRAMES_BYTES", 0)
+    disk = CountingDisk()
+    bench = with_many(disk, 100 * NEAR_MS, 0)
+    bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
+    bench.turn_until_idle()
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    disk.read_bytes = 0
+    bench.core.clock.pass_ms(NEAR_MS)
+    for _ in range(MANY):
+        bench.turn()
+        if not len(bench.core.delays):
+            break
+    assert bench.core.topic("orders", 1).queues[0].visible_end == MANY
+    assert disk.read_bytes < 3 * size
+
+
+def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look at a bucket reads a block, in which those lie that are due next."""
+    monkeypatch.setattr("duolog.bridge.data.far_timers.FRAMES_BYTES", 500_000)
+    disk = CountingDisk()
+    bench = with_many(disk, 100 * NEAR_MS, NEAR_MS // 1000)
+    bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
+    bench.turn_until_idle()
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    disk.read_bytes = 0
+    bench.core.clock.pass_ms(NEAR_MS // 2)
+    for _ in range(MANY // IN_BATCH):
+        for _ in range(3):
+            bench.turn()
+        bench.core.clock.pass_ms(NEAR_MS // 1000)
+    assert bench.core.topic("orders", 1).queues[0].visible_end == MANY
+    assert disk.read_bytes < 3 * size
+
+
+def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a day without the broker, say: all are late, and delivered as fast as they come."""
+    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 256)
+    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_FATES", 512)
+    monkeypatch.setattr("duolog.bridge.data.far_timers.FLUSH_FATES", 256)
+    bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
+    queue = bench.core.topic("orders", 1).queues[0]
+    bench.core.clock.pass_ms(1_000 * NEAR_MS)
+    uncounted = [0]
+    while queue.visible_end < MANY and len(uncounted) < MANY:
+        bench.turn(NEAR_MS // 10)
+        uncounted.append(len(bench.far._fates))
+    assert queue.visible_end == MANY
+    assert max(uncounted) < 1_100
+    bench.turn_until_idle()
+    assert not len(bench.core.delays)
+
+
+def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog.bridge.data.far_timers.NAMED_MAX", 3)
+    bench = Bench()
+    wanted = {"topic": "orders", "key": "k", "value": "v", "at_ms": bench.now_ms() + 100 * NEAR_MS}
+    bench.core.topic("orders", 1)
+    for _ in range(4):
+        bench.call("_add", wanted)
+    bench.turn_until_idle()
+    with pytest.raises(TooManyNamed, match="more than 3"):
+        bench.call("_cancel_named", topic="orders", key="k")
+    with pytest.raises(TooManyNamed, match="more than 3"):
+        bench.call("_add", wanted | {"replace": True})
+    assert len(bench.core.delays) == len(bench.far) == 4
+
+
+class LongMerges(Inline):
+    """Runs all at once, but a merge is not heard of before the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[Callable[[], None]] = []
+        self.buried_late: list[int] = []
+        self.is_full = False
+
+    def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
+        if isinstance(merge, Merge) and what == "run":
+            merge.run()
+            self.ended.append(lambda: done(None))
+            return
+        if isinstance(merge, Merge):
+            self.buried_late.append(merge.late_count)
+            if self.is_full:
+                done(StoreError("too much waits"))
+                return
+        super().submit(run, done)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    monkeypatch.setattr("duolog.delay.buckets.MERGE_WIDTH", 1_000)
+    monkeypatch.setattr("duolog.bridge.data.far_timers.FLUSH_FATES", 64)
+    bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
+    monkeypatch.setattr("duolog.delay.buckets.MERGE_WIDTH", 2)
+    workers = bench.far.executor = LongMerges()
+    workers.is_full = is_full
+    bench.turn(NEAR_MS)
+    assert workers.ended
+    bench.core.clock.pass_ms(105 * NEAR_MS)
+    for _ in range(100):
+        bench.turn(NEAR_MS // 2)
+    queue = bench.core.topic("orders", 1).queues[0]
+    delivered = queue.visible_end
+    assert delivered > 256
+    for ended in workers.ended:
+        ended()
+    assert workers.buried_late
+    assert min(workers.buried_late) > 256
+    bench.core.settle()
+    files = {path for path in bench.core.disk.paths() if path.endswith(".bucket")}
+    assert files == {bucket_path(entry.number) for entry in bench.far._buckets.manifest}
+    for each in (bench.restarted(), bench):
+        assert len(each.core.delays) == MANY - delivered
+        each.core.clock.pass_ms(1_000 * NEAR_MS)
+        for _ in range(MANY):
+            each.turn(NEAR_MS // 10)
+            if not len(each.core.delays):
+                break
+        assert each.core.topic("orders", 1).queues[0].visible_end == MANY

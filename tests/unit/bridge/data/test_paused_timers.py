@@ -1,0 +1,111 @@
+"""Proves that what waits for a paused topic costs neither memory nor segments of the log, and comes in order after it.
+
+Messages are parked while their topic is paused, before and after they are due; the topic is resumed at any moment of
+their way to buckets and back, by a broker that may have been killed in between.
+"""
+
+from random import Random
+
+import pytest
+
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
+
+IN_BATCH = 20
+COUNT = 60 * IN_BATCH
+
+
+def parked_while_paused(bench: Bench) -> None:
+    """Park much for a paused topic, near and far, and let all be due; values say in which order they are to come."""
+    topic, rng = bench.core.topic("orders", 1), Random(4)
+    bench.call("_pause", match="orders")
+    for number in range(0, COUNT, IN_BATCH):
+        due_ms = bench.now_ms() + rng.randrange(1, rng.choice((2, 12)) * NEAR_MS)
+        values = [b"%d %d" % (due_ms, number + each) for each in range(IN_BATCH)]
+        one = batch(values, headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
+        bench.core.publisher.kafka(topic, 0, one, bench.now_ms())
+        bench.core.clock.pass_ms(NEAR_MS // 10)
+        bench.turn()
+    bench.core.clock.pass_ms(20 * NEAR_MS)
+    bench.turn_until_idle()
+
+
+def in_memory(bench: Bench) -> int:
+    return sum(1 for _ in bench.core.delays._timers.all())
+
+
+def in_order(bench: Bench) -> bool:
+    places = [tuple(map(int, body.split())) for body in bench.bodies("orders")]
+    return places == sorted(places)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_restarted: bool) -> None:
+    bench = Bench()
+    parked_while_paused(bench)
+    bench.core.topic("refunds", 1)
+    bench = bench.restarted() if is_restarted else bench
+    bench.turn_until_idle()
+    delays = bench.core.delays
+    assert (in_memory(bench), len(delays), bench.far._messages_bytes) == (0, COUNT, 0)
+    wheel = bench.core.topics.by_rocketmq_name("rmq_sys_wheel_timer")
+    assert wheel is not None
+    assert [delays.first_kept(queue) for queue in wheel.queues] == [None] * len(wheel.queues)
+    bench.call("_add", {"topic": "refunds", "value": "other topics go on", "delay_ms": 1})
+    bench.core.clock.pass_ms(NEAR_MS)
+    bench.turn_until_idle()
+    assert bench.bodies("refunds") == [b"other topics go on"]
+    assert not bench.bodies("orders")
+    assert bench.call("_count", topic="orders") == {"count": COUNT}
+    bench.call("_resume", match="orders")
+    while len(delays):
+        bench.turn(NEAR_MS // 50)
+        assert in_order(bench)
+    assert (bench.core.topic("orders").queues[0].visible_end, len(bench.bodies("orders"))) == (COUNT, COUNT)
+    bench.turn_until_idle()
+    bench.turn(20 * NEAR_MS)
+    bench.turn_until_idle()
+    assert bench.far.bucket_count == 0
+
+
+@pytest.mark.parametrize("turns", [*range(0, 12, 2), 15, 30, 60])
+@pytest.mark.parametrize("load_rows", [100, 4_096])
+def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
+    monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int
+) -> None:
+    """What is parked meanwhile is due later than all the rest, and comes after it."""
+    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", load_rows)
+    for name in ("LOAD_FATES", "FLUSH_FATES"):  # The dead are counted half way.
+        monkeypatch.setattr(f"duolog.bridge.data.far_timers.{name}", 100)
+    bench = Bench()
+    parked_while_paused(bench)
+    topic = bench.core.topic("orders", 1)
+    number = COUNT
+    while len(bench.core.delays):
+        for verb in ("_pause", "_resume"):
+            bench.call(verb, match="orders")
+            for _ in range(turns):
+                bench.turn(NEAR_MS // 20)
+        if number < 2 * COUNT:
+            due_ms = bench.now_ms()
+            one = batch([b"%d %d" % (due_ms, number)], headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
+            bench.core.publisher.kafka(topic, 0, one, bench.now_ms() - 1)
+            number += 1
+        bench.core.clock.pass_ms(10)
+        bench.turn(NEAR_MS // 20)
+        assert in_order(bench)
+    assert len(bench.bodies("orders")) == number
+
+
+def test_resumed_topic_is_loaded_no_faster_than_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 64)
+    monkeypatch.setattr("duolog.bridge.data.delays.DELIVERED_IN_SLICE", 16)
+    monkeypatch.setattr("duolog.bridge.data.delays.SHARE_OF_TOPIC_MIN", 16)
+    bench = Bench()
+    parked_while_paused(bench)
+    bench.call("_resume", match="orders")
+    most = 0
+    while len(bench.core.delays):
+        bench.turn(NEAR_MS // 20)
+        most = max(most, in_memory(bench))
+    assert most <= 2 * 64

@@ -1,0 +1,257 @@
+"""Proves that verdicts are linearizable against delivery, wherever a timer is on its way to a bucket and back.
+
+What workers do, and what comes of it, happens at random moments between steps of the loop: verbs meet spills, loads,
+flushes and merges half way, and each other. A verdict that somebody has heard must fit all that is seen later.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from duolog.bridge.config import DelayOptions, Options, TopicsOptions
+from duolog.bridge.data.delay_headers import Wish
+from duolog.bridge.data.delays import Decision
+from duolog.delay.cancellations import Verdict
+from duolog.protocol.kafka.record_batch import Record
+from duolog.store.errors import StoreError
+from duolog.store.options import StoreOptions
+from duolog.store.workers import Failure
+from tests.kit.core import ManualCore
+from tests.kit.disk import CrashDisk
+from tests.unit.bridge.data.test_far_timers import bodies
+from tests.unit.bridge.door import NOW
+
+NEAR_MS = 1_000
+OPTIONS = Options(topics=TopicsOptions(queues=1), delay=DelayOptions(near_ms=NEAR_MS))
+SMALL = StoreOptions(segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, checkpoint_bytes=1 << 14)
+SPANS = (300, 3_000, 20_000)
+KEYS = (b"a", b"b")
+FOREVER_MS = NOW + 10**12
+
+
+class Late:
+    """An executor whose tasks are done when the test says so, in any order; their outcomes come later still."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._tasks: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self._outcomes: list[tuple[Callable[[Any], None], Any]] = []
+
+    def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._tasks.append((run, done))
+
+    def step(self) -> bool:
+        """Do something; false if there is nothing to do."""
+        if self._outcomes and (not self._tasks or self._rng.random() < 0.5):
+            done, outcome = self._outcomes.pop(self._rng.randrange(len(self._outcomes)))
+            done(outcome)
+            return True
+        if not self._tasks:
+            return False
+        run, done = self._tasks.pop(self._rng.randrange(len(self._tasks)))
+        found: Any | Failure
+        try:
+            found = run()
+        except (StoreError, OSError) as error:
+            found = error
+        self._outcomes.append((done, found))
+        return True
+
+
+class Race:
+    """Random steps, and what somebody has heard of each message."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.ids: dict[bytes, str] = {}
+        self.names: dict[bytes, bytes | None] = {}
+        self.due: dict[bytes, int] = {}  # the earliest time that may count
+        self.asked: Counter[bytes] = Counter()  # moves that are not answered
+        self.said: dict[bytes, Verdict] = {}  # a last word that somebody has heard
+        self.maybe: set[bytes] = set()  # a cancel was under way when the broker died, or a replacement
+        self.seen: set[bytes] = set()
+        self.verdicts: Counter[Verdict] = Counter()
+        self.open(CrashDisk(), NOW)
+
+    def open(self, disk: CrashDisk, now_ms: int) -> None:
+        self.core = ManualCore(OPTIONS, disk, SMALL, now_ms)
+        self.late = Late(self.rng)
+        self.core.delays.far.executor = self.late
+        self.topic = self.core.topic("orders", 1)
+
+    def run(self, steps: int) -> None:
+        weighted: list[tuple[Callable[[], object], int]] = [
+            (self.add, 8), (self.cancel, 6), (self.move, 6), (self.cancel_named, 2), (self.work, 50), (self.turn, 40),
+            (self.pass_time, 8), (self.step_clock, 1), (self.kill, 1), (self.look, 4),
+            (self.pause_or_resume, 6),
+        ]  # fmt: skip
+        actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
+        for _ in range(steps):
+            self.rng.choices(actions, weights)[0]()
+        self.finish()
+
+    def now_ms(self) -> int:
+        return self.core.clock.now_ms()
+
+    # -- Steps
+
+    def add(self) -> None:
+        now_ms = self.now_ms()
+        body, name = b"%d" % len(self.ids), self.rng.choice((None, None, *KEYS))
+        due_ms = now_ms + self.rng.randrange(1, self.rng.choice(SPANS))
+        replaces = name is not None and self.rng.random() < 0.3
+        if replaces:
+            self.maybe |= {other for other, key in self.names.items() if key == name}
+        record = Record(0, now_ms, name, body, [])
+        timer_id, _ = self.core.publisher.timer(self.topic, 0, record, Wish(due_ms), now_ms, replaces=replaces)
+        self.ids[body], self.due[body] = self.core.delays.text_of(timer_id), due_ms
+        self.names[body] = name
+        self.core.settle()
+
+    def some_body(self) -> bytes | None:
+        return self.rng.choice([*self.ids][-25:]) if self.ids else None
+
+    def cancel(self) -> None:
+        body = self.some_body()
+        if body is not None:
+            self.decide(body, lambda text: self.core.delays.cancel(text, self.now_ms()), is_cancel=True)
+
+    def move(self) -> None:
+        body = self.some_body()
+        if body is None:
+            return
+        due_ms = self.now_ms() + self.rng.randrange(-5, self.rng.choice(SPANS))
+        if self.rng.random() < 0.3 and (given := self.core.delays.id_of(self.ids[body])):
+            due_ms = given[0]  # back to where it was first
+        self.due[body] = min(self.due[body], due_ms)
+        self.asked[body] += 1
+
+        def reschedule(text: str) -> Decision:
+            decision = self.core.delays.reschedule(text, due_ms, self.now_ms())
+            self.asked[body] -= 1
+            if decision.verdict is Verdict.RESCHEDULED and not self.asked[body]:
+                self.due[body] = due_ms
+            return decision
+
+        self.decide(body, reschedule, is_cancel=False)
+
+    def decide(self, body: bytes, verb: Callable[[str], Decision], *, is_cancel: bool) -> None:
+        """Ask; what is heard must fit what was heard before the question, and what lies in the queue."""
+        core, text = self.core, self.ids[body]
+        before = Verdict.DELIVERED if body in self.look() else self.said.get(body)
+        if is_cancel:
+            self.maybe.add(body)
+
+        def then(error: StoreError | None) -> None:
+            assert error is None
+            verdict = verb(text).verdict
+            core.settle()
+            self.verdicts[verdict] += 1
+            if before is not None:
+                assert verdict is before, f"{body!r} was {before} before it was asked"
+            if verdict is Verdict.RESCHEDULED:
+                assert body not in self.look()
+                return
+            assert verdict is not Verdict.NOT_FOUND
+            assert (body in self.look()) == (verdict is Verdict.DELIVERED), f"{body!r} is {verdict}"
+            self.said[body] = verdict
+
+        core.delays.at_hand(text, then)
+
+    def cancel_named(self) -> None:
+        name, core = self.rng.choice(KEYS), self.core
+        self.maybe |= {body for body, key in self.names.items() if key == name}
+        before = {body for body, key in self.names.items() if key == name} - self.look()
+
+        def then(error: StoreError | None) -> None:
+            assert error is None
+            verdict = core.delays.cancel_named(self.topic, name, self.now_ms()).verdict
+            core.settle()
+            self.maybe |= {body for body, key in self.names.items() if key == name}
+            if verdict is Verdict.CANCELLED:
+                self.said |= dict.fromkeys(before - self.look(), Verdict.CANCELLED)
+
+        core.delays.named_at_hand(self.topic, name, then)
+
+    def work(self) -> None:
+        self.late.step()
+
+    def turn(self) -> None:
+        now_ms = self.now_ms()
+        self.core.clock.pass_ms(self.rng.choice((0, 0, 100, 2_000)))
+        self.core.clock.set_now_ms(now_ms)
+        self.core.delays.far.run(now_ms, self.core.clock.mono_ms())
+        self.core.delays.run(now_ms, self.core.clock.mono_ms())
+        self.core.settle()
+        self.look()
+
+    def pass_time(self) -> None:
+        self.core.clock.pass_ms(self.rng.randrange(1, 5_000))
+
+    def pause_or_resume(self) -> None:
+        delays = self.core.delays
+        change = delays.resume if delays.is_paused(self.topic) else delays.pause
+        change(self.topic, self.now_ms())
+        self.core.settle()
+
+    def step_clock(self) -> None:
+        self.core.clock.set_now_ms(self.now_ms() + self.rng.choice((-30_000, 60_000)))
+
+    def kill(self) -> None:
+        """What was asked and not answered may or may not have happened: nobody heard it."""
+        self.asked.clear()
+        self.open(self.core.disk.after_kill(), self.now_ms())
+
+    # -- What must hold
+
+    def look(self) -> set[bytes]:
+        """What lies in the queue: once, not early, and not if somebody heard that it never would."""
+        found = bodies(self.core, "orders")
+        new = set(found) - self.seen
+        assert len(found) == len(set(found)), "delivered twice"
+        for body in new:
+            assert self.due[body] <= self.now_ms(), f"{body!r} is early"
+            assert self.said.get(body, Verdict.DELIVERED) is Verdict.DELIVERED, f"{body!r} was cancelled"
+        self.seen |= new
+        return set(found)
+
+    def finish(self) -> None:
+        """All that waits is delivered in the end, but for what was or may have been cancelled."""
+        while self.late.step():
+            self.turn()
+        self.core.delays.resume(self.topic, self.now_ms())
+        self.core.clock.set_now_ms(FOREVER_MS)
+        for _ in range(10_000):
+            self.core.clock.pass_ms(NEAR_MS)
+            self.turn()
+            while self.late.step():
+                pass
+            if not len(self.core.delays):
+                break
+        self.look()
+        assert not set(self.ids) - self.seen - self.maybe, "lost"
+        assert not {body for body, said in self.said.items() if said is Verdict.DELIVERED} - self.seen
+
+
+@pytest.fixture(autouse=True)
+def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that much happens while one is under way."""
+    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_heard_of_a_timer_fits_what_becomes_of_it(seed: int) -> None:
+    race = Race(seed)
+    race.run(500)
+    assert race.verdicts[Verdict.CANCELLED]
+    assert race.verdicts[Verdict.RESCHEDULED]
+    assert race.verdicts[Verdict.DELIVERED]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_what_is_heard_fits_in_many_races(seed: int) -> None:
+    Race(seed).run(2_000)

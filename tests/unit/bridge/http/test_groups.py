@@ -1,0 +1,154 @@
+"""What the HTTP port says of groups as a whole, and does with them: on a whole core, beside RocketMQ clients."""
+
+from typing import Any
+
+import pytest
+
+from duolog.bridge.state.records import CommittedPosition
+from duolog.protocol.kafka.compression import Codec
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.messages import message
+from duolog.protocol.rocketmq.messages.message_id import message_id
+from tests.kit.http import HttpBench
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.rocketmq.office import Office
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.topic("orders", 2)
+    return office
+
+
+@pytest.fixture
+def bench(office: Office) -> HttpBench:
+    return HttpBench(office)
+
+
+def fail(office: Office, body: bytes, raw: str = "", **fields: object) -> str:
+    """Send a message that the group billing gives up at once; its id."""
+    client = office.connect()
+    sent_id = str(client.send(body=body, properties=raw).ext["msgId"])
+    asked = {"offset": int(sent_id[16:], 16), "group": "billing", "delayLevel": 0, "maxReconsumeTimes": 0, **fields}
+    assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **asked).code == 0
+    office.settle()
+    return sent_id
+
+
+def commit(office: Office, *offsets: int) -> None:
+    """Let the group billing have these positions in the queues of orders."""
+    topic = office.topic()
+    positions = [CommittedPosition(topic.key(queue), offset) for queue, offset in enumerate(offsets)]
+    office.positions.commit("billing", positions, office.clock.now_ms())
+    office.settle()
+
+
+def test_dead_letters_say_why_and_where_they_came_from(office: Office, bench: HttpBench) -> None:
+    first = fail(office, b"a", "KEYS\x01k\x02TAGS\x01paid\x02")
+    fail(office, b"\xff", delayLevel=-1)
+    fail(office, b"c" * 5000)
+    status, found = bench.ask("GET", "/api/groups/billing/dead-letters?limit=2")
+    assert (status, found["topic"], found["next"]) == (200, "%DLQ%billing", 2)
+    one, two = found["dead_letters"]
+    origin = {"topic": "orders", "queue": 0, "offset": 0, "message_id": first}
+    assert (one["reason"], one["attempts"], one["origin"], one["key"], one["tag"], one["value"]) == (
+        "attempts", 1, origin, "k", "paid", "a",
+    )  # fmt: skip
+    assert (two["reason"], two["value_base64"], two["is_redriven"]) == ("given-up", "/w==", False)
+    _, found = bench.ask("GET", "/api/groups/billing/dead-letters?offset=2")
+    assert [(len(each["value"]), each["value_bytes"]) for each in found["dead_letters"]] == [(1000, 5000)]
+    _, shown = bench.ask("GET", f"/api/messages/{first}")
+    assert (shown["topic"], shown["queue"], shown["offset"], shown["value"]) == ("orders", 0, 0, "a")
+
+
+def test_redriven_letters_are_marked(office: Office, bench: HttpBench) -> None:
+    fail(office, b"a")
+    status, refused = bench.ask("POST", "/api/groups/billing/redrive")
+    assert (status, "--to retry" in refused["error"]) == (409, True)
+    assert bench.ask("POST", "/api/groups/billing/redrive", {"to": "elsewhere"})[0] == 400
+    assert bench.ask("POST", "/api/groups/billing/redrive", {"to": "topic"}) == (
+        200,
+        {"group": "billing", "redriven": 1},
+    )
+    _, found = bench.ask("GET", "/api/groups/billing/dead-letters")
+    assert [each["is_redriven"] for each in found["dead_letters"]] == [True]
+
+
+@pytest.mark.parametrize("number", ["0", "1", "-1", "7" * 30, "f" * 32, "0" * 32, "g" * 32])
+def test_unknown_ids_are_not_found(bench: HttpBench, number: str) -> None:
+    status, answer = bench.ask("GET", f"/api/messages/{number}")
+    assert status in (400, 404)
+    assert number[:32] in answer["error"]
+
+
+def test_message_of_a_compressed_batch_is_found_by_its_id(office: Office, bench: HttpBench) -> None:
+    office.publisher.kafka(office.topic(), 1, batch([b"x", b"y"], codec=Codec.GZIP), office.clock.now_ms())
+    office.settle()
+    seen = message.decode_all(bytes(office.connect().pull(0, queueId=1).body))
+    _, found = bench.ask("GET", f"/api/messages/{message_id(seen[1].store_host, seen[1].physical_offset)}")
+    assert (found["queue"], found["offset"], found["value"]) == (1, 1, "y")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "to"),
+    [
+        ({"to": "earliest"}, [0, 0]),
+        ({"to": "latest"}, [3, 0]),
+        ({"offset": 2}, [2, 0]),
+        ({"offset": 99}, [3, 0]),
+        ({"time_ms": 0}, [0, 0]),
+        ({"time_ms": 1 << 60}, [3, 0]),
+        ({"to": "latest", "topics": ["orders"]}, [3, 0]),
+    ],
+)
+def test_reset_shows_what_it_would_do_and_then_does_it(
+    office: Office, bench: HttpBench, wanted: dict[str, Any], to: list[int]
+) -> None:
+    office.publish(office.topic(), b"a", b"b", b"c")
+    commit(office, 1, 0)
+    rows = [{"topic": "orders", "queue": queue, "from": (1, 0)[queue], "to": to[queue]} for queue in (0, 1)]
+    path = "/api/groups/billing/reset"
+    assert bench.ask("POST", path, wanted) == (200, {"group": "billing", "executed": False, "positions": rows})
+    assert [office.positions.fetch("billing", office.topic().key(0)).offset] == [1], "a dry run changes nothing"
+    assert bench.ask("POST", path, {**wanted, "execute": True})[1]["executed"]
+    assert [office.positions.fetch("billing", office.topic().key(queue)).offset for queue in (0, 1)] == to
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ({}, 400),
+        ({"to": "middle"}, 400),
+        ({"to": "latest", "offset": 3}, 400),
+        ({"offset": -1}, 400),
+        ({"to": "latest", "topics": ["none"]}, 404),
+    ],
+)
+def test_refused_resets_name_what_was_expected(
+    office: Office, bench: HttpBench, wanted: dict[str, Any], status: int
+) -> None:
+    commit(office, 1, 0)
+    assert bench.ask("POST", "/api/groups/billing/reset", wanted)[0] == status
+    assert bench.ask("POST", "/api/groups/none/reset", {"to": "latest"})[0] == 404
+
+
+def test_group_with_members_is_neither_reset_nor_deleted(office: Office, bench: HttpBench) -> None:
+    commit(office, 1, 0)
+    office.connect().beat("billing")
+    for method, path, body in (
+        ("POST", "/api/groups/billing/reset", {"to": "latest"}),
+        ("DELETE", "/api/groups/billing?execute=true", None),
+    ):
+        status, answer = bench.ask(method, path, body)
+        assert (status, "has members in rocketmq: stop them" in answer["error"]) == (409, True)
+
+
+def test_delete_shows_what_it_would_do_and_then_does_it(office: Office, bench: HttpBench) -> None:
+    commit(office, 1, 0)
+    shown = {"group": "billing", "executed": False, "positions": 2}
+    assert bench.ask("DELETE", "/api/groups/billing") == (200, shown)
+    assert "billing" in office.positions
+    assert bench.ask("DELETE", "/api/groups/billing?execute=true") == (200, shown | {"executed": True})
+    assert "billing" not in office.positions
+    assert bench.ask("DELETE", "/api/groups/billing")[0] == 404

@@ -1,0 +1,405 @@
+"""Proves that a stored record which raises when it is processed harms nothing else: background duties set it aside with
+its place, go on with the others, and the next start does so, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.monitoring.poison import KEPT_MAX, Poison
+from duolog.bridge.rocketmq.retry.redrive import redrive
+from duolog.bridge.state.records import (
+    ClusterNamed,
+    CommittedPosition,
+    PositionsCommitted,
+    encode,
+)
+from duolog.delay.recurring import (
+    TIME_MAX_MS,
+    BadSchedule,
+    Burst,
+    Cron,
+    Schedule,
+)
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.store.entry import Frame, Slot, State
+from duolog.store.errors import Corruption, DiskFull, HalfApplied
+from duolog.store.log.control import Control, Kind
+from duolog.store.state_log import StateLog
+from tests.kit.core import ManualCore
+from tests.unit.bridge.data.test_schedules import Desk, recurring
+from tests.unit.bridge.rocketmq.consuming.test_expired import dead, stored
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.pop.test_pop import INVISIBLE_MS, bodies_of, nothing, pop
+from tests.unit.bridge.rocketmq.producing.test_half_messages import CHECK_MAX, INTERVAL, Shop, send_half
+from tests.unit.bridge.rocketmq.retry.test_retry import fail_for_good
+
+SECOND = 1000
+BAD = b"\xff\xfe\xfd\xfc"
+SLOT = Slot(4096, 7, 1)
+
+
+def raises(*_: Any) -> Any:
+    raise ZeroDivisionError("poison")
+
+
+def publish_bad(office: Office, name: str, body: bytes) -> None:
+    """Store a message whose properties are not UTF-8, as older versions took it in a batch."""
+    topic = office.topics.by_rocketmq_name(name) or office.topic(name)
+    with bad_properties():
+        office.publish(topic, body, tag="AAAA")
+
+
+@contextmanager
+def bad_properties() -> Iterator[None]:
+    """Have what is written say BAD where it says AAAA."""
+    pieces_of = message.Writer.pieces
+
+    def pieces(self: Any, each: Any) -> Any:
+        given = pieces_of(self, each)
+        if isinstance(given, bytes | bytearray | memoryview):
+            return bytes(given).replace(b"AAAA", BAD)
+        return [bytes(piece).replace(b"AAAA", BAD) for piece in given]
+
+    message.Writer.pieces = pieces  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        message.Writer.pieces = pieces_of  # type: ignore[method-assign]
+
+
+# -- The list
+
+
+def test_a_record_is_reported_once_and_the_list_is_bounded() -> None:
+    poison = Poison()
+    for number in range(KEPT_MAX + 5):
+        for _ in range(2):
+            poison.set_aside("frame", f"position {number}", ValueError("x" * 10_000))
+    assert poison.counts == {"frame": KEPT_MAX + 5}
+    kept = [*poison.all()]
+    assert (len(kept), kept[0].place, kept[-1].place) == (KEPT_MAX, "position 5", f"position {KEPT_MAX + 4}")
+    assert kept[0].error.startswith("ValueError: xxx")
+    assert len(kept[0].error) == 300
+
+
+@pytest.mark.parametrize("error", [DiskFull(), HalfApplied(), MemoryError()])
+def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) -> None:
+    poison = Poison()
+    with pytest.raises(type(error)):
+        poison.set_aside("frame", "position 1", error)
+    assert not poison.counts
+
+
+# -- The next start
+
+
+def test_replay_goes_on_behind_what_raises() -> None:
+    poison = Poison()
+    state_log = StateLog(poison)
+    seen: list[Any] = []
+    state_log.own(ClusterNamed, raises)
+    state_log.own(ClusterNamed, lambda record, slot: seen.append(record))
+    state_log.on_extra(9, raises)
+    state_log.on_frame(raises)
+    state_log.on_frame(lambda *_: seen.append("frame"))
+    (payload,) = [*_payloads(ClusterNamed("x"))]
+    state_log.replay_state(payload, SLOT)
+    state_log.replay_frame(1 << 16 | 3, SLOT, 2, 1, memoryview(b"body"), b"\x09")
+    assert seen == [ClusterNamed("x"), "frame"]
+    assert [each.place for each in poison.all()] == [
+        "position 4096, ClusterNamed",
+        "position 4096, topic number 1, queue 3, offset 7",
+    ]
+
+
+BAD_STATE = {
+    "no msgpack": b"\xc1",
+    "nothing": b"",
+    "no tag": b"\x90",
+    "a field of another type": msgspec.msgpack.encode([20, "group", "no positions", 1]),
+    "a field is missing": msgspec.msgpack.encode([20]),
+    "text that is not UTF-8": b"\x92\x01\xa2\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("payload", BAD_STATE.values(), ids=BAD_STATE)
+def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit_is_replayed(payload: bytes) -> None:
+    core = ManualCore()
+    topic = core.topic("orders", 1)
+    good = encode(PositionsCommitted("g", [CommittedPosition(topic.key(0), 7)], 1))
+    frame = Frame(topic.queues[0], frame_formats.ROCKETMQ, b"body", 1)
+    core.store.append([State(payload), frame, State(good)], core.clock.now_ms())
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    assert again.poison.counts == {"state record": 1}
+    assert again.positions.all_of("g")[topic.key(0)].offset == 7
+    assert again.topic("orders").queues[0].end_offset == 1
+
+
+def test_state_record_of_a_newer_version_refuses_the_start() -> None:
+    core = ManualCore()
+    core.store.append([State(msgspec.msgpack.encode([250, "of tomorrow"]))], core.clock.now_ms())
+    core.settle()
+    with pytest.raises(Corruption, match=r"tag 250, which this version does not know: .* start that version"):
+        ManualCore(disk=core.disk.after_kill())
+
+
+def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "bridge")  # A worker of pytest-xdist cannot send a report with lone surrogates.
+    core = ManualCore()
+    core.store.append([State(b"\xc1")], core.clock.now_ms())
+    core.poison.set_aside("schedule", "nightly \udcff", ValueError("\udcff" * 1000))
+    core.poison.save(core.clock.now_ms(), 0)
+    core.settle()
+    core = ManualCore(disk=core.disk.after_kill())
+    expected = {("schedule", "nightly ?"), ("state record", next(iter(core.poison.all())).place)}
+    for _ in range(3):
+        assert {(each.kind, each.place) for each in core.poison.all()} == expected
+        assert core.poison.counts == {"schedule": 1, "state record": 1}
+        assert core.poison.next_deadline_mono_ms() is not None or core.store.recovery.checkpoint_position > 0
+        core.store.checkpoint(0)
+        core.settle()
+        core = ManualCore(disk=core.disk.after_kill())
+        assert core.store.recovery.checkpoint_position > 0
+
+
+def test_list_is_saved_again_when_the_log_refused_it() -> None:
+    core = ManualCore()
+    core.poison.set_aside("schedule", "nightly", ValueError())
+    core.store.append = raises_full  # type: ignore[method-assign]
+    core.state_log.attach(core.store)
+    with pytest.raises(DiskFull):
+        core.poison.save(0, 5_000)
+    assert core.poison.next_deadline_mono_ms() == 6_000
+    del core.store.append
+    core.state_log.attach(core.store)
+    core.poison.save(0, 6_000)
+    assert core.poison.next_deadline_mono_ms() is None
+
+
+def raises_full(*_: Any) -> Any:
+    raise DiskFull("full")
+
+
+def test_error_of_the_disk_at_replay_says_nothing_about_the_record() -> None:
+    with pytest.raises(OSError, match="too many"):
+        Poison().set_aside("state record", "position 1", OSError(24, "too many"))
+
+
+def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name() -> None:
+    core = ManualCore()
+    lost = core.store.queue(77 << 16 | 2)
+    core.store.append([State(msgspec.msgpack.encode([10, 77])), Frame(lost, frame_formats.ROCKETMQ, b"body", 1)], 1)
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    found = again.topics.get("recovered-77")
+    assert found is not None
+    assert (found.queue_count, found.queues[2].end_offset) == (3, 1)
+    assert again.topic("next").number == 78
+    again.topics.delete(found, 2)
+    again.settle()
+    assert ManualCore(disk=again.disk.after_kill()).topics.get("recovered-77") is None
+
+
+def test_control_entry_that_does_not_decode_is_set_aside() -> None:
+    core = ManualCore()
+    core.store._append_unit([Control(Kind.QUEUE, 1 << 16, b"short")], 1)
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    assert again.poison.counts == {"control entry": 1}
+
+
+def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
+    core = ManualCore()
+    is_bad = True
+
+    def snapshot() -> Any:
+        return [cast(Any, object())] if is_bad else []
+
+    core.state_log.on_snapshot(snapshot)
+    with pytest.raises(TypeError):
+        core.store.checkpoint(0)
+    is_bad = False
+    core.store.checkpoint(0)
+    core.settle()
+    assert ManualCore(disk=core.disk.after_kill()).store.recovery.checkpoint_position > 0
+
+
+def _payloads(record: ClusterNamed) -> Iterator[bytes]:
+    state_log = StateLog()
+    state_log.on_snapshot(lambda: [record])
+    yield from state_log.snapshot()
+
+
+# -- Schedules
+
+
+def test_stored_schedule_whose_run_raises_is_set_aside_and_the_others_run() -> None:
+    desk = Desk()
+    topic = desk.topic()
+    every_second = Schedule(Cron("* * * * * *"))
+    endless = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
+    for name, schedule in (("a", every_second), ("b", every_second)):
+        desk.schedules.register(name, schedule, recurring(topic, name.encode()), desk.clock.now_ms())
+    bad = desk.schedules.get("a")
+    assert bad is not None
+    bad.schedule = endless  # As older versions took it.
+    for _ in range(3):
+        desk.pass_until(desk.clock.now_ms() + SECOND)
+    assert [each.value for each in desk.records(topic)] == [b"b"] * 3
+    assert [(each.kind, each.place) for each in desk.poison.all()] == [("schedule", "a")]
+    assert desk.schedules.remove("a", desk.clock.now_ms()).outcome.value == "removed"
+    desk.settle()
+    again = Desk(desk.disk.after_kill(), desk.clock.now_ms())
+    again.pass_until(again.clock.now_ms() + SECOND)
+    assert again.names() == ["b"]
+
+
+def test_schedule_that_would_start_beyond_all_calendars_is_refused() -> None:
+    desk = Desk()
+    schedule = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
+    with pytest.raises(BadSchedule, match="delay 250000000000000 ms after each run"):
+        desk.schedules.register("a", schedule, recurring(desk.topic()), desk.clock.now_ms())
+
+
+# -- Delayed messages
+
+
+def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(office: Office, client: Client) -> None:
+    office.topic()
+    for number in range(9):
+        client.send(body=b"%d" % number, properties="TIMER_DELAY_MS\x015000\x02")
+    deliveries = office.publisher.deliveries
+
+    def fails(topic: Any, queue_id: int, form: int, frames: Any, dues_ms: Any, now_ms: int) -> Any:
+        if any(_body(frame) == b"4" for frame in frames):
+            raise ZeroDivisionError
+        return deliveries(topic, queue_id, form, frames, dues_ms, now_ms)
+
+    office.publisher.deliveries = fails  # type: ignore[method-assign]
+    office.pass_ms(6000)
+    while (deadline_ms := office.delays.next_deadline_ms()) is not None and deadline_ms <= office.clock.now_ms():
+        office.delays.run(office.clock.now_ms(), 0)
+    office.settle()
+    assert sorted(bodies(client.pull(0))) == [b"%d" % number for number in range(9) if number != 4]
+    ((kind, place, _, _),) = office.poison.all()
+    assert kind == "delayed message"
+    assert place.startswith("position ")
+    assert len(office.delays) == 0
+
+
+def _body(frame: Any) -> bytes:
+    return bytes(message.decode(memoryview(bytes(frame))).body)
+
+
+# -- Half messages
+
+
+@pytest.mark.parametrize("step", ["_ask", "_give_up"])
+def test_half_message_that_raises_at_each_look_ends_at_the_last(step: str) -> None:
+    shop = Shop()
+    client = shop.connect()
+    send_half(client)
+    client.beat("shop")
+    setattr(shop.checks, step, raises)
+    for _ in range(CHECK_MAX + 2):
+        shop.wait(INTERVAL * 20)
+    assert len(shop.halves.state) == 0
+    assert [each.kind for each in shop.poison.all()] == ["half message"]
+
+
+# -- Properties that are not UTF-8
+
+
+def test_repaired_properties_are_what_java_reads() -> None:
+    raw = b"TAGS\x01" + BAD + b"\x02K\x01v\x02"
+    assert properties.parse(properties.repaired(raw)) == {"TAGS": "\ufffd" * 4, "K": "v"}
+    assert properties.repaired(b"K\x01\xc3\xa4\x02") == b"K\x01\xc3\xa4\x02"
+
+
+def test_dead_letter_with_properties_that_are_not_utf8_goes_back(office: Office, client: Client) -> None:
+    office.topic()
+    fail_for_good(client, b"a")
+    publish_bad(office, "%DLQ%billing", b"bad")
+    fail_for_good(client, b"b")
+    count, _ = asyncio.run(redrive(cast(Any, office), "billing", "retry"))
+    office.settle()
+    assert count == 3
+    assert [bytes(each.body) for each in stored(office, "%RETRY%billing")] == [b"a", b"bad", b"b"]
+
+
+def test_dead_letter_that_raises_is_passed_over(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.topic()
+    fail_for_good(client, b"a", b"b")
+    monkeypatch.setattr("duolog.bridge.rocketmq.retry.redrive.copy_of", raises)
+    assert asyncio.run(redrive(cast(Any, office), "billing", "retry"))[0] == 0
+    assert [each.place for each in office.poison.all()] == [
+        "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
+    ]  # fmt: skip
+
+
+def test_popped_message_with_properties_that_are_not_utf8_comes_back(office: Office, client: Client) -> None:
+    office.publish(office.topic(), b"a")
+    publish_bad(office, "orders", b"bad")
+    assert bodies_of(pop(client)) == [b"a", b"bad"]
+    office.pass_ms(INVISIBLE_MS)
+    assert bodies_of(pop(client)) == [b"a", b"bad"]
+
+
+def test_popped_message_that_raises_does_not_hold_up_the_others(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.publish(office.topic(), b"a")
+    assert bodies_of(pop(client)) == [b"a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("duolog.bridge.rocketmq.pop.revive.copy_of", raises)
+        office.pass_ms(INVISIBLE_MS)
+    assert nothing(client)
+    assert [(each.kind, each.place) for each in office.poison.all()] == [("popped message", "orders queue 0, offset 0")]
+    assert len(office.rocketmq_pop_checkpoints) == 0
+
+
+@pytest.mark.parametrize("reads", ["pull", "pop"])
+def test_expired_message_with_properties_that_are_not_utf8_is_a_dead_letter(
+    office: Office, client: Client, reads: str
+) -> None:
+    office.topic(message_ttl_ms="1000")
+    publish_bad(office, "orders", b"bad")
+    office.pass_ms(2000)
+    office.publish(office.topic(), b"fresh")
+    if reads == "pull":
+        assert bodies(client.pull(0)) == [b"fresh"]
+    else:
+        assert bodies_of(pop(client)) == [b"fresh"]
+    assert dead(office) == [b"bad"]
+
+
+def test_expired_message_that_raises_is_given_as_it_is(
+    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.publish(office.topic(message_ttl_ms="1000"), b"a")
+    office.pass_ms(2000)
+    monkeypatch.setattr("duolog.bridge.rocketmq.consuming.expired.expired_copy", raises)
+    answer = client.pull(0)
+    assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [b"a"])
+    assert [each.kind for each in office.poison.all()] == ["expired message"]
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture
+def client(office: Office) -> Client:
+    return office.connect()

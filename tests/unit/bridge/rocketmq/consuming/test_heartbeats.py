@@ -1,0 +1,281 @@
+"""Heartbeats, lists, closings and locks, as clients see them: who is in a group, and who is told of a change."""
+
+import pytest
+
+from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions
+from duolog.bridge.rocketmq.consuming import heartbeats
+from duolog.bridge.rocketmq.consuming.members import CHANNEL_MS
+from duolog.protocol.rocketmq.bodies import (
+    CheckClientRequest,
+    LockRequest,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.json.fastjson import MessageQueue
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
+from tests.unit.protocol.rocketmq.test_bodies import OF_CPP
+
+# -- Coming and going
+
+
+def test_member_is_in_the_list_at_once_and_everybody_is_told(office: Office) -> None:
+    first, second = office.connect(), office.connect()
+    assert first.beat("billing", client_id="1").code == 0
+    assert (first.members("billing"), first.notified()) == (["1"], ["billing"])
+    assert second.beat("billing", "other", client_id="2").code == 0
+    assert second.members("billing") == ["1", "2"]
+    assert (first.notified(), second.notified()) == (["billing"], ["billing", "other"])
+
+
+def test_heartbeat_that_changes_nothing_tells_nobody(office: Office) -> None:
+    client = office.connect()
+    client.beat("billing")
+    client.notified()
+    client.beat("billing")
+    assert client.notified() == []
+    client.beat("billing", topics=("orders", "more"))
+    assert client.notified() == ["billing"]
+
+
+def unregister(client: Client) -> None:
+    client.ask(RequestCode.UNREGISTER_CLIENT, clientID="2", producerGroup="shop", consumerGroup="billing")
+
+
+def fall_silent(client: Client) -> None:
+    office = client.office
+    office.pass_ms(CHANNEL_MS - 1)
+    for each in office.rocketmq_members.channels("billing"):
+        if each is not client.connection:
+            office.rocketmq_members._beats[each] = office.clock.mono_ms()
+    office.pass_ms(1)
+    heartbeats.sweep(office, office.clock.mono_ms())
+    office.loop.turn()
+
+
+@pytest.mark.parametrize("leave", [unregister, Client.close, fall_silent])
+def test_who_leaves_is_out_of_the_list_and_the_others_are_told(office: Office, leave) -> None:
+    first, second = office.connect(), office.connect()
+    first.beat("billing", client_id="1")
+    second.beat("billing", client_id="2")
+    first.notified()
+    leave(second)
+    assert first.notified() == ["billing"]
+    assert first.members("billing") == ["1"]
+
+
+def test_group_of_nobody_has_no_list(office: Office) -> None:
+    client = office.connect()
+    answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="billing")
+    assert (answer.code, answer.remark) == (1, "no consumer for this group, billing")
+    client.beat("billing")
+    client.close()
+    assert office.connect().members("billing") is None
+
+
+def test_group_may_want_no_notice(office: Office) -> None:
+    quiet = SubscriptionGroupConfig(group_name="billing", notify_consumer_ids_changed_enable=False)
+    office.rocketmq_groups.configure(quiet, 0)
+    client = office.connect()
+    client.beat("billing")
+    assert client.notified() == []
+
+
+# -- What a heartbeat makes
+
+
+def test_group_and_its_retry_topic_are_made_and_survive(office: Office) -> None:
+    office.connect().beat("billing")
+    office.settle()
+    again = Office(office.disk.after_kill())
+    assert again.rocketmq_groups.get("billing") is not None
+    topic = again.topics.by_rocketmq_name("%RETRY%billing")
+    assert topic is not None
+    assert (topic.queue_count, topic.perm) == (1, 6)
+
+
+def test_illegal_group_is_passed_over(office: Office) -> None:
+    client = office.connect()
+    assert client.beat("a b", "billing", "x" * 121).code == 0
+    assert (client.members("a b"), client.members("billing")) == (None, ["client"])
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":[}'])
+def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
+    assert office.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
+
+
+def state(office: Office) -> tuple[object, ...]:
+    members = office.rocketmq_members
+    return (
+        len(office.topics), len(office.rocketmq_groups.all()), office.store.next_position, list(members.consumers),
+        list(members.producers), members._membership_count, members._subscribed_bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "topics", "says"),
+    [
+        ({}, 501, 1, "rocketmq.client_groups_max=500"),
+        ({"groups_max": 3}, 4, 1, "rocketmq.groups_max=3"),
+        ({"subscriptions_max": 2}, 2, 3, "rocketmq.subscriptions_max=2"),
+        ({"subscribed_bytes_max": 4096}, 5, 2, "rocketmq.subscribed_bytes_max=4096"),
+        ({"client_subscribed_bytes_max": 4096}, 5, 2, "rocketmq.client_subscribed_bytes_max=4096"),
+        ({"groups_count_max": 20}, 30, 1, "groups.count_max=20"),
+    ],
+)
+def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int, topics: int, says: str) -> None:
+    count_max = settings.pop("groups_count_max", 100_000)
+    office = Office(
+        options=Options(rocketmq=RocketmqOptions(**settings), groups=GroupsOptions(count_max=count_max)),
+    )
+    before, names = state(office), [f"t{number}" for number in range(topics)]
+    for name in names:
+        office.rocketmq_expected_topics.add(name, office.clock.mono_ms())
+    answer = office.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
+    assert (answer.code, says in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert state(office) == before
+
+
+def test_names_that_repeat_in_a_heartbeat_count_once(office: Office) -> None:
+    client = office.connect()
+    assert client.beat(*["billing"] * 600).code == client.beat("billing", topics=["orders"] * 2500).code == 0
+    assert (client.members("billing"), len(office.rocketmq_members.consumers)) == (["client"], 1)
+
+
+def test_heartbeat_of_cpp_makes_a_member(office: Office) -> None:
+    client = office.connect()
+    assert client.ask(RequestCode.HEART_BEAT, OF_CPP).code == 0
+    assert client.members("g") == ["10.0.0.1@7"]
+    group = office.rocketmq_members.consumers["g"]
+    assert (group.is_clustering, group.consume_type, list(group.subscriptions)) == (True, "CONSUME_PASSIVELY", ["t"])
+
+
+# -- Members that want different messages
+
+
+def tagged(office: Office) -> None:
+    topic = office.topic()
+    for tag in ("old", "new"):
+        office.publish(topic, tag.encode(), tag=tag)
+
+
+def pulled(client: Client) -> tuple[int, list[bytes]]:
+    answer = client.pull(0, sysFlag=0, subscription=None)
+    return answer.code, bodies(answer) if answer.code == 0 else []
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("by", ["broker", "group"])
+def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The newest subscription counts for all, with a warning; or its member is refused, where a setting says so."""
+    options = RocketmqOptions(refuse_other_subscriptions=is_refused is (by == "broker"))
+    office = Office(options=Options(rocketmq=options))
+    tagged(office)
+    old, new = office.connect(), office.connect()
+    if by == "group":
+        attributes = {"+refuse.other.subscriptions": str(is_refused).lower()}
+        config = SubscriptionGroupConfig(group_name="billing", attributes=attributes)
+        assert old.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    old.beat("billing", client_id="1", expression="old", version=1)
+    new.beat("billing", client_id="2", expression="new", version=2)
+    if is_refused:
+        assert (old.members("billing"), pulled(old)) == (["1"], (0, [b"old"]))
+        assert pulled(new)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    else:
+        assert (old.members("billing"), pulled(old), pulled(new)) == (["1", "2"], (0, [b"new"]), (0, [b"new"]))
+    assert len(office.rocketmq_members.differing()) == (not is_refused)
+    said = "member refused" if is_refused else "the newest subscription counts group=billing client=2"
+    assert said in caplog.text
+    (old if is_refused else new).close()  # The release goes on; or is rolled back.
+    left, gets = (new, [b"new"]) if is_refused else (old, [b"old"])
+    assert (pulled(left), len(office.rocketmq_members.differing())) == ((0, gets), 0)
+
+
+def test_broadcasting_members_get_what_each_wants(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    tagged(office)
+    clients = {tag: office.connect() for tag in ("old", "new")}
+    for version, (tag, client) in enumerate(clients.items()):
+        client.beat("billing", client_id=tag, expression=tag, version=version, message_model="BROADCASTING")
+    assert {tag: pulled(client) for tag, client in clients.items()} == {"old": (0, [b"old"]), "new": (0, [b"new"])}
+    assert "subscribe" not in caplog.text
+
+
+# -- One protocol at a time
+
+
+def test_group_that_is_active_in_kafka_takes_no_members(office: Office) -> None:
+    office.topic()
+    office.kafka_groups_with_members.add("billing")
+    client = office.connect()
+    assert client.beat("billing", "other").code == 0
+    assert (client.members("billing"), client.members("other")) == (None, ["client"])
+    answer = client.pull(0, sysFlag=0)
+    assert (answer.code, "is active in Kafka" in answer.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
+    office.kafka_groups_with_members.clear()
+    client.beat("billing", "other")
+    assert client.members("billing") == ["client"]
+
+
+def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
+    office.kafka_groups_with_members.add("billing")
+    client = office.connect()
+    client.beat("billing", message_model="BROADCASTING")
+    assert client.members("billing") == ["client"]
+    office.kafka_groups_with_members.clear()
+    assert office.client_protocols.active("billing") is None
+
+
+# -- Checking
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "code"),
+    [
+        ("TAG", "a || b", 0),
+        ("TAG", "||", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ("SQL92", "a = 1", 0),
+        ("SQL92", "a =", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ("GROOVY", "a", ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_subscriptions_are_checked(office: Office, kind: str, expression: str, code: int) -> None:
+    subscription = SubscriptionData(topic="orders", sub_string=expression, expression_type=kind)
+    asked = CheckClientRequest(client_id="c", group="billing", subscription_data=subscription)
+    assert office.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, asked).code == code
+
+
+# -- Locks
+
+
+def lock(client: Client, who: str, *queue_ids: int, code: int = RequestCode.LOCK_BATCH_MQ) -> list[int]:
+    queues = [MessageQueue("orders", "duolog", queue_id) for queue_id in queue_ids]
+    answer = client.ask(code, LockRequest(consumer_group="billing", client_id=who, mq_set=queues))
+    assert answer.code == 0
+    return [queue["queueId"] for queue in read(answer)["lockOKMQSet"]] if code == RequestCode.LOCK_BATCH_MQ else []
+
+
+def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
+    office.topic("orders", queues=3)
+    client = office.connect()
+    assert lock(client, "1", 0, 1) == [0, 1]
+    assert lock(client, "2", 1, 2) == [2]
+    lock(client, "1", 1, code=RequestCode.UNLOCK_BATCH_MQ)
+    assert lock(client, "2", 0, 1, 1) == [1]
+    assert lock(client, "2", 3, -1) == []  # No such queues.
+
+
+def test_locks_of_who_says_goodbye_are_free_at_once(office: Office) -> None:
+    office.topic()
+    first, second = office.connect(), office.connect()
+    first.beat("billing", client_id="1")
+    second.beat("billing", client_id="2")
+    assert lock(second, "2", 0, 1) == [0, 1]
+    assert lock(first, "1", 0, 1) == []
+    unregister(second)
+    assert lock(first, "1", 0, 1) == [0, 1]
+
+
+def test_group_that_is_active_in_kafka_locks_nothing(office: Office) -> None:
+    office.kafka_groups_with_members.add("billing")
+    assert lock(office.connect(), "1", 0) == []

@@ -1,0 +1,166 @@
+"""A large SEND_BATCH_MESSAGE is read in slices and stored at once: turns and work are counted, not timed."""
+
+import pytest
+
+from duolog.bridge.rocketmq.producing import send_batch
+from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE, STEPS_MAX
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.messages import batch
+from tests.unit.adversary import budget
+from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+
+COUNT = 3 * MESSAGES_AT_ONCE * STEPS_MAX
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.topic("orders")
+    return office
+
+
+def part(number: int, properties: str = "") -> batch.Part:
+    return batch.Part(0, b"%d" % number, f"UNIQ_KEY\x01{number}\x02{properties}".encode())
+
+
+def begin(client: Client, parts: list[batch.Part], *others: bytes) -> None:
+    """Send a batch and other messages in one piece, and run no turn of the loop."""
+    said: list[bytes] = []
+    client.say = lambda command: said.append(b"".join(remoting.encode(command)))  # type: ignore[method-assign]
+    for body in others:
+        client.send(body=body)
+    client.send(body=batch.encode(parts), batch=True)
+    del client.say
+    client.connection.data_received(said[-1] + b"".join(said[:-1]))
+
+
+def run(client: Client) -> None:
+    client.office.loop.turn()
+    client.office.settle()
+    client.office.loop.turn()
+
+
+def stored(client: Client) -> list[bytes]:
+    found: list[bytes] = []
+    while (answer := client.pull(len(found))).code == 0:
+        found += bodies(answer)
+    return found
+
+
+def test_large_batch_has_its_slices_in_turns_of_their_own(office: Office) -> None:
+    client = office.connect()
+    begin(client, [part(number) for number in range(COUNT)])
+    turns = 1
+    while len(office.rocketmq_batches):
+        office.loop.turn_once()
+        turns += 1
+    assert turns >= 5, "three slices of messages, one of the append, one of the answer"
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert (answer.code, answer.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+    assert len(set(answer.ext["msgId"].split(","))) == COUNT
+    assert stored(client) == [b"%d" % number for number in range(COUNT)]
+
+
+def test_large_batch_keeps_each_turn_within_the_budget(office: Office) -> None:
+    client = office.connect()
+    with budget.counted(calls=True) as work:
+        begin(client, [part(number) for number in range(12_000)])
+    most = work.units
+    while len(office.rocketmq_batches):
+        with budget.counted(calls=True) as work:
+            office.loop.turn_once()
+        most = max(most, work.units)
+    run(client)
+    assert len(stored(client)) == 12_000
+    assert most < budget.UNITS_MAX
+
+
+def test_later_requests_of_the_connection_wait_for_the_batch(office: Office) -> None:
+    client = office.connect()
+    begin(client, [part(number) for number in range(COUNT)], b"last")
+    run(client)
+    assert stored(client)[-2:] == [b"%d" % (COUNT - 1), b"last"]
+    assert not client.connection.is_busy
+    assert (client.connection.unanswered, sum(office.rocketmq_admission.in_work)) == (0, 0)
+
+
+REFUSED = {
+    "properties": part(-1)._replace(properties=b"\xff\x01a\x02"),
+    "transaction": part(-1, "TRAN_MSG\x01true\x02"),
+    "delay": part(-1, "TIMER_DELAY_SEC\x01soon\x02"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_batch_with_a_wrong_last_message_stores_and_counts_nothing(office: Office, case: str) -> None:
+    client = office.connect()
+    before = dict(office.metrics.records_in)
+    begin(client, [*[part(number) for number in range(COUNT)], REFUSED[case]])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code != ResponseCode.SUCCESS
+    assert stored(client) == []
+    assert dict(office.metrics.records_in) == before
+
+
+def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(office: Office) -> None:
+    client = office.connect()
+    large = batch.Part(0, bytes(5000), b"")
+    begin(client, [*[part(number) for number in range(MESSAGES_AT_ONCE)], part(-1, "TIMER_DELAY_SEC\x0160\x02"), large])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    assert len(set(answer.ext["msgId"].split(","))) == MESSAGES_AT_ONCE + 2
+    assert stored(client) == [*[b"%d" % number for number in range(MESSAGES_AT_ONCE)], bytes(5000)]
+    assert len(office.delays) == 1
+
+
+def test_batch_with_too_many_delayed_messages_is_refused(office: Office) -> None:
+    limit = office.options.delay.batch_delayed_max
+    client = office.connect()
+    begin(client, [part(number, "TIMER_DELAY_SEC\x0160\x02") for number in range(limit + 1)])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "delay.batch_delayed_max" in (answer.remark or "")
+    assert len(office.delays) == 0
+
+
+def test_batch_whose_client_or_topic_is_gone_is_not_stored(office: Office) -> None:
+    client, other = office.connect(), office.connect()
+    begin(client, [part(number) for number in range(COUNT)])
+    client.close()
+    run(other)
+    assert stored(other) == []
+    begin(other, [part(number) for number in range(COUNT)])
+    office.topics.delete(office.topic("orders"), office.clock.now_ms())
+    run(other)
+    answer = other.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert len(office.rocketmq_batches) == sum(office.rocketmq_admission.in_work) == 0
+
+
+def test_bodies_of_batches_that_wait_are_limited(office: Office) -> None:
+    office.rocketmq_batches = send_batch.Batches(1 << 18)
+    client, other = office.connect(), office.connect()
+    begin(client, [part(number) for number in range(COUNT)])
+    answer = other.send(body=batch.encode([batch.Part(0, bytes(1 << 18), b"")]), batch=True)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    run(client)
+    assert len(stored(client)) == COUNT
+
+
+def test_more_messages_than_allowed_are_refused(office: Office) -> None:
+    client = office.connect()
+    begin(client, [batch.Part(0, b"", b"")] * (BATCH_MESSAGES_MAX + 1))
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL

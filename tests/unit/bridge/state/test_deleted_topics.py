@@ -1,0 +1,130 @@
+"""Proves that deleting a topic is one record, and that what belonged to it goes in slices of a counted size.
+
+Each owner of such state has entries of a topic that is deleted and of one that stays, in more than one slice.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
+from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
+from duolog.bridge.state.records import (
+    CommittedPosition,
+    MessagesExpired,
+    PositionsCommitted,
+    ProducerBatch,
+    TransactionalIdSettled,
+    TransactionGrew,
+)
+from duolog.delay.rows import Timer
+from duolog.txn.coordinator import NO_EPOCH, NO_PRODUCER, State
+from tests.kit.core import ManualCore
+
+COUNT = LOOKED_AT_IN_SLICE + 10  # of each topic
+NOW = 1_000_000
+
+
+def fill_positions(core: ManualCore, keys: list[int]) -> None:
+    positions = [CommittedPosition(key, 1, -1, "x") for key in keys]
+    core.state_log.commit([PositionsCommitted(f"group-{number}", positions, NOW) for number in range(COUNT)], NOW)
+
+
+def fill_producers(core: ManualCore, keys: list[int]) -> None:
+    for number in range(COUNT):
+        for key in keys:
+            core.producers.remember(key, number, 0, ProducerBatch(0, 0, 0, 0, NOW))
+
+
+def fill_isolation(core: ManualCore, keys: list[int]) -> None:
+    for number in range(COUNT):
+        for key in keys:
+            core.isolation.begin(key, number, number)
+
+
+def fill_popped(core: ManualCore, keys: list[int]) -> None:
+    records = [taken(Name("group", key, number, NOW), [number], NOW, 0) for number in range(COUNT) for key in keys]
+    core.state_log.commit(records, NOW)
+
+
+def fill_expired(core: ManualCore, keys: list[int]) -> None:
+    records = [MessagesExpired(f"group-{number}", key, [(0, 1)]) for number in range(COUNT) for key in keys]
+    core.state_log.commit(records, NOW)
+
+
+def fill_held(core: ManualCore, keys: list[int]) -> None:
+    for number in range(COUNT):
+        for key in keys:
+            core.delays.hold(number, Timer(NOW * 2, number * 8, key, 10, 0, 1))
+
+
+def fill_transactions(core: ManualCore, keys: list[int]) -> None:
+    positions = [CommittedPosition(key, 1, -1, "") for key in keys]
+    for number in range(COUNT):
+        settled = TransactionalIdSettled(f"id-{number}", number, 0, 60_000, State.EMPTY, NOW, NO_PRODUCER, NO_EPOCH)
+        grew = [TransactionGrew(number, NOW, keys), TransactionGrew(number, NOW, (), "group", positions)]
+        core.state_log.commit([settled, *grew], NOW)
+
+
+def positions(core: ManualCore) -> int:
+    return sum(len(core.positions.all_of(group)) for group in core.positions.groups())
+
+
+def isolation(core: ManualCore) -> int:
+    return sum(len([*queue.open]) for _, queue in core.isolation)
+
+
+OWNERS: dict[str, tuple[Callable[[ManualCore, list[int]], None], Callable[[ManualCore], int]]] = {
+    "positions": (fill_positions, positions),
+    "producers": (fill_producers, lambda core: len(core.producers._windows)),
+    "isolation": (fill_isolation, isolation),
+    "popped": (fill_popped, lambda core: len(core.rocketmq_pop_checkpoints)),
+    "expired": (fill_expired, lambda core: core.rocketmq_expired._count),
+    "held timers": (fill_held, lambda core: len(core.delays)),
+    "transactions": (fill_transactions, lambda core: core.transactions.coordinator.queue_count),
+}
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_what_belonged_to_a_deleted_topic_goes_in_slices(name: str) -> None:
+    fill, count = OWNERS[name]
+    core = ManualCore()
+    gone, stays = core.topic("gone", 1), core.topic("stays", 1)
+    core.sweep()
+    fill(core, [gone.key(0), stays.key(0)])
+    before = count(core)
+    core.topics.delete(gone, NOW)
+    assert count(core) == before, "the deletion itself goes through no table"
+    assert core.sweep() >= 1
+    assert count(core) == before // 2
+    assert core.gone.next_deadline_mono_ms() is None
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
+    core = ManualCore()
+    OWNERS[name][0](core, [core.topic("gone", 1).key(0), core.topic("stays", 1).key(0)])
+    asked = slices = 0
+
+    def is_gone(key: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    for sweep in core.gone.sweeps:
+        for looked_at in sweep(is_gone):
+            assert asked <= looked_at <= LOOKED_AT_IN_SLICE
+            asked, slices = 0, slices + 1
+    assert slices >= 1
+
+
+def test_a_start_removes_what_the_log_brings_back_of_deleted_topics() -> None:
+    core = ManualCore()
+    gone, stays = core.topic("gone", 1), core.topic("stays", 1)
+    fill_popped(core, [gone.key(0), stays.key(0)])
+    core.topics.delete(gone, NOW)
+    core.settle()
+    again = ManualCore(disk=core.disk.after_kill())
+    assert len(again.rocketmq_pop_checkpoints) == 2 * COUNT
+    assert again.sweep() > 1
+    assert len(again.rocketmq_pop_checkpoints) == COUNT
