@@ -44,6 +44,7 @@ from duolog.bridge.rocketmq.producing.send_batch import Batches
 from duolog.bridge.rocketmq.requests.admission import Admission
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.deleted_topics import Gone
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
@@ -78,7 +79,7 @@ class Core:
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.poison = Poison()
-        self.state_log = StateLog(self.poison)
+        self.state_log = StateLog(records, self.poison)
         self.poison.attach(self.state_log)
         self._cluster = _Cluster(self.state_log)
         self.wall_time = WallTime(self.state_log, options.retention)

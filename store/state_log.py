@@ -1,7 +1,7 @@
 """Where decisions become state: append the records of one decision as one unit, then replay each.
 
-    coordinator --(records)--> Ledger.commit --> log
-                                    |
+    coordinator --(records)--> StateLog.commit --> log
+                                      |
     recovery ----(payloads)--> replay_state --> the owners of each record type
 
 Replay is the only code that changes state, live and at recovery alike. An owner registers its replay function for
@@ -14,14 +14,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
-from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.state.records import (
-    TYPES,
-    Record,
-    decode,
-    encode,
-    tag_of,
-)
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import (
     Appended,
@@ -34,14 +26,32 @@ from duolog.store.entry import (
 )
 from duolog.store.errors import HalfApplied
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT")
 NameT = TypeVar("NameT", bound=Hashable)
 ExtraWatcher = Callable[[Slot, int, int, bytes], None]
 FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
 
 
+class RecordCodec(Protocol):
+    """The state records, of which the state log knows nothing but that they have types."""
+
+    def encode(self, record: Any, /) -> bytes: ...
+
+    def decode(self, payload: bytes, /) -> Any: ...
+
+    def name_of(self, payload: bytes, /) -> str:
+        """Give the name of an encoded record's type; empty if it has none."""
+
+
+class RecordsSetAside(Protocol):
+    """Takes what cannot be replayed."""
+
+    def set_aside(self, kind: str, place: str, error: Exception) -> None:
+        """Report a stored entry; raises `error` if the error says nothing about the entry."""
+
+
 class Log(Protocol):
-    """What the ledger asks of the store."""
+    """What the state log asks of the store."""
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
 
@@ -53,10 +63,11 @@ class Log(Protocol):
 class StateLog:
     """The store's `Replayer`, and the way to change state."""
 
-    def __init__(self, poison: Poison | None = None) -> None:
-        self._poison = poison or Poison()  # Takes what cannot be replayed.
+    def __init__(self, codec: RecordCodec, poison: RecordsSetAside) -> None:
+        self._codec = codec
+        self._poison = poison
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
-        self._snapshots: list[Callable[[], Iterable[Record]]] = []
+        self._snapshots: list[Callable[[], Iterable[Any]]] = []
         self._snapshot_ends: list[Callable[[], None]] = []
         self._watchers: list[FrameWatcher] = []
         self._extras: dict[int, ExtraWatcher] = {}
@@ -70,7 +81,7 @@ class StateLog:
 
     # -- Changing state
 
-    def commit(self, records: Sequence[Record], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
+    def commit(self, records: Sequence[Any], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
         """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
 
         `Appended.slots` has the frames' slots first, a run's as one, then the records'. Raises HalfApplied if state
@@ -79,7 +90,7 @@ class StateLog:
         assert self._log is not None, "the log is not open"
         entries: Sequence[Part] = frames
         if records:
-            entries = [*frames, *(State(encode(record)) for record in records)]
+            entries = [*frames, *(State(self._codec.encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
             # What frames ask may be less than what state is owed.
@@ -88,17 +99,17 @@ class StateLog:
         self._apply(records, frames, appended)
         return appended
 
-    def free(self, records: Sequence[Record], now_ms: int) -> Appended:
+    def free(self, records: Sequence[Any], now_ms: int) -> Appended:
         """Do the same for records by which room is made: deletions. They are taken on a full disk as well.
 
         Raises StoreError if writing has ended, or too much waits for a full disk.
         """
         assert self._log is not None, "the log is not open"
-        appended = self._log.append_freeing([State(encode(record)) for record in records], now_ms)
+        appended = self._log.append_freeing([State(self._codec.encode(record)) for record in records], now_ms)
         self._apply(records, (), appended)
         return appended
 
-    def _apply(self, records: Sequence[Record], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
+    def _apply(self, records: Sequence[Any], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
         """Bring state up to what was appended, and have those who ask for it wait for the log."""
         try:
             if frames:
@@ -126,11 +137,11 @@ class StateLog:
     def own(self, record_type: type[RecordT], replay: Callable[[RecordT, Slot], None]) -> None:
         self._replays.setdefault(record_type, []).append(replay)
 
-    def on_snapshot(self, snapshot: Callable[[], Iterable[Record]]) -> None:
+    def on_snapshot(self, snapshot: Callable[[], Iterable[Any]]) -> None:
         """Have `snapshot` asked for records that rebuild an owner's state; all are taken at once, so it is small."""
         self._snapshots.append(lambda: [*snapshot()])
 
-    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Record]], end: Callable[[], None] = lambda: None) -> None:
+    def on_sliced_snapshot(self, begin: Callable[[], Iterable[Any]], end: Callable[[], None] = lambda: None) -> None:
         """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
 
         They must be the state at the moment of `begin` all the same, whatever changes meanwhile: `begin` copies the
@@ -141,15 +152,15 @@ class StateLog:
         self._snapshot_ends.append(end)
 
     def on_copied_snapshot(
-        self, names: Callable[[], Iterable[NameT]], records: Callable[[NameT], Sequence[Record] | None]
-    ) -> CopyOnWrite[NameT, Sequence[Record]]:
+        self, names: Callable[[], Iterable[NameT]], records: Callable[[NameT], Sequence[Any] | None]
+    ) -> CopyOnWrite[NameT, Sequence[Any]]:
         """Do the same for a table of values that change: `records` gives those of one name, as it is then.
 
         Returns what must be told `before_change` of each name, and of those that are removed.
         """
         moment = CopyOnWrite(records)
 
-        def begin() -> Iterable[Record]:
+        def begin() -> Iterable[Any]:
             moment.begin(names())
             return chain.from_iterable(found for _, found in moment.entries())
 
@@ -170,11 +181,11 @@ class StateLog:
     def replay_state(self, payload: bytes, slot: Slot) -> None:
         """Replay a record; one of a newer version raises Corruption, any other fault is set aside."""
         try:
-            record = decode(payload)
+            record = self._codec.decode(payload)
         except Exception as error:  # noqa: BLE001 - set aside, or raised again
-            record_type = TYPES.get(tag_of(payload) or 0)
-            name = "" if record_type is None else f", {record_type.__name__}"
-            self.set_aside("state record", slot.position, f"{len(payload)} bytes{name}", error)
+            name = self._codec.name_of(payload)
+            what = f"{len(payload)} bytes, {name}" if name else f"{len(payload)} bytes"
+            self.set_aside("state record", slot.position, what, error)
             return
         for replay in self._replays[type(record)]:
             try:
@@ -203,9 +214,9 @@ class StateLog:
         self._poison.set_aside("frame", place, error)
 
     def snapshot(self) -> "Snapshot":
-        return Snapshot([snapshot() for snapshot in self._snapshots], self._snapshot_ends)
+        return Snapshot(self._codec, [snapshot() for snapshot in self._snapshots], self._snapshot_ends)
 
-    def _replay(self, record: Record, slot: Slot) -> None:
+    def _replay(self, record: Any, slot: Slot) -> None:
         for replay in self._replays[type(record)]:
             replay(record, slot)
 
@@ -213,7 +224,8 @@ class StateLog:
 class Snapshot:
     """The records of all owners, encoded as they are taken (`store.StateRecords`)."""
 
-    def __init__(self, parts: Iterable[Iterable[Record]], ends: Iterable[Callable[[], None]]) -> None:
+    def __init__(self, codec: RecordCodec, parts: Iterable[Iterable[Any]], ends: Iterable[Callable[[], None]]) -> None:
+        self._encode = codec.encode
         self._records = chain.from_iterable(parts)
         self._ends = [*ends]
 
@@ -221,7 +233,7 @@ class Snapshot:
         return self
 
     def __next__(self) -> bytes:
-        return encode(next(self._records))
+        return self._encode(next(self._records))
 
     def close(self) -> None:
         for end in self._ends:

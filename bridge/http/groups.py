@@ -37,7 +37,7 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.retry.dead_letters import position_in
 from duolog.bridge.rocketmq.retry.redrive import WAYS, redrive
-from duolog.bridge.rocketmq.retry.retry import EXPIRED_AT, ORIGIN_PLACE, REASON
+from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
 from duolog.bridge.state import lag
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.state.topics import Topic

@@ -17,7 +17,7 @@ from duolog.bridge.rocketmq.consuming import (
 )
 from duolog.bridge.rocketmq.consuming.pull import pull_message
 from duolog.bridge.rocketmq.namesrv import routes
-from duolog.bridge.rocketmq.pop import peek, pop, pop_acks
+from duolog.bridge.rocketmq.pop import peek, pop_acks, pop_message
 from duolog.bridge.rocketmq.producing.half_messages import end_transaction
 from duolog.bridge.rocketmq.producing.recall import recall_message
 from duolog.bridge.rocketmq.producing.reply import send_reply
@@ -25,7 +25,7 @@ from duolog.bridge.rocketmq.producing.send import send_message
 from duolog.bridge.rocketmq.requests.admission import LIMITED, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS
 from duolog.bridge.rocketmq.requests.responses import Handler
-from duolog.bridge.rocketmq.retry.retry import send_back
+from duolog.bridge.rocketmq.retry.send_back import send_back
 from duolog.protocol.rocketmq.codes import RequestCode as Code
 
 
@@ -53,7 +53,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.CONSUMER_SEND_MSG_BACK: send_back,
     Code.END_TRANSACTION: end_transaction,
     # -- Popping
-    Code.POP_MESSAGE: pop.pop_message,
+    Code.POP_MESSAGE: pop_message.pop_message,
     Code.ACK_MESSAGE: pop_acks.ack_message,
     Code.BATCH_ACK_MESSAGE: pop_acks.batch_ack_message,
     Code.CHANGE_MESSAGE_INVISIBLETIME: pop_acks.change_invisible_time,

@@ -533,3 +533,9 @@ def tag_of(payload: bytes) -> int | None:
     except (msgspec.DecodeError, IndexError):
         return None
     return tag if type(tag) is int else None
+
+
+def name_of(payload: bytes) -> str:
+    """Give the name of an encoded record's type; empty if it has none."""
+    record_type = TYPES.get(tag_of(payload) or 0)
+    return "" if record_type is None else record_type.__name__

@@ -51,7 +51,7 @@ def _run_here(name: str, runs: int, seconds: int) -> None:
     import atheris
 
     logging.disable(logging.CRITICAL)
-    with atheris.instrument_imports(include=["bridge", "protocol", "delay", "store", "txn"]):
+    with atheris.instrument_imports(include=["duolog"]):
         from tests.fuzz.targets import TARGETS
     limits = [f"-runs={runs}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=10", "-rss_limit_mb=4096"]
     if seconds:

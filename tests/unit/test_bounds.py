@@ -15,6 +15,7 @@ NO_LIMITS_OF_CLIENTS = {  # They are named like limits, but nothing that a clien
     "store.open_segments_max",
     "store.checkpoint_bytes",
     "store.recovery_checkpoint_bytes",
+    "store.spare_bytes",
     "leases.lease_ms_max",
     "txn.check_max",
 }

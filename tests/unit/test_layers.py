@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
+OURS = "duolog"
 
 
 class Layer(NamedTuple):
@@ -57,7 +58,8 @@ CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcno
 @pytest.mark.parametrize("package", LAYERS)
 def test_a_package_imports_only_what_its_layer_allows(package: str) -> None:
     layer = LAYERS[package]
-    allowed = {package} | layer.ours | layer.others | (sys.stdlib_module_names - layer.without)
+    ours = {f"{OURS}.{name}" for name in {package} | layer.ours}
+    allowed = ours | layer.others | (sys.stdlib_module_names - layer.without)
     imports = [each for _, found, _ in modules(package) for each in found]
     wrong = [f"{where} imports {name}" for where, name in imports if name not in allowed]
     assert not wrong, "\n".join(["", *wrong])
@@ -80,7 +82,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     declared = {name.replace("-", "_") for name in project["dependencies"]}
     ours = [package for package in LAYERS if package != "spark"]
     imported = {name for package in ours for _, imports, _ in modules(package) for _, name in imports}
-    assert declared - DATA_ALONE == imported - set(LAYERS) - sys.stdlib_module_names
+    assert declared - DATA_ALONE == imported - {f"{OURS}.{name}" for name in LAYERS} - sys.stdlib_module_names
 
 
 # -- Reading modules
@@ -88,7 +90,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 
 @cache
 def modules(package: str) -> list[tuple[str, list[tuple[str, str]], list[tuple[int, str]]]]:
-    """Give of every file its imports, (file:line, top-level name), and where it asks the time, (line, name)."""
+    """Give of every file its imports, (file:line, name of the package), and where it asks the time, (line, name)."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -100,13 +102,20 @@ def modules(package: str) -> list[tuple[str, list[tuple[str, str]], list[tuple[i
 def imports_of(path: str, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from ((f"{path}:{node.lineno}", alias.name.partition(".")[0]) for alias in node.names)
+            yield from ((f"{path}:{node.lineno}", named(alias.name)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno}: relative import"
             assert node.module is not None
             if node.module == "io" and {alias.name for alias in node.names} <= IN_MEMORY:
                 continue
-            yield f"{path}:{node.lineno}", node.module.partition(".")[0]
+            names = [node.module] if node.module != OURS else [f"{OURS}.{alias.name}" for alias in node.names]
+            yield from ((f"{path}:{node.lineno}", named(name)) for name in names)
+
+
+def named(module: str) -> str:
+    """Give `duolog.store` for whatever is in there. A folder's name alone names nothing that is installed."""
+    first, _, rest = module.partition(".")
+    return f"{OURS}.{rest.partition('.')[0]}" if first == OURS else first
 
 
 def clocks_of(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:

@@ -54,7 +54,7 @@ def rocketmq_codes_table() -> Iterator[str]:
     """One row for each file of handlers, in the order of the dispatch table."""
     client_protocols: dict[str, list[str]] = {}
     for code, row in rocketmq.TABLE.items():
-        family = row.handler.__module__.rpartition(".")[2]
+        family = row.handler.__module__.removeprefix(rocketmq.__name__ + ".").replace(".", "/")
         client_protocols.setdefault(family, []).append(f"{int(code)} {_code(RequestCode(code).name)}")
     yield from _head("in `bridge/rocketmq/`", "requests")
     for family, codes in client_protocols.items():

@@ -25,7 +25,7 @@ from duolog.bridge.data import expiry
 from duolog.bridge.data.publish import IllegalMessage
 from duolog.bridge.data.reading import Records
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
-from duolog.bridge.rocketmq.retry.retry import (
+from duolog.bridge.rocketmq.retry.send_back import (
     dead_letters_of,
     drops_expired,
     expired_copy,

@@ -15,7 +15,7 @@ from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.pull import no_topic
-from duolog.bridge.rocketmq.pop.pop import (
+from duolog.bridge.rocketmq.pop.pop_message import (
     BYTES_MAX,
     MESSAGES_MAX,
     POLL_MS_MAX,

@@ -19,7 +19,7 @@ from duolog.bridge.net.server import TURN_MS
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Checkpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
-from duolog.bridge.rocketmq.retry.retry import (
+from duolog.bridge.rocketmq.retry.send_back import (
     ATTEMPTS,
     REASON,
     TOO_LARGE,

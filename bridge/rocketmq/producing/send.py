@@ -20,7 +20,7 @@ from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.producing.priority import by_priority
 from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.errors import Refused
-from duolog.bridge.rocketmq.retry import retry
+from duolog.bridge.rocketmq.retry import send_back
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -134,12 +134,12 @@ def _retry(
     check_topic(request.topic)
     if is_batch:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
-    dead = retry.redirected(broker, command, request, raw)
+    dead = send_back.redirected(broker, command, request, raw)
     if dead is not None:
         return dead[0], 0, dead[1]
-    config = retry.group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
-    topic = retry.retries_of(broker, config)
-    return topic, _queue_id(broker, topic, request), retry.by_policy(config, request.reconsume_times, raw)
+    config = send_back.group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
+    topic = send_back.retries_of(broker, config)
+    return topic, _queue_id(broker, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
 
 
 def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:

@@ -19,7 +19,7 @@ from duolog.bridge.data import expiry
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
-from duolog.bridge.rocketmq.retry.retry import (
+from duolog.bridge.rocketmq.retry.send_back import (
     EXPIRED_AT,
     ORIGIN_PLACE,
     REASON,

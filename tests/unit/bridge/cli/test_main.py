@@ -93,7 +93,7 @@ def test_broker_that_is_not_there_is_one_line_with_status_1(capsys: pytest.Captu
 
 
 def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
-    source = (Path(__file__).parents[3] / "spark" / "commands.py").read_text()
+    source = (Path(__file__).parents[4] / "spark" / "commands.py").read_text()
     assert re.findall(r"^@app\.command\(.*\)\ndef (\w+)", source, re.MULTILINE) == list(JOBS)
 
 

@@ -14,6 +14,7 @@ import pytest
 from duolog.bridge.data import frame_formats
 from duolog.bridge.monitoring.poison import KEPT_MAX, Poison
 from duolog.bridge.rocketmq.retry.redrive import redrive
+from duolog.bridge.state import records
 from duolog.bridge.state.records import (
     ClusterNamed,
     CommittedPosition,
@@ -37,9 +38,9 @@ from tests.kit.core import ManualCore
 from tests.unit.bridge.data.test_schedules import Desk, recurring
 from tests.unit.bridge.rocketmq.consuming.test_expired import dead, stored
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
-from tests.unit.bridge.rocketmq.pop.test_pop import INVISIBLE_MS, bodies_of, nothing, pop
+from tests.unit.bridge.rocketmq.pop.test_pop_message import INVISIBLE_MS, bodies_of, nothing, pop
 from tests.unit.bridge.rocketmq.producing.test_half_messages import CHECK_MAX, INTERVAL, Shop, send_half
-from tests.unit.bridge.rocketmq.retry.test_retry import fail_for_good
+from tests.unit.bridge.rocketmq.retry.test_send_back import fail_for_good
 
 SECOND = 1000
 BAD = b"\xff\xfe\xfd\xfc"
@@ -103,7 +104,7 @@ def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) ->
 
 def test_replay_goes_on_behind_what_raises() -> None:
     poison = Poison()
-    state_log = StateLog(poison)
+    state_log = StateLog(records, poison)
     seen: list[Any] = []
     state_log.own(ClusterNamed, raises)
     state_log.own(ClusterNamed, lambda record, slot: seen.append(record))
@@ -234,7 +235,7 @@ def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
 
 
 def _payloads(record: ClusterNamed) -> Iterator[bytes]:
-    state_log = StateLog()
+    state_log = StateLog(records, Poison())
     state_log.on_snapshot(lambda: [record])
     yield from state_log.snapshot()
 

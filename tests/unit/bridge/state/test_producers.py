@@ -1,4 +1,4 @@
-"""Proves the rules for idempotent producers, row by row of the table in `bridge/state/producers.py`, and their bounds."""
+"""Proves the rules for idempotent producers, row by row of the table in `bridge/state/producers.py`."""
 
 import pytest
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from duolog.bridge.config import GroupsOptions, Options, TopicsOptions
 from duolog.bridge.data.expiry import own_expiry_of
+from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.rocketmq.consuming.expired import (
     DEAD_AT_ONCE,
     RANGES_MAX,
@@ -18,6 +19,7 @@ from duolog.bridge.rocketmq.consuming.expired import (
     merged,
 )
 from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.state import records
 from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.records import CommittedPosition, MessagesExpired
 from duolog.protocol.kafka import record_batch
@@ -491,7 +493,7 @@ def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None
 
 
 def test_ranges_of_all_and_queues_are_bounded() -> None:
-    state_log = StateLog()
+    state_log = StateLog(records, Poison())
     positions = Positions(state_log, lambda number: True, GroupsOptions())
     expired = Expired(state_log, positions, queues_max=2, ranges_in_all_max=4)
     log = MemoryLog()
