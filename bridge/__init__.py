@@ -2,7 +2,7 @@
 
 The only composition root: it may import every other package, and no other package imports it. From the outside:
 
-    duolog serve --data /var/lib/duolog        # or: python -I -m bridge serve
+    duolog serve --data /var/lib/duolog        # or: python -I -m duolog.bridge serve
     duolog topic list                          # admin commands, over the HTTP port
 
 From the inside, `bridge.broker.Broker` is the whole: options and a clock in, listening ports out.

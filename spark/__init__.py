@@ -7,7 +7,7 @@ Kafka connector. The main names:
 
 A first look:
 
-    from spark.messages import messages
+    from duolog.spark.messages import messages
 
     orders = messages(session, "orders", bootstrap="127.0.0.1:9092")
     orders.where("tags = 'paid'").groupBy("queue").count().show()

@@ -1,4 +1,4 @@
-"""`python -m spark JOB ...`, which `duolog pipeline run` starts; and the file that `spark-submit` is given."""
+"""`python -m duolog.spark JOB ...`, which `duolog pipeline run` starts; and the file that `spark-submit` is given."""
 
 import signal
 import sys

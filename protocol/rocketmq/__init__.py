@@ -15,8 +15,9 @@ cramjam, `protocol.errors`, `protocol.kafka.compression` (the codecs that both p
 
 A producer's side of one send (the frame goes out, `payload` is what came back, without its length):
 
-    from protocol.rocketmq import headers, properties, remoting
-    from protocol.rocketmq.codes import RequestCode, ResponseCode
+    from duolog.protocol.rocketmq import headers, remoting
+    from duolog.protocol.rocketmq.messages import properties
+    from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 
     header = headers.SendRequestV2(
         producer_group="shop", topic="orders", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,

@@ -32,7 +32,7 @@ MOODY = """
 import dataclasses
 import time
 
-from bridge.hooks import Hook, Refuse
+from duolog.bridge.hooks import Hook, Refuse
 
 
 class Moody(Hook):

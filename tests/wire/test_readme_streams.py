@@ -34,8 +34,8 @@ NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WITHIN_S = 150
 PREAMBLE = """
 import sys
-from spark.messages import messages
-from spark.session import open_session
+from duolog.spark.messages import messages
+from duolog.spark.session import open_session
 kafka, folder, database = sys.argv[1:]
 session = open_session("example", "local[2]")
 """
