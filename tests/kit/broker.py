@@ -5,8 +5,8 @@
         broker.kill()       # SIGKILL: nothing is said goodbye to
         broker.start()      # same data, same ports, so that clients find it again
 
-The child runs isolated (`python -I -m duolog.bridge`), so that nothing in the current directory is imported. Its standard
-error goes to `<data>.log`, and the end of that log is part of every complaint about it.
+The child runs isolated (`python -I -m duolog.bridge`), so that nothing in the current directory is imported. Its
+standard error goes to `<data>.log`, and the end of that log is part of every complaint about it.
 """
 
 from __future__ import annotations
