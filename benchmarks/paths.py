@@ -40,16 +40,12 @@ from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.message import NO_HOST
-from duolog.store.entry import (
-    FIRST_FRAME_FORM,
-    Buffer,
-    Frame,
-    Slot,
-)
+from duolog.store.entry import FIRST_FRAME_FORM, Buffer, Slot
 from duolog.store.files import RealFiles
 from duolog.store.index.queue import queue_key
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame
 
 KIB = 1 << 10
 SAMPLES, SAMPLE_S = 8, 0.15

@@ -56,16 +56,12 @@ from duolog.bridge.state.topics import Topics, system_topics
 from duolog.bridge.transactions.half_messages import Halves
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.bridge.wall_time import WallTime
-from duolog.store.entry import (
-    Appended,
-    Part,
-    Promise,
-    Slot,
-)
+from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.files import Files
 from duolog.store.options import StoreOptions
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
+from duolog.store.unit import Part
 
 
 class Core:

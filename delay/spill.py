@@ -11,13 +11,13 @@ from typing import Final
 
 from duolog.delay.bucket import Bucket, FarTimer, Writer
 from duolog.delay.rows import ROW, ROW_SIZE, rows_of
-from duolog.store.entry import Place, Stored
+from duolog.store.entry import EntryLocation, Stored
 
 READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
 
 _ID: Final = Struct(">QQ")
 
-Read = Callable[[Sequence[Place]], list[Stored]]  # may block; raises OSError and StoreError
+Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # may block; raises OSError and StoreError
 
 
 class Spill:
@@ -54,7 +54,7 @@ class Spill:
         for first in range(0, len(rows), READ_AT_ONCE):
             some = rows[first : first + READ_AT_ONCE]
             places = [
-                Place(address, size + (self._name_from + name_size if name_size else 0), form)
+                EntryLocation(address, size + (self._name_from + name_size if name_size else 0), form)
                 for _, address, _, size, name_size, form, _ in some
             ]
             for (_, address, _, size, name_size, _, _), stored in zip(some, self._read(places), strict=True):

@@ -15,16 +15,9 @@ from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from duolog.store.copy_on_write import CopyOnWrite
-from duolog.store.entry import (
-    Appended,
-    Frame,
-    FrameRun,
-    Part,
-    Promise,
-    Slot,
-    State,
-)
+from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.errors import HalfApplied
+from duolog.store.unit import Frame, FrameRun, Part, StateRecord
 
 RecordT = TypeVar("RecordT")
 NameT = TypeVar("NameT", bound=Hashable)
@@ -50,7 +43,7 @@ class RecordsSetAside(Protocol):
         """Report a stored entry; raises `error` if the error says nothing about the entry."""
 
 
-class Log(Protocol):
+class UnitLog(Protocol):
     """What the state log asks of the store."""
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
@@ -71,10 +64,10 @@ class StateLog:
         self._snapshot_ends: list[Callable[[], None]] = []
         self._watchers: list[FrameWatcher] = []
         self._extras: dict[int, ExtraWatcher] = {}
-        self._log: Log | None = None
+        self._log: UnitLog | None = None
         self._barrier: Promise | None = None
 
-    def attach(self, log: Log) -> None:
+    def attach(self, log: UnitLog) -> None:
         """Name the log to append to, once it is recovered."""
         self._log = log
         self._barrier = log.promise()
@@ -90,7 +83,7 @@ class StateLog:
         assert self._log is not None, "the log is not open"
         entries: Sequence[Part] = frames
         if records:
-            entries = [*frames, *(State(self._codec.encode(record)) for record in records)]
+            entries = [*frames, *(StateRecord(self._codec.encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
             # What frames ask may be less than what state is owed.
@@ -105,7 +98,7 @@ class StateLog:
         Raises StoreError if writing has ended, or too much waits for a full disk.
         """
         assert self._log is not None, "the log is not open"
-        appended = self._log.append_freeing([State(self._codec.encode(record)) for record in records], now_ms)
+        appended = self._log.append_freeing([StateRecord(self._codec.encode(record)) for record in records], now_ms)
         self._apply(records, (), appended)
         return appended
 

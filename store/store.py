@@ -26,17 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from duolog.store.entry import (
-    Appended,
-    Frame,
-    FrameRun,
-    Part,
-    Place,
-    Promise,
-    Slot,
-    Stored,
-    new_tuple,
-)
+from duolog.store.entry import Appended, EntryLocation, Promise, Slot, Stored, new_tuple
 from duolog.store.errors import (
     NO_HANDLES,
     NO_SPACE,
@@ -49,7 +39,7 @@ from duolog.store.errors import (
     WritingEnded,
 )
 from duolog.store.files import Files
-from duolog.store.index.index_maintenance import Flush
+from duolog.store.index.index_maintenance import IndexFlush
 from duolog.store.index.key_index import KeyIndex, Search
 from duolog.store.index.queue import Queue, queue_key
 from duolog.store.index.queue_index import Row
@@ -61,10 +51,11 @@ from duolog.store.index.store_times import (
     undone,
     with_step,
 )
+from duolog.store.log.cold_read import ColdEntries, ColdRead
 from duolog.store.log.commitlog import CommitLog, SyncTask
 from duolog.store.log.control import (
     Control,
-    Kind,
+    ControlKind,
     QueueRow,
     queue_control,
 )
@@ -82,17 +73,17 @@ from duolog.store.log.format import (
     UNIT_HEADER_SIZE,
 )
 from duolog.store.log.frames import Frames
-from duolog.store.log.readers import ColdEntries, ColdRead
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.log.write_buffer import Chunk
-from duolog.store.log_start import NO_LIMIT, RetentionLimits, expired_to
 from duolog.store.options import StoreOptions
 from duolog.store.promises import Done, Promises
 from duolog.store.recovery.checkpoint_run import CheckpointRun, log_left
 from duolog.store.recovery.checkpointer import Checkpointer
 from duolog.store.recovery.recovery import RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
+from duolog.store.retention.log_start import NO_LIMIT, RetentionLimits, expired_to
 from duolog.store.spare_file import Spare
+from duolog.store.unit import Frame, FrameRun, Part
 from duolog.store.workers import Executor, Failure, Inline
 
 LOCK_PATH = "lock"
@@ -305,7 +296,7 @@ class Store:
             self._put_steps(steps)
 
     def _put_steps(self, steps: tuple[StepBack, ...]) -> None:
-        self._append_unit([Control(Kind.CLOCK_STEPS, 0, pack_steps(steps))], self._stored_ms)
+        self._append_unit([Control(ControlKind.CLOCK_STEPS, 0, pack_steps(steps))], self._stored_ms)
         self._queues.index_files.steps = steps
 
     # -- Queues
@@ -519,11 +510,11 @@ class Store:
     def _flush_indexes(self) -> None:
         """Have the rows of indexes written that want it."""
         full, self._full_indexes = self._full_indexes, {}
-        flush = Flush(self._queues.index_files, [queue for queue in full if queue.index.has_much_to_write])
+        flush = IndexFlush(self._queues.index_files, [queue for queue in full if queue.index.has_much_to_write])
         if flush:
             self.background.submit(flush.run, partial(self._indexes_flushed, flush))
 
-    def _indexes_flushed(self, flush: Flush, outcome: Failure | None) -> None:
+    def _indexes_flushed(self, flush: IndexFlush, outcome: Failure | None) -> None:
         """What a full disk does not take stays in memory until it does."""
         flush.end(self._moment.before_change)
         if outcome is not None:
@@ -714,7 +705,7 @@ class Store:
         entries = self.read(queue, offset, max_bytes=1, max_entries=1, until=until)
         return entries[0] if isinstance(entries, list) else entries
 
-    def read_at(self, places: Sequence[Place]) -> list[Stored] | ColdEntries:
+    def read_at(self, places: Sequence[EntryLocation]) -> list[Stored] | ColdEntries:
         """Return the frames at these places, which must rise in position; visible or not, all must be in the log still.
 
         Of each `Stored` only position, form and frame mean anything. What is not in memory comes as ColdEntries.
@@ -730,7 +721,7 @@ class Store:
             return found + in_tail
         return ColdEntries(self.readers, self._frames, in_files, in_tail)
 
-    def read_written(self, places: Sequence[Place]) -> list[Stored]:
+    def read_written(self, places: Sequence[EntryLocation]) -> list[Stored]:
         """Do the same for what is written, waiting for the disk: for threads. Raises OSError, StoreError."""
         return self._frames.from_disk(
             [(NO_OFFSET, position, size, 1, 0, 0, 0, form, 0) for position, size, form in places]
@@ -845,7 +836,7 @@ class Store:
     def drop_topic(self, number: int, now_ms: int) -> None:
         """Drop the queues of a topic: a unit of its own. The number must not be used again."""
         self._refuse_when_ended()
-        self._append_unit([Control(Kind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
+        self._append_unit([Control(ControlKind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
         self._queues.drop_topic(number)
         self.searches.submit(partial(self.keys.forget, number), log_left)
 

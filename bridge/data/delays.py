@@ -60,22 +60,13 @@ from duolog.delay.timers import (
 )
 from duolog.delay.tombstones import Fate
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from duolog.store.entry import (
-    Appended,
-    Buffer,
-    Frame,
-    FrameRun,
-    Place,
-    Promise,
-    Slot,
-    Stored,
-    new_tuple,
-)
+from duolog.store.entry import Appended, Buffer, EntryLocation, Promise, Slot, Stored, new_tuple
 from duolog.store.errors import EntryTooLarge, StoreError
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
-from duolog.store.log.readers import ColdEntries
+from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame, FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
 SHARE_OF_TOPIC_MIN: Final = 64  # of them, while there are so many: fewer at a time cost more each
@@ -108,7 +99,7 @@ class TooManyTimers(StoreError):
 class DelayStore(FarStore, Protocol):
     """What this asks of the store."""
 
-    def read_at(self, places: Sequence[Place]) -> list[Stored] | ColdEntries: ...
+    def read_at(self, places: Sequence[EntryLocation]) -> list[Stored] | ColdEntries: ...
 
 
 class Door(Protocol):
@@ -345,7 +336,7 @@ class Delays:
             done(found if isinstance(found, StoreError) else picture(found[0].frame))
 
         assert self._store is not None, "the store is not open"
-        found = self._store.read_at([Place(timer.address, timer.size, timer.form)])
+        found = self._store.read_at([EntryLocation(timer.address, timer.size, timer.form)])
         if isinstance(found, ColdEntries):
             found.start(read)
         else:
@@ -573,7 +564,7 @@ class Delays:
         """Read what the log has, of all these topics along it: what came together lies together."""
         assert self._store is not None, "the store is not open"
         timers = sorted([timer for turn in turns for timer in turn.timers if not timer.home], key=_address_of)
-        places = [new_tuple(Place, (address, size, form)) for _, address, _, size, _, form, _ in timers]
+        places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form, _ in timers]
         return self._store.read_at(places) if places else []
 
     def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:

@@ -55,14 +55,7 @@ from duolog.delay.rows import IN_BUCKET, ROW_SIZE, Timer
 from duolog.delay.spill import Spill
 from duolog.delay.timers import TimerId, Timers
 from duolog.delay.tombstones import Fate, Flush
-from duolog.store.entry import (
-    Appended,
-    Buffer,
-    Place,
-    Promise,
-    Slot,
-    Stored,
-)
+from duolog.store.entry import Appended, Buffer, EntryLocation, Promise, Slot, Stored
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.options import StoreOptions
@@ -114,7 +107,7 @@ class FarStore(Protocol):
 
     def when(self, promise: Promise, done: Done) -> None: ...
 
-    def read_written(self, places: Sequence[Place]) -> list[Stored]: ...
+    def read_written(self, places: Sequence[EntryLocation]) -> list[Stored]: ...
 
 
 class _Dead(NamedTuple):

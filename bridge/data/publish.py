@@ -61,19 +61,10 @@ from duolog.protocol.rocketmq.messages import flags, properties, tags
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages.message import NO_HOST, Message
 from duolog.protocol.rocketmq.names import RETRY_PREFIX
-from duolog.store.entry import (
-    Appended,
-    Buffer,
-    Frame,
-    FrameRun,
-    Part,
-    Promise,
-    Slot,
-    Stamp,
-    new_tuple,
-)
+from duolog.store.entry import Appended, Buffer, Promise, Slot, new_tuple
 from duolog.store.errors import following
 from duolog.store.log.format import NO_OFFSET, entry_size
+from duolog.store.unit import Frame, FrameRun, Part, Stamp
 
 REPLACING_RECORDS_MAX: Final = 1_024  # of these; each is looked for in all buckets of far timers, 10 us in each
 

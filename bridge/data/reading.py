@@ -43,8 +43,8 @@ from duolog.store.entry import Buffer, Stored
 from duolog.store.errors import Fault, StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.index.scan import TagScan
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.log.format import entry_size
-from duolog.store.log.readers import ColdRead
 from duolog.store.store import Store
 from duolog.store.workers import Executor
 from duolog.txn.isolation import Isolation, QueueIsolation

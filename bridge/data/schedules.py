@@ -44,14 +44,10 @@ from duolog.delay.recurring import (
     Schedule,
 )
 from duolog.delay.wheel import Timer, Wheel
-from duolog.store.entry import (
-    Buffer,
-    FrameRun,
-    Promise,
-    Slot,
-)
+from duolog.store.entry import Buffer, Promise, Slot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
+from duolog.store.unit import FrameRun
 
 RUNS_IN_SLICE: Final = 64
 NAME_CHARS_MAX: Final = 255

@@ -18,7 +18,8 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.records import Record
 from duolog.bridge.transactions.half_messages import Decision
-from duolog.store.entry import Frame, Promise, Stored
+from duolog.store.entry import Promise, Stored
+from duolog.store.unit import Frame
 from duolog.txn.half import AlreadyDecided, UnknownHalf, Verdict
 
 if TYPE_CHECKING:

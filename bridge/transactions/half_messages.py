@@ -50,18 +50,12 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties, tags
 from duolog.protocol.rocketmq.messages.message import NO_HOST, Message, Writer
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from duolog.store.entry import (
-    Appended,
-    Frame,
-    Promise,
-    Slot,
-    Stamp,
-    Stored,
-)
+from duolog.store.entry import Appended, Promise, Slot, Stored
 from duolog.store.errors import following
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
+from duolog.store.unit import Frame, Stamp
 from duolog.txn.half import (
     Half,
     HalfMessages,

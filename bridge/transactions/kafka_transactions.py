@@ -37,10 +37,11 @@ from duolog.bridge.state.topics import Topics
 from duolog.delay.rows import Timer
 from duolog.protocol.kafka import marker
 from duolog.protocol.kafka.record_batch import BatchHeader, read_header
-from duolog.store.entry import Frame, Promise, Slot
+from duolog.store.entry import Promise, Slot
 from duolog.store.errors import following
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame
 from duolog.txn import coordinator
 from duolog.txn.coordinator import (
     Ask,

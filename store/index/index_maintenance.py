@@ -17,7 +17,7 @@ INDEXES_IN_SLICE = 32  # with something to write or to remove
 LOOKED_AT_IN_SLICE = 2048  # that may have nothing
 
 
-class Flush:
+class IndexFlush:
     """One round of flushes: the rows that some indexes have in memory only are written by a thread, in this order."""
 
     def __init__(self, files: IndexFiles, queues: Collection[Queue]) -> None:

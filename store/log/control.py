@@ -24,7 +24,7 @@ from typing import NamedTuple
 from duolog.store.entry import Buffer
 
 
-class Kind(IntEnum):
+class ControlKind(IntEnum):
     QUEUE = 1
     TOPIC_DROPPED = 2
     QUEUES = 3
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 class Control:
     """One control entry, about to be appended."""
 
-    kind: Kind
+    kind: ControlKind
     key: int = 0
     payload: bytes = b""
 
@@ -58,7 +58,7 @@ _LOG_STATE = Struct(">QB")
 
 
 def queue_control(key: int, start_offset: int, end_offset: int) -> Control:
-    return Control(Kind.QUEUE, key, _OFFSETS.pack(start_offset, end_offset))
+    return Control(ControlKind.QUEUE, key, _OFFSETS.pack(start_offset, end_offset))
 
 
 def read_queue_offsets(payload: Buffer) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def read_queue_offsets(payload: Buffer) -> tuple[int, int]:
 
 
 def queues_control(rows: Iterable[QueueRow]) -> Control:
-    return Control(Kind.QUEUES, 0, b"".join(_QUEUE_ROW.pack(*row) for row in rows))
+    return Control(ControlKind.QUEUES, 0, b"".join(_QUEUE_ROW.pack(*row) for row in rows))
 
 
 def read_queue_rows(payload: Buffer) -> Iterator[QueueRow]:
@@ -76,7 +76,7 @@ def read_queue_rows(payload: Buffer) -> Iterator[QueueRow]:
 
 
 def segment_control(start: int, last_offsets: Iterable[tuple[int, int]]) -> Control:
-    return Control(Kind.SEGMENT, start, b"".join(_PAIR.pack(*pair) for pair in last_offsets))
+    return Control(ControlKind.SEGMENT, start, b"".join(_PAIR.pack(*pair) for pair in last_offsets))
 
 
 def read_last_offsets(payload: Buffer) -> dict[int, int]:
@@ -84,7 +84,7 @@ def read_last_offsets(payload: Buffer) -> dict[int, int]:
 
 
 def checkpoint_control(read_from: int, closed: bool) -> Control:
-    return Control(Kind.CHECKPOINT, 0, _LOG_STATE.pack(read_from, closed))
+    return Control(ControlKind.CHECKPOINT, 0, _LOG_STATE.pack(read_from, closed))
 
 
 def read_log_state(payload: Buffer) -> tuple[int, bool]:

@@ -2,16 +2,7 @@
 
 from collections.abc import Sequence
 
-from duolog.store.entry import (
-    CONTROL_FORM,
-    STATE_FORM,
-    Buffer,
-    Frame,
-    FrameRun,
-    Slot,
-    State,
-    new_tuple,
-)
+from duolog.store.entry import CONTROL_FORM, STATE_FORM, Buffer, Slot, new_tuple
 from duolog.store.errors import EntryTooLarge
 from duolog.store.log.control import Control
 from duolog.store.log.format import (
@@ -23,8 +14,9 @@ from duolog.store.log.format import (
     put_entry,
 )
 from duolog.store.log.write_buffer import Chunk
+from duolog.store.unit import Frame, FrameRun, StateRecord
 
-Entry = Frame | FrameRun | State | Control
+Entry = Frame | FrameRun | StateRecord | Control
 
 _pack_header = ENTRY_HEADER.pack_into
 
@@ -100,7 +92,7 @@ def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int,
 
 def put_other(chunk: Chunk, at: int, entry: Entry) -> None:
     """Encode an entry that lies in no queue."""
-    if isinstance(entry, State):
+    if isinstance(entry, StateRecord):
         put_entry(chunk.buffer, at, STATE_FORM, 0, 0, entry.payload)
     elif isinstance(entry, Control):
         put_entry(chunk.buffer, at, CONTROL_FORM, entry.kind, entry.key, entry.payload)

@@ -227,10 +227,10 @@ class Segments:
 
     # -- Removal
 
-    def take_out(self, dead: list[Segment]) -> "Removal":
+    def take_out(self, dead: list[Segment]) -> "SegmentRemoval":
         """Take sealed segments out of the chain: at its front for good, elsewhere a gap stands in for them.
 
-        The files go in `Removal.run`, which may block and belongs into a worker thread.
+        The files go in `SegmentRemoval.run`, which may block and belongs into a worker thread.
         """
         doomed = set(dead)
         chain: list[Segment] = []
@@ -252,14 +252,14 @@ class Segments:
             assert not segment.in_sync, f"{segment} is not durable yet"
             if segment.file is not None:
                 self._close_file(segment)
-        return Removal(
+        return SegmentRemoval(
             self._files,
             [gap.path for gap in gaps if gap.path not in known],
             [segment.path for segment in gone if segment.path not in kept],
         )
 
 
-class Removal:
+class SegmentRemoval:
     """The files of segments that were taken out: gaps get their names first, so that no crash leaves a hole."""
 
     def __init__(self, files: Files, gaps: list[str], gone: list[str]) -> None:

@@ -38,7 +38,7 @@ from duolog.store.files import Files
 from duolog.store.index.store_times import StepBack, pack_steps, read_steps
 from duolog.store.log.control import (
     Control,
-    Kind,
+    ControlKind,
     QueueRow,
     checkpoint_control,
     queues_control,
@@ -117,7 +117,7 @@ def _entries(checkpoint: Checkpoint, rows_in_entry: int) -> Iterator[_Entry]:
 def _controls(checkpoint: Checkpoint, rows_in_entry: int) -> Iterator[Control]:
     yield checkpoint_control(checkpoint.read_from, checkpoint.closed)
     if checkpoint.steps:
-        yield Control(Kind.CLOCK_STEPS, 0, pack_steps(checkpoint.steps))
+        yield Control(ControlKind.CLOCK_STEPS, 0, pack_steps(checkpoint.steps))
     rows = iter(checkpoint.queues)
     while some := [*islice(rows, rows_in_entry)]:
         yield queues_control(some)
@@ -270,13 +270,13 @@ def decode(units: Iterable[Buffer]) -> Checkpoint:
         for entry in entries_of(block, header.position, header.entry_count):
             if entry.form == STATE_FORM:
                 records.append(bytes(entry.frame))
-            elif entry.kind == Kind.SEGMENT:
+            elif entry.kind == ControlKind.SEGMENT:
                 last_offsets.setdefault(entry.key, {}).update(read_last_offsets(entry.frame))
-            elif entry.kind == Kind.CLOCK_STEPS:
+            elif entry.kind == ControlKind.CLOCK_STEPS:
                 found.steps = read_steps(entry.frame)
-            elif entry.kind == Kind.QUEUES:
+            elif entry.kind == ControlKind.QUEUES:
                 queues += read_queue_rows(entry.frame)
-            elif entry.kind == Kind.CHECKPOINT:
+            elif entry.kind == ControlKind.CHECKPOINT:
                 found.read_from, found.closed = read_log_state(entry.frame)
         is_whole = header.flags & LAST_FLAG != 0
     if found is None or not is_whole:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from duolog.store.entry import Promise
 from duolog.store.errors import NO_SPACE, StoreError
-from duolog.store.index.index_maintenance import CleanUp, Flush
+from duolog.store.index.index_maintenance import CleanUp, IndexFlush
 from duolog.store.index.queues import Queues
 from duolog.store.log.segment import Segments
 from duolog.store.promises import Done
@@ -62,7 +62,7 @@ class CheckpointRun:
         else:
             self._write_part(self._checkpoints.capture(self._host.last_stored_ms_of_log, closed=closed))
 
-    def _flushed(self, closed: bool, flush: Flush, outcome: Failure | None) -> None:
+    def _flushed(self, closed: bool, flush: IndexFlush, outcome: Failure | None) -> None:
         flush.end(self._queues.moment.before_change)
         if self._host.is_closed and not closed:
             return

@@ -22,7 +22,7 @@ from itertools import islice
 
 from duolog.store.files import Files
 from duolog.store.index.index_files import IndexSync
-from duolog.store.index.index_maintenance import Flush
+from duolog.store.index.index_maintenance import IndexFlush
 from duolog.store.index.queue import Queue
 from duolog.store.index.queue_index import QueueIndex
 from duolog.store.index.queues import Queues
@@ -175,7 +175,7 @@ class Checkpointer:
         self._read_from = self._log.next_position
         self._to_flush = iter([*self._queues])
 
-    def flush_some(self) -> Flush | None:
+    def flush_some(self) -> IndexFlush | None:
         """Take the rows of a few indexes to be written, of none if it takes long to find any; None when all were.
 
         Each must be complete before the state is captured.
@@ -188,7 +188,7 @@ class Checkpointer:
                 some.append(queue)
             if len(some) == self.flushed_at_once or looked_at == LOOKED_AT_ONCE:
                 break
-        return Flush(self._queues.index_files, some) if looked_at else None
+        return IndexFlush(self._queues.index_files, some) if looked_at else None
 
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
         """Take the present state. All that was appended must be written, and the indexes flushed."""

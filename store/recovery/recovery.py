@@ -46,7 +46,7 @@ from duolog.store.log.segment import (
     Segments,
     list_segments,
 )
-from duolog.store.log.units import (
+from duolog.store.log.unit_walk import (
     BLOCK_BYTES,
     readable_end,
     units_of_log,

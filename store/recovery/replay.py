@@ -9,17 +9,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from duolog.store.entry import (
-    CONTROL_FORM,
-    FIRST_FRAME_FORM,
-    Slot,
-    new_tuple,
-)
+from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, Slot, new_tuple
 from duolog.store.errors import Corruption
 from duolog.store.index.queue import Queue
 from duolog.store.index.queues import Queues
 from duolog.store.index.store_times import read_steps
-from duolog.store.log.control import Kind, read_queue_offsets
+from duolog.store.log.control import ControlKind, read_queue_offsets
 from duolog.store.log.format import (
     NO_OFFSET,
     Entry,
@@ -122,7 +117,7 @@ class Replay:
                     base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form
                 ):
                     index.flush()
-            elif form == CONTROL_FORM and kind == Kind.TOPIC_DROPPED:
+            elif form == CONTROL_FORM and kind == ControlKind.TOPIC_DROPPED:
                 self._queues.drop_topic(Queue.split(key)[0])  # its frames above have made queues of it again
 
     # -- Frames
@@ -152,11 +147,11 @@ class Replay:
     # -- Control entries
 
     def _take_control(self, entry: Entry) -> None:
-        if entry.kind == Kind.QUEUE:
+        if entry.kind == ControlKind.QUEUE:
             self._take_queue(entry.key, *read_queue_offsets(entry.frame))
-        elif entry.kind == Kind.TOPIC_DROPPED:
+        elif entry.kind == ControlKind.TOPIC_DROPPED:
             self._queues.drop_topic(Queue.split(entry.key)[0])
-        elif entry.kind == Kind.CLOCK_STEPS:
+        elif entry.kind == ControlKind.CLOCK_STEPS:
             self._queues.index_files.steps = read_steps(entry.frame)
         else:
             raise Corruption(f"the control entry at {entry.position} has kind {entry.kind}")

@@ -7,14 +7,9 @@ It keeps each unit as it was appended, so that `replay` can give all of them, or
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duolog.store.entry import (
-    Appended,
-    Frame,
-    Promise,
-    Slot,
-    State,
-)
+from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.recovery.replay import Replayer
+from duolog.store.unit import Frame, StateRecord
 
 ENTRY_BYTES = 64  # what each entry takes in this log besides its bytes
 
@@ -59,7 +54,7 @@ class MemoryLog:
         for key in [key for key in self._queues if key >> 16 == number]:
             del self._queues[key]
 
-    def append(self, entries: Sequence[Frame | State], now_ms: int) -> Appended:
+    def append(self, entries: Sequence[Frame | StateRecord], now_ms: int) -> Appended:
         self._now_ms = max(self._now_ms, now_ms)
         slots = [self._append_one(entry) for entry in entries]
         self.units += 1
@@ -68,8 +63,8 @@ class MemoryLog:
 
     append_freeing = append
 
-    def _append_one(self, entry: Frame | State) -> Slot:
-        if isinstance(entry, State):
+    def _append_one(self, entry: Frame | StateRecord) -> Slot:
+        if isinstance(entry, StateRecord):
             slot = Slot(self.end, -1, self._now_ms)
             self.kept.append(_Kept(None, slot, 1, 0, entry.payload, b""))
             self.end += ENTRY_BYTES + len(entry.payload)

@@ -51,7 +51,7 @@ from duolog.protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
 from duolog.store.entry import Buffer, Stored
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
-from duolog.store.log.readers import ColdRead
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.store import Address
 from duolog.store.workers import Failure
 

@@ -44,14 +44,10 @@ from duolog.protocol.rocketmq.messages.message import (
     store_ms_of,
 )
 from duolog.protocol.rocketmq.names import DLQ_PREFIX, SYSTEM_GROUPS
-from duolog.store.entry import (
-    Buffer,
-    Frame,
-    Promise,
-    Slot,
-)
+from duolog.store.entry import Buffer, Promise, Slot
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

@@ -31,7 +31,7 @@ from duolog.protocol.rocketmq.headers import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
-from duolog.store.log.readers import ColdRead
+from duolog.store.log.cold_read import ColdRead
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

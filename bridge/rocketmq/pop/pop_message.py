@@ -46,8 +46,9 @@ from duolog.protocol.rocketmq.messages.receipt import (
     queue_info,
 )
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from duolog.store.entry import Buffer, Frame, Promise
+from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange, StoreError
+from duolog.store.unit import Frame
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

@@ -36,8 +36,9 @@ from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.entry import Buffer, Frame
+from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
+from duolog.store.unit import Frame
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

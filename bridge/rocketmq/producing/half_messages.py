@@ -47,13 +47,9 @@ from duolog.protocol.rocketmq.messages import flags, message, properties
 from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Message
 from duolog.protocol.rocketmq.messages.message_id import message_id
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from duolog.store.entry import (
-    Appended,
-    Frame,
-    Promise,
-    Stored,
-)
+from duolog.store.entry import Appended, Promise, Stored
 from duolog.store.errors import StoreError
+from duolog.store.unit import Frame
 from duolog.txn.half import Half, UnknownHalf, Verdict
 
 if TYPE_CHECKING:

@@ -32,14 +32,9 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import message_ids
 from duolog.protocol.rocketmq.remoting import RemotingCommand, encode_stored
-from duolog.store.entry import (
-    Buffer,
-    Frame,
-    FrameRun,
-    Promise,
-    Slot,
-)
+from duolog.store.entry import Buffer, Promise, Slot
 from duolog.store.log.format import entry_size
+from duolog.store.unit import Frame, FrameRun
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

@@ -34,8 +34,9 @@ from duolog.protocol.names import group_of_rocketmq, rocketmq_group
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic
-from duolog.store.entry import Buffer, Frame, Promise
+from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
+from duolog.store.unit import Frame
 
 if TYPE_CHECKING:
     from duolog.bridge.broker import Broker

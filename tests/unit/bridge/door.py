@@ -6,8 +6,8 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.entry import Frame
 from duolog.store.options import StoreOptions
+from duolog.store.unit import Frame
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
 

@@ -15,7 +15,7 @@ from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.maintenance import Maintenance
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.errors import StoreError
-from duolog.store.log.readers import ColdRead
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk

@@ -12,7 +12,7 @@ import pytest
 
 from duolog.bridge.config import DelayOptions, Options
 from duolog.store.index.key_index import Search
-from duolog.store.log.readers import ColdRead
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.sides import WORKER, Call, SidedDisk, Threads

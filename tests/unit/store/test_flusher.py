@@ -12,14 +12,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from duolog.store.entry import FIRST_FRAME_FORM, Frame, Stored
+from duolog.store.entry import FIRST_FRAME_FORM, Stored
 from duolog.store.errors import DataDirectoryInUse, Fault, StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import BACKGROUND_WAITING_MAX, SEARCHES_WAITING_MAX, Flusher
 from duolog.store.index.queue import queue_key
-from duolog.store.log.readers import ColdRead
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame
 from duolog.store.workers import Executor, Workers
 from tests.unit.store.model import Notes, read_all
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duolog.store.entry import FIRST_FRAME_FORM, Frame
+from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import RealFiles
 from duolog.store.log_reader import LogReader
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame
 from tests.unit.store.model import Notes
 
 KEY = 1 << 16

@@ -11,17 +11,13 @@ from random import Random
 
 import pytest
 
-from duolog.store.entry import (
-    FIRST_FRAME_FORM,
-    Buffer,
-    Frame,
-    State,
-)
+from duolog.store.entry import FIRST_FRAME_FORM, Buffer
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import Queue, queue_key
 from duolog.store.log.commitlog import SyncTask
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame, StateRecord
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Model, Notes, Written
@@ -95,7 +91,7 @@ class History:
             return
         done: list[tuple[str, *tuple[object, ...]]] = []
         for entry, slot in zip(entries, appended.slots, strict=True):
-            if isinstance(entry, State):
+            if isinstance(entry, StateRecord):
                 done.append(("state", entry.payload))
                 self.notes.replay_state(entry.payload, slot)
             else:
@@ -114,11 +110,13 @@ class History:
 
         self.store.when(appended.promise, kept)
 
-    def entry(self) -> Frame | State:
+    def entry(self) -> Frame | StateRecord:
         rng = self.rng
         if rng.random() < 0.3:
             name = rng.randrange(12)
-            return State(f"unset={name}=".encode() if rng.random() < 0.3 else f"set={name}={rng.random()}".encode())
+            return StateRecord(
+                f"unset={name}=".encode() if rng.random() < 0.3 else f"set={name}={rng.random()}".encode()
+            )
         body = rng.randbytes(rng.choice((0, 10, 100, 100, 700)))
         return Frame(self.any_queue(), FIRST_FRAME_FORM, body, count=rng.randint(1, 150), timestamp_ms=self.now_ms)
 
@@ -179,7 +177,7 @@ class History:
         self.store.drop_topic(topic, self.now_ms)
         self.changed(("drop", topic))
         payload = f"forget={topic}=".encode()
-        self.notes.replay_state(payload, self.store.append([State(payload)], self.now_ms).slots[0])
+        self.notes.replay_state(payload, self.store.append([StateRecord(payload)], self.now_ms).slots[0])
         self.changed(("state", payload))
 
     def fill_the_disk(self) -> None:

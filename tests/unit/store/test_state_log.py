@@ -6,8 +6,9 @@ import pytest
 
 from duolog.bridge.state.records import CommittedPosition, ProducerBatch, TopicDeleted
 from duolog.bridge.state.topics import TopicError
-from duolog.store.entry import Frame, Slot
+from duolog.store.entry import Slot
 from duolog.store.errors import Corruption
+from duolog.store.unit import Frame
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.replayed_state import NOW, State, new_state, open_state, replayed

@@ -10,17 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import (
-    FIRST_FRAME_FORM,
-    Buffer,
-    Frame,
-    FrameRun,
-    Part,
-    Promise,
-    Slot,
-    State,
-    Stored,
-)
+from duolog.store.entry import FIRST_FRAME_FORM, Buffer, Promise, Slot, Stored
 from duolog.store.errors import (
     DiskFull,
     EntryTooLarge,
@@ -30,10 +20,11 @@ from duolog.store.errors import (
 )
 from duolog.store.index.queue import Queue, queue_key
 from duolog.store.index.queue_index import ROW_SIZE
+from duolog.store.log.cold_read import ColdRead
 from duolog.store.log.format import COUNT_MAX, POSITION_MAX
-from duolog.store.log.readers import ColdRead
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame, FrameRun, Part, StateRecord
 from tests.kit.disk import CrashDisk, FailingDisk
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Notes, read_all
@@ -112,7 +103,7 @@ def test_a_run_lies_in_the_log_and_in_its_index_as_its_frames_would() -> None:
             for body, time_ms, tags in zip(BODIES, TIMES_MS, TAGS, strict=True)
         ]
         other = Frame(async_queue(store, OTHER_KEY), FIRST_FRAME_FORM, b"other", 2)
-        return [other, *(run if as_run else alone), State(b"state"), Frame(queue, FIRST_FRAME_FORM, b"last")]
+        return [other, *(run if as_run else alone), StateRecord(b"state"), Frame(queue, FIRST_FRAME_FORM, b"last")]
 
     disks = CrashDisk(), CrashDisk()
     stores = [opened(disk) for disk in disks]
@@ -217,8 +208,8 @@ def test_a_promise_asks_for_what_its_queues_promise() -> None:
     lazy = async_queue(store, OTHER_KEY)
     assert append(store).durable
     assert not append(store, key=OTHER_KEY).durable
-    assert store.append([State(b"set=a=1")], 1000).promise.durable
-    assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), State(b"set=a=1")], 1000).promise.durable is False
+    assert store.append([StateRecord(b"set=a=1")], 1000).promise.durable
+    assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), StateRecord(b"set=a=1")], 1000).promise.durable is False
     assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), Frame(store.queue(KEY), 2, b"")], 1000).promise.durable
     assert store.promise() == Promise(store.next_position, durable=True)
     assert not opened(options=replace(OPTIONS, flush="async")).promise().durable
@@ -256,7 +247,7 @@ def test_a_unit_has_consecutive_offsets_and_rising_positions() -> None:
     store = opened()
     queue, other = store.queue(KEY), store.queue(OTHER_KEY)
     frames = [Frame(queue, 2, b"a", 3), Frame(other, 2, b"b", 4), Frame(queue, 2, b"c", 5)]
-    slots = store.append([*frames, State(b"set=a=1")], 1000).slots
+    slots = store.append([*frames, StateRecord(b"set=a=1")], 1000).slots
     assert [slot.base_offset for slot in slots] == [0, 0, 3, -1]
     assert (queue.end_offset, other.end_offset) == (8, 4)
     positions = [slot.position for slot in slots]
@@ -650,7 +641,7 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     disk = CrashDisk()
     notes = Notes()
     store = opened(disk, SMALL_SEGMENTS, notes)
-    state = State(b"set=a=1")
+    state = StateRecord(b"set=a=1")
     notes.replay_state(state.payload, store.append([state], 1000).slots[0])
     for number in range(30):
         append(store, bytes(200))

@@ -14,9 +14,9 @@ from duolog.protocol.kafka.record_batch import BatchBuilder
 from duolog.protocol.rocketmq.filters.subscription_filter import filter_of
 from duolog.protocol.rocketmq.messages import flags, properties
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
-from duolog.store.entry import Frame
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.options import StoreOptions
+from duolog.store.unit import Frame
 from tests.kit.batches import batch_of
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch

@@ -30,10 +30,11 @@ from duolog.delay.recurring import (
 )
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
-from duolog.store.entry import Frame, Slot, State
+from duolog.store.entry import Slot
 from duolog.store.errors import Corruption, DiskFull, HalfApplied
-from duolog.store.log.control import Control, Kind
+from duolog.store.log.control import Control, ControlKind
 from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame, StateRecord
 from tests.kit.core import ManualCore
 from tests.unit.bridge.data.test_schedules import Desk, recurring
 from tests.unit.bridge.rocketmq.consuming.test_expired import dead, stored
@@ -137,7 +138,7 @@ def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit
     topic = core.topic("orders", 1)
     good = encode(PositionsCommitted("g", [CommittedPosition(topic.key(0), 7)], 1))
     frame = Frame(topic.queues[0], frame_formats.ROCKETMQ, b"body", 1)
-    core.store.append([State(payload), frame, State(good)], core.clock.now_ms())
+    core.store.append([StateRecord(payload), frame, StateRecord(good)], core.clock.now_ms())
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     assert again.poison.counts == {"state record": 1}
@@ -147,7 +148,7 @@ def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit
 
 def test_state_record_of_a_newer_version_refuses_the_start() -> None:
     core = ManualCore()
-    core.store.append([State(msgspec.msgpack.encode([250, "of tomorrow"]))], core.clock.now_ms())
+    core.store.append([StateRecord(msgspec.msgpack.encode([250, "of tomorrow"]))], core.clock.now_ms())
     core.settle()
     with pytest.raises(Corruption, match=r"tag 250, which this version does not know: .* start that version"):
         ManualCore(disk=core.disk.after_kill())
@@ -156,7 +157,7 @@ def test_state_record_of_a_newer_version_refuses_the_start() -> None:
 def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "bridge")  # A worker of pytest-xdist cannot send a report with lone surrogates.
     core = ManualCore()
-    core.store.append([State(b"\xc1")], core.clock.now_ms())
+    core.store.append([StateRecord(b"\xc1")], core.clock.now_ms())
     core.poison.set_aside("schedule", "nightly \udcff", ValueError("\udcff" * 1000))
     core.poison.save(core.clock.now_ms(), 0)
     core.settle()
@@ -198,7 +199,9 @@ def test_error_of_the_disk_at_replay_says_nothing_about_the_record() -> None:
 def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name() -> None:
     core = ManualCore()
     lost = core.store.queue(77 << 16 | 2)
-    core.store.append([State(msgspec.msgpack.encode([10, 77])), Frame(lost, frame_formats.ROCKETMQ, b"body", 1)], 1)
+    core.store.append(
+        [StateRecord(msgspec.msgpack.encode([10, 77])), Frame(lost, frame_formats.ROCKETMQ, b"body", 1)], 1
+    )
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     found = again.topics.get("recovered-77")
@@ -212,7 +215,7 @@ def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name
 
 def test_control_entry_that_does_not_decode_is_set_aside() -> None:
     core = ManualCore()
-    core.store._append_unit([Control(Kind.QUEUE, 1 << 16, b"short")], 1)
+    core.store._append_unit([Control(ControlKind.QUEUE, 1 << 16, b"short")], 1)
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     assert again.poison.counts == {"control entry": 1}

@@ -18,8 +18,8 @@ from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.bridge.transactions.half_messages import Decision, half_properties, sent_properties
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.entry import Frame
 from duolog.store.options import StoreOptions
+from duolog.store.unit import Frame
 from duolog.txn.half import Verdict
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut

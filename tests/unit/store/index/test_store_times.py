@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
-from duolog.store.entry import FIRST_FRAME_FORM, Frame
+from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.index.queue import queue_key
 from duolog.store.index.store_times import STEPS_MAX
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame
 from tests.kit.disk import CrashDisk
 from tests.unit.store.model import Notes
 

@@ -4,20 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import (
-    CONTROL_FORM,
-    FIRST_FRAME_FORM,
-    STATE_FORM,
-    Frame,
-    Slot,
-    State,
-)
+from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, Slot
 from duolog.store.errors import EntryTooLarge
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
 from duolog.store.index.queue_index import IndexFiles, QueueIndex
 from duolog.store.log.control import (
-    Kind,
+    ControlKind,
     QueueRow,
     queue_control,
     queues_control,
@@ -39,6 +32,7 @@ from duolog.store.log.format import (
     seal_unit,
 )
 from duolog.store.log.write_buffer import Chunk
+from duolog.store.unit import Frame, StateRecord
 from tests.kit.disk import CrashDisk
 
 POSITION = 1 << 40
@@ -49,7 +43,7 @@ def queue(key: int, files: Files | None = None) -> Queue:
     return Queue(key, QueueIndex(IndexFiles(files or CrashDisk()), 0, 0), durable=True)
 
 
-def encoded(entries: list[Frame | State], *, slots: list[Slot] | None = None, flags: int = 0) -> Chunk:
+def encoded(entries: list[Frame | StateRecord], *, slots: list[Slot] | None = None, flags: int = 0) -> Chunk:
     sizes = [sizes_of(entry) for entry in entries]
     chunk = Chunk(POSITION, UNIT_HEADER_SIZE + sum(occupied for _, occupied in sizes))
     at = UNIT_HEADER_SIZE
@@ -75,15 +69,15 @@ frames = st.builds(
 )
 
 
-@given(st.lists(frames | st.builds(State, st.binary(max_size=50)), max_size=4))
-def test_entries_read_back(entries: list[Frame | State]) -> None:
+@given(st.lists(frames | st.builds(StateRecord, st.binary(max_size=50)), max_size=4))
+def test_entries_read_back(entries: list[Frame | StateRecord]) -> None:
     unit = encoded(entries)
     header = check_unit(unit.view, 0, POSITION)
     assert header[1:] == (7, POSITION, POSITION - 8, 123, len(entries), 0)
     assert header.size == len(unit.buffer)
     found = list(entries_of(unit.view, POSITION, header.entry_count))
     for number, (entry, read) in enumerate(zip(entries, found, strict=True)):
-        if isinstance(entry, State):
+        if isinstance(entry, StateRecord):
             assert (read.form, bytes(read.frame)) == (STATE_FORM, entry.payload)
             continue
         body = entry.body if isinstance(entry.body, bytes) else b"".join(entry.body)
@@ -94,7 +88,7 @@ def test_entries_read_back(entries: list[Frame | State]) -> None:
 
 
 @given(st.lists(frames, min_size=2, max_size=6))
-def test_no_two_records_share_an_address(entries: list[Frame | State]) -> None:
+def test_no_two_records_share_an_address(entries: list[Frame | StateRecord]) -> None:
     unit = encoded(entries)
     found = entries_of(unit.view, POSITION, len(entries))
     addresses = [entry.position + index for entry in found for index in range(entry.count)]
@@ -103,7 +97,7 @@ def test_no_two_records_share_an_address(entries: list[Frame | State]) -> None:
 
 
 @given(st.lists(frames, max_size=3), st.data())
-def test_any_changed_bit_is_noticed(entries: list[Frame | State], data: st.DataObject) -> None:
+def test_any_changed_bit_is_noticed(entries: list[Frame | StateRecord], data: st.DataObject) -> None:
     unit = encoded(entries)
     bit = data.draw(st.integers(0, 8 * len(unit.buffer) - 1))
     unit.buffer[bit // 8] ^= 1 << bit % 8
@@ -112,7 +106,7 @@ def test_any_changed_bit_is_noticed(entries: list[Frame | State], data: st.DataO
 
 
 def test_a_unit_is_valid_at_its_own_position_only() -> None:
-    unit = encoded([State(b"here")])
+    unit = encoded([StateRecord(b"here")])
     with pytest.raises(BadUnit, match=f"the unit of position {POSITION}"):
         check_unit(unit.view, 0, POSITION + ALIGNMENT)
 
@@ -176,6 +170,6 @@ def test_a_frame_takes_note_of_its_slot_before_the_unit_is_sealed() -> None:
 def test_control_entries_read_back(rows: list[QueueRow], start_offset: int, end_offset: int) -> None:
     assert list(read_queue_rows(queues_control(rows).payload)) == rows
     control = queue_control(5, start_offset, end_offset)
-    assert (control.kind, control.key) == (Kind.QUEUE, 5)
+    assert (control.kind, control.key) == (ControlKind.QUEUE, 5)
     assert read_queue_offsets(control.payload) == (start_offset, end_offset)
     assert CONTROL_FORM < STATE_FORM < FIRST_FRAME_FORM

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from duolog.store.entry import FIRST_FRAME_FORM, Frame, State
+from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.errors import Corruption
-from duolog.store.index.index_maintenance import Flush
+from duolog.store.index.index_maintenance import IndexFlush
 from duolog.store.index.queue import queue_key
 from duolog.store.log.control import QueueRow
 from duolog.store.log.format import BadUnit
@@ -24,6 +24,7 @@ from duolog.store.recovery.checkpoint import (
 )
 from duolog.store.recovery.checkpointer import FLUSHED_AT_ONCE
 from duolog.store.store import Store
+from duolog.store.unit import Frame, StateRecord
 from tests.kit.disk import CrashDisk
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Notes
@@ -33,9 +34,9 @@ SMALL_SEGMENTS = StoreOptions(segment_bytes=4096, reserve_bytes=0, checkpoint_in
 STATE_RECORDS = 3 * PART_ENTRIES  # of some 100 bytes each: much more than a segment holds, and several units
 
 
-def append(store: Store, notes: Notes, *parts: Frame | State) -> None:
+def append(store: Store, notes: Notes, *parts: Frame | StateRecord) -> None:
     for part, slot in zip(parts, store.append(parts, 1000).slots, strict=True):
-        if isinstance(part, State):
+        if isinstance(part, StateRecord):
             notes.replay_state(part.payload, slot)
 
 
@@ -55,7 +56,7 @@ def grown(disk: CrashDisk) -> tuple[Store, Notes]:
     notes = Notes()
     store = Store.open(disk, SMALL_SEGMENTS, notes, 1000)
     for number in range(STATE_RECORDS):
-        append(store, notes, State(f"set={number}={'x' * 90}".encode()))
+        append(store, notes, StateRecord(f"set={number}={'x' * 90}".encode()))
     for _ in range(10):
         append(store, notes, frame(store, 1000))
     sync(store)
@@ -78,7 +79,7 @@ def test_segments_go_though_the_state_is_larger_than_a_segment() -> None:
     assert len(logs(disk)) <= 2
     assert len(logs(disk, ".snapshot")) == 1
 
-    append(store, notes, State(b"set=later=1"))
+    append(store, notes, StateRecord(b"set=later=1"))
     sync(store)
     for is_checkpoint_there in (True, False):
         left = disk.after_power_cut(seed=1)
@@ -165,7 +166,7 @@ def test_a_checkpoint_holds_the_state_of_the_moment_at_which_it_was_captured() -
     turns = 0
     while background.waiting:
         background.run_one()
-        append(store, notes, State(f"set={turns}=changed".encode()), frame(store, 10))
+        append(store, notes, StateRecord(f"set={turns}=changed".encode()), frame(store, 10))
         turns += 1
     assert turns > 3
     sync(store)
@@ -197,7 +198,7 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
     expected = {queue.key: (queue.start_offset, queue.end_offset) for queue in queues}
     background.run_one()  # The flush; behind it the state is captured.
     assert store._queues.moment.is_active
-    flush = Flush(store._queues.index_files, [queues[4]])
+    flush = IndexFlush(store._queues.index_files, [queues[4]])
     flush.run()
     flush.end(store._queues.moment.before_change)
     store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x"), Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)

@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from duolog.store.entry import (
-    FIRST_FRAME_FORM,
-    Buffer,
-    Frame,
-    State,
-)
+from duolog.store.entry import FIRST_FRAME_FORM, Buffer
 from duolog.store.errors import Corruption, DataDirectoryInUse
 from duolog.store.index.queue import queue_key
 from duolog.store.log.format import ALIGNMENT, UNIT_HEADER_SIZE, seal_unit
-from duolog.store.log.units import BLOCK_BYTES
+from duolog.store.log.unit_walk import BLOCK_BYTES
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
+from duolog.store.unit import Frame, StateRecord
 from tests.kit.disk import CrashDisk, FailingDisk, PowerCut
 from tests.unit.store.model import Notes, read_all
 
@@ -228,7 +224,7 @@ def test_damaged_or_missing_derived_files_come_back_from_the_log(path: str, is_t
     store = opened(disk)
     for _ in range(UNITS):
         append(store)
-    store.append([State(b"set=a=1")], 1000)
+    store.append([StateRecord(b"set=a=1")], 1000)
     store.close(2000)
     if is_there:
         disk.truncate(disk.open(path), 20)
