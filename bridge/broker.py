@@ -25,6 +25,7 @@ from duolog.bridge.clock import Clock, SystemClock
 from duolog.bridge.config import (
     ConfigError,
     Options,
+    ServerOptions,
     StoreSection,
     name_servers,
 )
@@ -32,22 +33,20 @@ from duolog.bridge.core import Core
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
-from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.net.addresses import Addresses, endpoint
 from duolog.bridge.net.server import (
     Bounds,
     Server,
     StartError,
     bind,
-    endpoint,
 )
 from duolog.bridge.reload import Reload
 from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
-from duolog.bridge.state.leases import Leases
 from duolog.bridge.ticker import Ticker
 from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.protocol.kafka import record_check
@@ -85,47 +84,21 @@ class Broker(Core):
     """A core with ports, threads and time. One loop runs all of it."""
 
     node_id = NODE_ID
-    maintenance: Maintenance  # This and the next two are made by `duties.prepare`.
-    check_backs: CheckBackLoop
-    leases: Leases
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(options, Faults(clock.mono_ms, self.fail))
-        self.clock = clock
+        super().__init__(options, Faults(clock.mono_ms, self.fail), clock)
         self.poison.now_ms = clock.now_ms
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
-        self.started_mono_ms = clock.mono_ms()
-        self.listening: dict[str, tuple[str, int]] = {}  # kafka, rocketmq, namesrv, http
         self._is_serving = False
         self._observed_mono_ms = -1  # When `wall_time` looked at the clocks last.
         self._fleet: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
-    # -- What handlers ask of it
-
-    @property
-    def advertised_host(self) -> str:
-        """The host that clients are told to connect to."""
-        server = self.options.server
-        return server.advertise or (socket.gethostname() if server.host in WILDCARDS else server.host)
-
-    @property
-    def kafka_address(self) -> tuple[str, int]:
-        """Where Kafka clients are told to connect to."""
-        return self.advertised_host, self.listening["kafka"][1]
-
-    @property
-    def rocketmq_address(self) -> tuple[str, int]:
-        """Where RocketMQ clients are told to connect to."""
-        return self.advertised_host, self.listening["rocketmq"][1]
-
     def not_ready_reason(self) -> str:
         """Say why requests may fail now; empty: no reason."""
-        if not self._is_serving:
-            return "starting or stopping"
-        return self.store.refusal
+        return super().not_ready_reason() if self._is_serving else "starting or stopping"
 
     def end(self, reason: str) -> None:
         """Ask for an orderly stop."""
@@ -150,7 +123,7 @@ class Broker(Core):
         self._callbacks = Callbacks(
             self.options.txn.check_timeout_ms, partial(self.faults.contain, kind="answer of a callback")
         )
-        self.http = HttpPort(self)
+        self.http = HttpPort(self.http_context())
         await self.http.start()
         await self._listen(bound)
         self._start_time()
@@ -175,7 +148,8 @@ class Broker(Core):
                 ("http", options.http.port, "http.port"),
             )
         }
-        self.listening = {name: taken.getsockname()[:2] for name, taken in bound.items()}
+        listening = {name: taken.getsockname()[:2] for name, taken in bound.items()}
+        self.addresses = Addresses(_advertised_host(options.server), listening)
         return bound
 
     def _open_store(self) -> None:
@@ -185,7 +159,15 @@ class Broker(Core):
         try:
             files = RealFiles(directory)
             mono_ms = self.clock.mono_ms()
-            self.open_log(files, _store_options(section), now_ms, mono_ms, store_host=host, touch=self.server.touch)
+            self.open_log(
+                files,
+                _store_options(section),
+                now_ms,
+                mono_ms,
+                store_host=host,
+                server=self.server,
+                addresses=self.addresses,
+            )
         except StoreError as error:
             raise StartError(f"store.directory: {directory}: {error}") from error
         except OSError as error:
@@ -210,12 +192,12 @@ class Broker(Core):
 
     def _store_host(self) -> bytes:
         """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
-        port = self.listening["rocketmq"][1]
+        host, port = self.addresses.rocketmq
         try:
-            found = sorted(socket.getaddrinfo(self.advertised_host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
+            found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
             return pack_host(str(found[0][4][0]), port)
         except UnicodeError as error:
-            raise ConfigError(f"server.advertise: {self.advertised_host[:100]!r} is no name of a host") from error
+            raise ConfigError(f"server.advertise: {host[:100]!r} is no name of a host") from error
         except OSError:
             return pack_host("127.0.0.1", port)
 
@@ -244,20 +226,15 @@ class Broker(Core):
         return hooks.start(found, self.options.hooks, self._post) if found else None
 
     def _start_time(self) -> None:
-        """Make the parts that need the open store and what time it is, and start the ticker."""
-        duties.prepare(self, self._callbacks, self.clock.mono_ms())
-        self._add_to_ticker()
-        self.ticker.arm(self.clock.mono_ms())
-
-    def _add_to_ticker(self) -> None:
-        """Add the core's duties, and those of sockets and threads."""
+        """Register the duties of the core, of threads and of hooks, and start the ticker."""
+        self.check_backs = CheckBackLoop(self, self._callbacks)
         add = self.ticker.add
-        duties.register(self, add)
-        add("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
+        duties.register(self, self.check_backs, add)
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         if self.hooks is not None:
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
+        self.ticker.arm(self.clock.mono_ms())
 
     def ready_line(self) -> str:
         """What scripts wait for on standard output."""
@@ -347,6 +324,11 @@ class Broker(Core):
 # -- Options and limits
 
 
+def _advertised_host(server: ServerOptions) -> str:
+    """Give the host that clients are told to connect to."""
+    return server.advertise or (socket.gethostname() if server.host in WILDCARDS else server.host)
+
+
 def _store_options(section: StoreSection) -> StoreOptions:
     """The store's own settings: the section, but for where the files are."""
     return StoreOptions(**{name: getattr(section, name) for name in section.__struct_fields__ if name != "directory"})
@@ -415,7 +397,7 @@ async def _serve(options: Options, load: Callable[[], Options]) -> int:
     await broker.start()
     for number in ENDING_SIGNALS:
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
-    loop.add_signal_handler(signal.SIGHUP, Reload(broker, load).request)
+    loop.add_signal_handler(signal.SIGHUP, Reload(options, load, loop, broker.http, broker.faults).request)
     print(broker.ready_line(), flush=True)  # noqa: T201
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:

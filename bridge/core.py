@@ -1,17 +1,20 @@
-"""The core of a broker: the owners of its state, its log, and what stands on both. No socket, no thread, no clock.
+"""The core of a broker: the owners of its state, its log, and the parts that use both. It opens no port, starts no
+thread and asks no clock for the time but the one that it is given.
 
-    Core(options, faults)  the owners of state, registered with the ledger; all empty
-    core.open_log(...)     the log is recovered into them; then the door in, the way out, and the long polls work
+    Core(options, faults, clock)   makes the owners of state, all empty, and registers them with the state log
+    core.open_log(...)             recovers the log into them, and makes the parts that read and append
+    core.http_context()            names what the HTTP API uses
 
-`Broker` adds ports, threads and time; tests add a disk in memory and a clock that is moved. What a handler asks of its
-broker by name is mostly here.
+`Broker` adds ports, threads and timers. Tests add a disk in memory and a clock that is moved by hand.
 """
 
 import base64
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, cast
 
+from duolog.bridge.clock import Clock
 from duolog.bridge.clock_set_back import AfterSetBack
 from duolog.bridge.config import Options, level_delays_ms
 from duolog.bridge.data.delays import Delays
@@ -19,16 +22,29 @@ from duolog.bridge.data.expiry import Lifetimes
 from duolog.bridge.data.publish import Publisher
 from duolog.bridge.data.reading import QueueReader
 from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.hooks import Hooks
+from duolog.bridge.http.context import (
+    DelayedContext,
+    GroupContext,
+    HttpContext,
+    MessageContext,
+    MonitoringContext,
+    TransactionContext,
+)
 from duolog.bridge.kafka.group_membership import Waiter
+from duolog.bridge.kafka.group_offsets import subscribed_topics
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.kafka.metadata import MetadataCache
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
+from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.monitoring.rates import Rates
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.purgatory import Purgatory
+from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
 from duolog.bridge.rocketmq.consuming.assignment import RequestModes
 from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifications
@@ -44,20 +60,26 @@ from duolog.bridge.rocketmq.producing.send_batch import Batches
 from duolog.bridge.rocketmq.requests.admission import Admission
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.retry import dead_letters
+from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.deleted_topics import Gone
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
+from duolog.bridge.state.lag import GroupLags
+from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.records import ClusterNamed
 from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics, system_topics
+from duolog.bridge.transactions import half_decisions
 from duolog.bridge.transactions.half_messages import Halves
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.bridge.wall_time import WallTime
 from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.files import Files
+from duolog.store.index.queue import Queue
 from duolog.store.options import StoreOptions
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
@@ -67,10 +89,13 @@ from duolog.store.unit import Part
 class Core:
     """State and log, by the names that handlers use."""
 
-    def __init__(self, options: Options, faults: Faults) -> None:
+    def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
         """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
         self.options = options
         self.faults = faults
+        self.clock = clock
+        self.started_mono_ms = clock.mono_ms()
+        self.hooks: Hooks | None = None
         self.watchdog = Watchdog()
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
@@ -154,17 +179,19 @@ class Core:
         mono_ms: int,
         *,
         store_host: bytes,
-        touch: Callable[[], None],
+        server: Server,
+        addresses: Addresses,
     ) -> None:
-        """Recover, and make what stands on the log; `touch` is called when something was appended.
+        """Recover the log, and make the parts that need it; an append makes `server` end the turn of the loop.
 
         `store_host` is the packed address of the RocketMQ port, as records and message ids carry it.
         Raises StoreError and OSError.
         """
+        self.server, self.addresses = server, addresses
         self.delays.begin(now_ms, files)
         self.store = Store.open(files, options, self.state_log, now_ms)
         self.rocketmq_admission.attach(self.store)
-        turn_log = TurnLog(self.store, touch)
+        turn_log = TurnLog(self.store, server.touch)
         self.state_log.attach(turn_log)
         self.wall_time.begin(self.store, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
@@ -195,6 +222,84 @@ class Core:
             self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
         self.store.checkpoint_after_replay(mono_ms)
         self.after_set_back.run_all()
+        self.leases = Leases(self.store, self.options.leases)
+        self.maintenance = Maintenance(
+            self.store,
+            lambda: [*self.topics.all()],
+            self._first_kept_offset,
+            self._expire,
+            self.options.retention.check_interval_ms,
+            mono_ms,
+            partial(self.faults.contain, kind="retention of a queue"),
+        )
+
+    # -- Contexts
+
+    def http_context(self) -> HttpContext:
+        """Name what the HTTP API uses; the log must be open."""
+        rocketmq = cast(Any, self)
+        return HttpContext(
+            options=self.options,
+            clock=self.clock,
+            store=self.store,
+            state_log=self.state_log,
+            topics=self.topics,
+            leases=self.leases,
+            messages=MessageContext(self.reader, self.publisher, self.isolation),
+            delayed=DelayedContext(self.delays, self.schedules, self.lifetimes, self.idempotency_keys),
+            groups=GroupContext(
+                positions=self.positions,
+                lags=GroupLags(self.topics, self.positions, self._subscribed_topics),
+                client_protocols=self.client_protocols,
+                kafka_groups=self.kafka_groups,
+                rocketmq_members=self.rocketmq_members,
+                rocketmq_groups=self.rocketmq_groups,
+                rocketmq_pop_checkpoints=self.rocketmq_pop_checkpoints,
+                unread_failures=partial(dead_letters.failed_of, rocketmq),
+                position_in=partial(dead_letters.position_in, rocketmq),
+                redrive=partial(redrive, rocketmq),
+            ),
+            transactions=TransactionContext(
+                kafka=self.transactions,
+                halves=self.halves,
+                decide=partial(half_decisions.decide_by_id, rocketmq),
+            ),
+            monitoring=MonitoringContext(
+                addresses=self.addresses,
+                cluster_id=lambda: self.cluster_id,
+                started_mono_ms=self.started_mono_ms,
+                not_ready_reason=self.not_ready_reason,
+                server=self.server,
+                metrics=self.metrics,
+                faults=self.faults,
+                poison=self.poison,
+                watchdog=self.watchdog,
+                maintenance=self.maintenance,
+                rocketmq_admission=self.rocketmq_admission,
+                hooks=self.hooks,
+            ),
+        )
+
+    def not_ready_reason(self) -> str:
+        """Say why requests may fail now; empty: no reason."""
+        return self.store.refusal
+
+    def _subscribed_topics(self, group: str) -> Iterator[str | None]:
+        """Name the topics that a group's live members of either client protocol subscribe to, perhaps repeatedly."""
+        yield from subscribed_topics(self.kafka_groups, group)
+        yield from list(self.rocketmq_members.subscriptions(self.rocketmq_groups.name_of(group)) or ())
+
+    # -- What maintenance asks
+
+    def _first_kept_offset(self, queue: Queue) -> int | None:
+        """Give the offset from which on retention must leave a queue alone; None: retention may remove any record."""
+        first_kept = self.halves.first_kept(queue)
+        return self.delays.first_kept(queue) if first_kept is None else first_kept
+
+    def _expire(self, now_ms: int) -> Iterator[None]:
+        """Remove groups and transactional ids that nobody uses, and transactions that nobody can read."""
+        yield from self.positions.expire(now_ms, self.is_alive)
+        yield from self.transactions.tidy(now_ms)
 
     def _clock_was_set_back(self, now_ms: int) -> None:
         """The clock was ahead, and is right again: what waits for a time that is far off by now waits no longer for it.
@@ -213,6 +318,20 @@ class Core:
     @property
     def cluster_id(self) -> str:
         return self._cluster.id
+
+    @property
+    def listening(self) -> Mapping[str, tuple[str, int]]:
+        return self.addresses.listening
+
+    @property
+    def kafka_address(self) -> tuple[str, int]:
+        """The address that Kafka clients are told to connect to."""
+        return self.addresses.kafka
+
+    @property
+    def rocketmq_address(self) -> tuple[str, int]:
+        """The address that RocketMQ clients are told to connect to."""
+        return self.addresses.rocketmq
 
 
 class TurnLog:

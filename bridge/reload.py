@@ -11,14 +11,13 @@ process never ends by it.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.config import ConfigError, Options, values
+from duolog.bridge.http.port import HttpPort
 from duolog.bridge.http.readers import Readers
 from duolog.bridge.monitoring import logs
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
+from duolog.bridge.monitoring.faults import Faults
 
 log = logging.getLogger("bridge")
 
@@ -28,11 +27,18 @@ RELOADABLE: Final = (LOG_LEVEL, READERS_FILE)
 
 
 class Reload:
-    """The reload of one broker, which runs with `broker.options`; `load` reads file and flags again."""
+    """Reloads the settings of one broker, which runs with `options`; `load` reads file and flags again."""
 
-    def __init__(self, broker: "Broker", load: Callable[[], Options]) -> None:
-        self._broker, self._load = broker, load
-        self._in_force = dict(values(broker.options))
+    def __init__(
+        self,
+        options: Options,
+        load: Callable[[], Options],
+        loop: asyncio.AbstractEventLoop,
+        http: HttpPort,
+        faults: Faults,
+    ) -> None:
+        self._load, self._loop, self._http, self._faults = load, loop, http, faults
+        self._in_force = dict(values(options))
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
 
@@ -40,7 +46,7 @@ class Reload:
         """Reload now, or once more after the reload that is under way."""
         self._is_wanted = True
         if self._task is None or self._task.done():
-            self._task = self._broker.loop.create_task(self._run())
+            self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
         while self._is_wanted:
@@ -50,12 +56,12 @@ class Reload:
             except ConfigError as error:
                 log.error("reload refused, nothing has changed reason=%r", str(error))
             except Exception as error:  # noqa: BLE001 - contained
-                self._broker.faults.contain(error, "reload")
+                self._faults.contain(error, "reload")
 
     async def _reload(self) -> None:
         options, readers = await asyncio.to_thread(self._read)
         changed = [name for name, value in values(options) if value != self._in_force[name]]
-        self._broker.http.readers = readers
+        self._http.readers = readers
         reloaded = list(self._reloaded(changed, options, readers))
         self._in_force |= {name: value for name, value in values(options) if name in RELOADABLE}
         restart = [name for name in changed if name not in RELOADABLE]

@@ -14,7 +14,7 @@ and dead-letter topics alone.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -27,6 +27,7 @@ from duolog.bridge.http.answers import (
     answer,
     array,
 )
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.messages import bytes_view
 from duolog.bridge.http.requests import (
     check_query,
@@ -35,10 +36,8 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.rocketmq.retry.dead_letters import position_in
-from duolog.bridge.rocketmq.retry.redrive import WAYS, redrive
+from duolog.bridge.rocketmq.retry.redrive import WAYS
 from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
-from duolog.bridge.state import lag
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
@@ -57,9 +56,6 @@ from duolog.protocol.rocketmq.names import (
 )
 from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 LETTERS_MAX: Final = 1000  # Of one answer.
 LETTERS_BYTES_MAX: Final = 1 << 20
@@ -93,11 +89,11 @@ class GroupApi:
 
     def __init__(
         self,
-        broker: "Broker",
+        context: HttpContext,
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        self._broker, self._kept, self._read = broker, kept, read
+        self._context, self._kept, self._read = context, kept, read
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/groups/{name}"
@@ -113,38 +109,38 @@ class GroupApi:
     # -- Looking
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        await self._kept(self._broker.state_log.barrier())
-        return Listing(array(views.groups(self._broker)))
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(views.groups(self._context)))
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        await self._kept(self._broker.state_log.barrier())
-        if name not in views.known_groups(self._broker):
+        await self._kept(self._context.state_log.barrier())
+        if name not in views.known_groups(self._context):
             raise _no_group(name)
-        return Listing(views.group(self._broker, name))
+        return Listing(views.group(self._context, name))
 
     async def _dead_letters(self, request: web.Request) -> web.Response:
         check_query(request, {"offset", "limit"})
         name = await self._known(request)
         limit = number(request, "limit", 100, LETTERS_MAX, lowest=1)
         topic_name = dead_letter_topic(rocketmq_group(group_of_rocketmq(name)))
-        topic = self._broker.topics.by_rocketmq_name(topic_name)
+        topic = self._context.topics.by_rocketmq_name(topic_name)
         if topic is None:
             return answer({"group": name, "topic": topic_name, "next": None, "dead_letters": []})
         queue = topic.queues[0]  # The only one: `retry.dead_letters_of`.
         offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
         letters, following = await self._letters(topic, queue, offset, limit)
-        redriven = position_in(self._broker, group_of_rocketmq(name), queue)
+        redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
         for each in letters:
             each["is_redriven"] = each["offset"] < redriven
         return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
 
     async def _letters(self, topic: Topic, queue: Queue, at: int, limit: int) -> tuple[list[Json], int | None]:
         """Read from an offset on: what was found, and where to go on (None: there are no more)."""
-        end, letters = self._broker.isolation.stable_end(queue), list[Json]()
+        end, letters = self._context.messages.isolation.stable_end(queue), list[Json]()
         room = LETTERS_BYTES_MAX
         while at < end and len(letters) < limit and room > 0:
-            read = self._broker.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
+            read = self._context.messages.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
             found = await awaited(read.start) if isinstance(read, Later) else read
             letters += [_letter(each) for each in found.buffers]
             room -= sum(map(len, found.buffers))
@@ -160,7 +156,7 @@ class GroupApi:
         if way is not None and way not in WAYS:
             raise web.HTTPBadRequest(text=f"to: expected retry or topic, got {way[:40]!r}")
         name = await self._known(request)
-        count, promise = await redrive(self._broker, name, way)
+        count, promise = await self._context.groups.redrive(name, way)
         await self._kept(promise)
         return answer({"group": name, "redriven": count})
 
@@ -173,7 +169,7 @@ class GroupApi:
         positions: list[CommittedPosition] = []
         for topic, queue in self._queues(group, wanted.topics):
             offset = await self._target(topic, queue, wanted)
-            before = self._broker.positions.fetch(group, queue.key)
+            before = self._context.groups.positions.fetch(group, queue.key)
             positions.append(CommittedPosition(queue.key, offset))
             rows.append({
                 "topic": topic.name, "queue": queue.queue_id, "from": before and before.offset, "to": offset,
@@ -182,10 +178,12 @@ class GroupApi:
                 await asyncio.sleep(0)
         if wanted.execute:
             self._without_members(name)  # Some may have come while the disk was read.
-            now_ms, broker = self._broker.clock.now_ms(), self._broker
-            records = broker.rocketmq_pop_checkpoints.forgetting(group, [position.key for position in positions])
-            changes = [*records, *broker.positions.records(group, positions, now_ms)]
-            await self._kept(broker.state_log.commit(changes, now_ms).promise)
+            now_ms, context = self._context.clock.now_ms(), self._context
+            records = context.groups.rocketmq_pop_checkpoints.forgetting(
+                group, [position.key for position in positions]
+            )
+            changes = [*records, *context.groups.positions.records(group, positions, now_ms)]
+            await self._kept(context.state_log.commit(changes, now_ms).promise)
         return answer({"group": name, "executed": wanted.execute, "positions": rows})
 
     async def _delete(self, request: web.Request) -> web.Response:
@@ -195,26 +193,26 @@ class GroupApi:
             raise web.HTTPBadRequest(text=f"execute: expected true or false, got {execute[:40]!r}")
         name = await self._known(request)
         group = self._without_members(name)
-        broker, now_ms = self._broker, self._broker.clock.now_ms()
+        context, now_ms = self._context, self._context.clock.now_ms()
         if rocketmq_group(group) in SYSTEM_GROUPS:
             raise web.HTTPConflict(text=f"{name} is a group of the system's own")
-        count = len(broker.positions.reported(group, now_ms))
+        count = len(context.groups.positions.reported(group, now_ms))
         if execute == "true":
-            await self._kept(broker.positions.delete_group(group, now_ms))
+            await self._kept(context.groups.positions.delete_group(group, now_ms))
         return answer({"group": name, "executed": execute == "true", "positions": count})
 
     # -- What is named
 
     async def _known(self, request: web.Request) -> str:
         name = request.match_info["name"]
-        if not views.has_group(self._broker, name):
-            await self._kept(self._broker.state_log.barrier())
+        if not views.has_group(self._context, name):
+            await self._kept(self._context.state_log.barrier())
             raise _no_group(name)
         return name
 
     def _without_members(self, name: str) -> str:
         group = group_of_rocketmq(name)
-        active = self._broker.client_protocols.active(group)
+        active = self._context.groups.client_protocols.active(group)
         if active is not None:
             raise web.HTTPConflict(
                 text=f"the group {name[:300]} has members in {active.value}: stop them, then ask again"
@@ -223,18 +221,18 @@ class GroupApi:
 
     def _queues(self, group: str, names: list[str] | None) -> list[tuple[Topic, Queue]]:
         if names is not None:
-            topics = [topic_named(self._broker, name) for name in dict.fromkeys(names)]
+            topics = [topic_named(self._context, name) for name in dict.fromkeys(names)]
             return [(topic, queue) for topic in topics for queue in topic.queues]
-        found = [each for each in lag.of_queues(self._broker, group) if each is not None]
+        found = [each for each in self._context.groups.lags.of_queues(group) if each is not None]
         return [(each.topic, each.queue) for each in found if not each.topic.rocketmq_name.startswith(FAILED)]
 
     async def _target(self, topic: Topic, queue: Queue, wanted: NewReset) -> int:
-        start, end = queue.start_offset, self._broker.isolation.stable_end(queue)
+        start, end = queue.start_offset, self._context.messages.isolation.stable_end(queue)
         if wanted.offset is not None:
             return min(max(wanted.offset, start), end)
         if wanted.time_ms is None:
             return start if wanted.to == EARLIEST else end
-        read = self._broker.reader.find_time(queue, topic, wanted.time_ms, end)
+        read = self._context.messages.reader.find_time(queue, topic, wanted.time_ms, end)
         found = await awaited(read.start) if isinstance(read, Later) else read
         return end if found is None else found[0]
 

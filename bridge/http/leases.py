@@ -17,7 +17,7 @@ they reach as far as any queue; until then the lease holds the whole log.
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -29,6 +29,7 @@ from duolog.bridge.http.answers import (
     object_with,
     to_json,
 )
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.state.leases import (
     LEASE_MS,
@@ -39,9 +40,6 @@ from duolog.bridge.state.leases import (
 )
 from duolog.bridge.state.topics import Topic
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-
 
 class NewLease(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /api/leases."""
@@ -50,40 +48,40 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
     lease_ms: int | None = None  # LEASE_MS, or what the broker allows at most.
 
 
-def take(broker: "Broker", wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
+def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
     """Take a lease and plan a scan of some topics. Raises HTTPException."""
-    lease_ms_max = broker.options.leases.lease_ms_max
+    lease_ms_max = context.options.leases.lease_ms_max
     lease_ms = min(LEASE_MS, lease_ms_max) if wanted.lease_ms is None else wanted.lease_ms
     if not 0 < lease_ms <= lease_ms_max:
         raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {lease_ms}")
     _check(readers, caller, [])
     try:
-        topics = named(broker.topics, wanted.topics)
+        topics = named(context.topics, wanted.topics)
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     _check(readers, caller, topics)
     try:
-        lease = broker.leases.take(topics, address, lease_ms, broker.clock.mono_ms())
+        lease = context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
     except TooManyLeases as error:
         raise web.HTTPServiceUnavailable(text=str(error)) from error
-    return Listing(_plan(broker, lease), 201, undo=partial(broker.leases.release, lease))
+    return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
 
 
-def renew(broker: "Broker", lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
-    lease = _standing(broker, lease_id, readers, caller)
-    lease.renew(broker.clock.mono_ms())
-    return {"lease": lease.id, "lease_ms": lease.until_mono_ms - broker.clock.mono_ms()}
+def renew(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
+    lease = _standing(context, lease_id, readers, caller)
+    lease.renew(context.clock.mono_ms())
+    return {"lease": lease.id, "lease_ms": lease.until_mono_ms - context.clock.mono_ms()}
 
 
-def release(broker: "Broker", lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
-    lease = _standing(broker, lease_id, readers, caller)
-    broker.leases.release(lease)
+def release(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
+    lease = _standing(context, lease_id, readers, caller)
+    context.leases.release(lease)
     return {"released": lease.id}
 
 
-def _standing(broker: "Broker", lease_id: str, readers: Readers, caller: str) -> Lease:
+def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> Lease:
     _check(readers, caller, [])
-    lease = broker.leases.get(lease_id)
+    lease = context.leases.get(lease_id)
     if lease is None:
         raise web.HTTPGone(text=f"lease {lease_id[:60]} has ended; what it held may be removed")
     _check(readers, caller, lease.topics)
@@ -102,26 +100,26 @@ def _check(readers: Readers, caller: str, topics: Sequence[Topic]) -> None:
 # -- The plan
 
 
-def _plan(broker: "Broker", lease: Lease) -> Iterator[bytes | None]:
+def _plan(context: HttpContext, lease: Lease) -> Iterator[bytes | None]:
     starts: dict[int, int] = {}
-    yield to_json(_head(broker, lease))[:-1] + b',"queues":['
-    yield from _queues(broker, lease, starts)
+    yield to_json(_head(context, lease))[:-1] + b',"queues":['
+    yield from _queues(context, lease, starts)
     yield b'],"segments":'
-    yield from array(_segments(broker, lease, starts))
+    yield from array(_segments(context, lease, starts))
     yield b"}"
 
 
-def _head(broker: "Broker", lease: Lease) -> dict[str, Any]:
+def _head(context: HttpContext, lease: Lease) -> dict[str, Any]:
     return {
         "lease": lease.id,
         "lease_ms": lease.lease_ms,
-        "directory": os.path.abspath(broker.options.store.directory),
-        "inflate_bytes_max": broker.options.convert.inflate_bytes_max,
+        "directory": os.path.abspath(context.options.store.directory),
+        "inflate_bytes_max": context.options.convert.inflate_bytes_max,
         "forms": {"kafka": frame_formats.KAFKA, "rocketmq": frame_formats.ROCKETMQ},
     }
 
 
-def _queues(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterator[bytes | None]:
+def _queues(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[bytes | None]:
     """Give the queues that have records; `starts` gets their log starts by key."""
     separator = b""
     for topic in lease.topics:
@@ -130,7 +128,7 @@ def _queues(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterator[
                 yield None
                 continue
             starts[queue.key] = queue.start_offset
-            isolation = broker.isolation.get(queue.key)
+            isolation = context.messages.isolation.get(queue.key)
             aborted = iter(()) if isolation is None else isolation.copy_of_aborted()
             yield separator
             yield from object_with(
@@ -139,7 +137,7 @@ def _queues(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterator[
                     "queue": queue.queue_id,
                     "key": queue.key,
                     "start": queue.start_offset,
-                    "end": broker.isolation.stable_end(queue),
+                    "end": context.messages.isolation.stable_end(queue),
                     "log_append_time": topic.settings.log_append_time,
                 },
                 "aborted",
@@ -148,9 +146,9 @@ def _queues(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterator[
             separator = b","
 
 
-def _segments(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterator[dict[str, Any] | None]:
+def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[dict[str, Any] | None]:
     """Give the segments that hold some of these queues, and let the lease hold from the first of them on."""
-    store = broker.store
+    store = context.store
     written = held_from = store.written
     for segment in wanted_segments(list(store.segments()), starts):
         if segment is None:
@@ -158,4 +156,4 @@ def _segments(broker: "Broker", lease: Lease, starts: dict[int, int]) -> Iterato
             continue
         held_from = min(held_from, segment.start)
         yield {"start": segment.start, "end": min(segment.known_end, written), "path": segment.path}
-    broker.leases.narrow(lease, held_from)
+    context.leases.narrow(lease, held_from)

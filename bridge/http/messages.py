@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -34,6 +34,7 @@ from duolog.bridge.http.answers import (
     answer,
     object_with,
 )
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     TAG,
     MessageForm,
@@ -62,9 +63,6 @@ from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 LIMIT_MAX: Final = 1000  # Messages of one answer, and of one request.
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -113,12 +111,12 @@ class MessageApi:
 
     def __init__(
         self,
-        broker: "Broker",
+        context: HttpContext,
         inflating: Inflating,
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        self._broker, self._inflating, self._kept, self._read = broker, inflating, kept, read
+        self._context, self._inflating, self._kept, self._read = context, inflating, kept, read
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/topics/{name}/messages"
@@ -128,10 +126,10 @@ class MessageApi:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         check_query(request, {"queue", "offset", "time_ms", "limit"})
-        topic = topic_named(self._broker, request.match_info["name"])
+        topic = topic_named(self._context, request.match_info["name"])
         queue = topic.queues[number(request, "queue", 0, topic.queue_count - 1)]
         limit = number(request, "limit", 100, LIMIT_MAX, lowest=1)
-        end = self._broker.isolation.stable_end(queue)
+        end = self._context.messages.isolation.stable_end(queue)
         found = _Found(await self._start(request, topic, queue, end), end, limit)
         try:
             await self._gather(topic, queue, found)
@@ -154,11 +152,11 @@ class MessageApi:
             text=f"there is no message with the offsetMsgId {text}: retention may have removed it; "
             "an id that the producer made (getMsgId, UNIQ_KEY) is found by mqadmin queryMsgByUniqueKey"
         )
-        place = await awaited(partial(self._broker.store.find_address, position))
-        topic = None if place is None else self._broker.topics.by_number(place.queue.topic)
+        place = await awaited(partial(self._context.store.find_address, position))
+        topic = None if place is None else self._context.topics.by_number(place.queue.topic)
         if topic is None:
             raise missing
-        end = self._broker.isolation.stable_end(place.queue)
+        end = self._context.messages.isolation.stable_end(place.queue)
         found = _Found(place.offset, min(end, place.offset + 1), 1)
         try:
             await self._gather(topic, place.queue, found)
@@ -175,7 +173,7 @@ class MessageApi:
             if "offset" in request.query:
                 raise web.HTTPBadRequest(text="expected either offset or time_ms")
             time_ms = number(request, "time_ms", 0, TIME_MAX_MS)
-            found = self._broker.reader.find_time(queue, topic, time_ms, end)
+            found = self._context.messages.reader.find_time(queue, topic, time_ms, end)
             place = await awaited(found.start) if isinstance(found, Later) else found
             return end if place is None else place[0]
         offset = number(request, "offset", queue.start_offset, OFFSET_MAX)
@@ -187,9 +185,9 @@ class MessageApi:
 
     async def _gather(self, topic: Topic, queue: Queue, found: "_Found") -> None:
         room = READ_BYTES_MAX
-        isolation = self._broker.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+        isolation = self._context.messages.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
         while not found.is_done() and room > 0:
-            read = self._broker.reader.kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
+            read = self._context.messages.reader.kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
             batches = await awaited(read.start) if isinstance(read, Later) else read
             if not batches:
                 return
@@ -209,11 +207,11 @@ class MessageApi:
         if "Idempotency-Key" in request.headers:  # Who sends one must not believe that it counts.
             raise web.HTTPBadRequest(text="Idempotency-Key: only POST /api/timers takes it")
         body = await self._read(request)
-        topic = topic_named(self._broker, request.match_info["name"])
+        topic = topic_named(self._context, request.match_info["name"])
         wanted = _messages_in(body)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         plans = [self._plan(topic, each, now_ms) for each in wanted]
-        written, promise = _append(self._broker, topic, plans, now_ms)
+        written, promise = _append(self._context, topic, plans, now_ms)
         await self._kept(promise)
         return answer({"messages": written}, status=201)
 
@@ -223,7 +221,11 @@ class MessageApi:
         check_record(topic, record)
         if wanted.at_ms is None and wanted.delay_ms is None:
             return queue_id, record, None
-        return queue_id, record, self._broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        return (
+            queue_id,
+            record,
+            self._context.delayed.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms),
+        )
 
 
 _Plan = tuple[int, Record, Wish | None]
@@ -240,22 +242,22 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
     return wanted
 
 
-def _append(broker: "Broker", topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
+def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
     """Append what was checked; what is delayed each on its own, the rest in batches of its queue."""
     written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
-    broker.delays.check_room(sum(wish is not None for _, _, wish in plans))
-    promise = broker.state_log.barrier()
+    context.delayed.delays.check_room(sum(wish is not None for _, _, wish in plans))
+    promise = context.state_log.barrier()
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for place, (queue_id, record, wish) in enumerate(plans):
         if wish is None:
             by_queue[queue_id].append(place)
             continue
-        timer_id, kept = broker.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=False)
+        timer_id, kept = context.messages.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=False)
         promise = _later(promise, kept)
-        written[place] |= {"id": broker.delays.text_of(timer_id), "due_ms": wish.due_ms}
+        written[place] |= {"id": context.delayed.delays.text_of(timer_id), "due_ms": wish.due_ms}
     for queue_id, places in by_queue.items():
         for run in _runs([plans[place][1] for place in places], topic.settings.max_message_bytes):
-            base_offset, kept = _append_run(broker.publisher, topic, queue_id, run, now_ms)
+            base_offset, kept = _append_run(context.messages.publisher, topic, queue_id, run, now_ms)
             promise = _later(promise, kept)
             for index, place in enumerate(places[: len(run)]):
                 written[place]["offset"] = base_offset + index

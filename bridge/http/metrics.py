@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import (
     CollectorRegistry,
@@ -16,52 +16,49 @@ from prometheus_client.registry import Collector
 
 from duolog.bridge.http import views
 from duolog.bridge.http.answers import in_slices
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.state import lag
 from duolog.bridge.state.lag import GroupLag
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 GROUPS_MAX = 1000  # With figures of their own.
 
 
-def render(broker: "Broker", lags: Mapping[str, GroupLag]) -> bytes:
+def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(broker, lags))
+    registry.register(_BrokerCollector(context, lags))
     return generate_latest(registry)
 
 
-async def group_lags(broker: "Broker") -> dict[str, GroupLag]:
+async def group_lags(context: HttpContext) -> dict[str, GroupLag]:
     """Compute how far groups are behind, some of them at a time; of more than GROUPS_MAX the first by name."""
     lags: dict[str, GroupLag] = {}
 
     def steps() -> Iterator[None]:
-        for name in nsmallest(GROUPS_MAX, views.known_groups(broker)):
-            lags[name] = yield from lag.of_group(broker, name)
+        for name in nsmallest(GROUPS_MAX, views.known_groups(context)):
+            lags[name] = yield from context.groups.lags.of_group(name)
 
-    await in_slices(steps(), broker.clock.mono_ms)
+    await in_slices(steps(), context.clock.mono_ms)
     return lags
 
 
 class _BrokerCollector(Collector):
-    def __init__(self, broker: "Broker", lags: Mapping[str, GroupLag]) -> None:
-        self._broker, self._lags = broker, lags
+    def __init__(self, context: HttpContext, lags: Mapping[str, GroupLag]) -> None:
+        self._context, self._lags = context, lags
 
     def collect(self) -> Iterator[Metric]:
-        yield from _traffic(self._broker)
-        yield from _log(self._broker)
-        yield from _groups(self._broker, self._lags)
-        yield from _process(self._broker)
+        yield from _traffic(self._context)
+        yield from _log(self._context)
+        yield from _groups(self._context, self._lags)
+        yield from _process(self._context)
 
 
-def _traffic(broker: "Broker") -> Iterator[Metric]:
-    metrics, server = broker.metrics, broker.server
+def _traffic(context: HttpContext) -> Iterator[Metric]:
+    metrics, server = context.monitoring.metrics, context.monitoring.server
     yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
-    faults = {(kind,): count for kind, count in broker.faults.counts.items()}
+    faults = {(kind,): count for kind, count in context.monitoring.faults.counts.items()}
     yield _labelled("faults", "Unexpected exceptions, by what raised them; the log has them.", ("kind",), faults)
-    poisoned = {(kind,): count for kind, count in broker.poison.counts.items()}
+    poisoned = {(kind,): count for kind, count in context.monitoring.poison.counts.items()}
     yield _labelled("poisoned_records", "Stored records that were set aside, by kind.", ("kind",), poisoned)
     yield _labelled(
         "errors",
@@ -81,21 +78,21 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
         yield _labelled(name, doc, ("wire",), {(wire,): count for wire, count in by_wire.items()})
     yield _counter("retries", "Messages that RocketMQ groups failed to consume and get again.", metrics.retries)
     yield _counter("dead_letters", "And those that went to their dead letters.", metrics.dead_letters)
-    if broker.hooks is not None:
-        skipped = {(why,): count for why, count in broker.hooks.skipped.items()}
+    if context.monitoring.hooks is not None:
+        skipped = {(why,): count for why, count in context.monitoring.hooks.skipped.items()}
         yield _labelled("hooks_skipped", "Calls of hooks that counted for nothing.", ("why",), skipped)
     yield _labelled(
         "delayed", "Delayed messages, by what was done.", ("done",), {(what,): n for what, n in metrics.timers.items()}
     )
-    yield _gauge("delayed_pending", "Delayed messages that wait.", len(broker.delays))
-    yield _gauge("half_messages_open", "Half messages that wait for a verdict.", len(broker.halves.state))
+    yield _gauge("delayed_pending", "Delayed messages that wait.", len(context.delayed.delays))
+    yield _gauge("half_messages_open", "Half messages that wait for a verdict.", len(context.transactions.halves.state))
     yield _gauge(
         "rocketmq_differing_groups",
         "RocketMQ groups whose members subscribe to different messages.",
-        len(broker.rocketmq_members.differing()),
+        len(context.groups.rocketmq_members.differing()),
     )
     in_work = GaugeMetricFamily("duolog_rocketmq_in_work", "RocketMQ requests that wait, by kind.", labels=("kind",))
-    for kind, count in zip(Kind, broker.rocketmq_admission.in_work, strict=True):
+    for kind, count in zip(Kind, context.monitoring.rocketmq_admission.in_work, strict=True):
         in_work.add_metric((kind.name.lower(),), count)
     yield in_work
     yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
@@ -108,19 +105,21 @@ def _traffic(broker: "Broker") -> Iterator[Metric]:
     yield _gauge("request_bytes", "Bytes of unfinished requests.", server.request_bytes)
 
 
-def _log(broker: "Broker") -> Iterator[Metric]:
-    store = broker.store
+def _log(context: HttpContext) -> Iterator[Metric]:
+    store = context.store
     yield _gauge("log_next_position", "Where the next unit goes.", store.next_position)
     yield _gauge("log_written_position", "Below it, kill -9 loses nothing.", store.written)
     yield _gauge("log_durable_position", "Below it, power loss loses nothing.", store.durable)
     yield _counter(
-        "segments_removed", "Segments removed because nothing lived in them.", broker.maintenance.removed_segments
+        "segments_removed",
+        "Segments removed because nothing lived in them.",
+        context.monitoring.maintenance.removed_segments,
     )
-    yield _gauge("topics", "Topics.", len(broker.topics))
+    yield _gauge("topics", "Topics.", len(context.topics))
 
 
-def _groups(broker: "Broker", lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
-    yield _gauge("groups", "Groups with positions or members.", len(views.known_groups(broker)))
+def _groups(context: HttpContext, lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
+    yield _gauge("groups", "Groups with positions or members.", len(views.known_groups(context)))
     every = GaugeMetricFamily("duolog_group_lag", "Records that a group has not read.", labels=("group",))
     new = GaugeMetricFamily(
         "duolog_group_lag_without_position", "The part of it in queues without a position yet.", labels=("group",)
@@ -132,13 +131,13 @@ def _groups(broker: "Broker", lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
     yield new
 
 
-def _process(broker: "Broker") -> Iterator[Metric]:
-    pauses = broker.metrics.gc_pauses
+def _process(context: HttpContext) -> Iterator[Metric]:
+    pauses = context.monitoring.metrics.gc_pauses
     yield _counter("gc_pauses", "Pauses of Python's garbage collector.", pauses.count)
     yield _counter("gc_pause_seconds", "Their sum.", pauses.total_s)
     yield _gauge("gc_pause_longest_seconds", "The longest of them.", pauses.longest_s)
     memory = views.resident_bytes()
-    watchdog = broker.watchdog
+    watchdog = context.monitoring.watchdog
     turns = HistogramMetricFamily("duolog_loop_turn_seconds", "How long each turn kept the event loop busy.")
     turns.add_metric((), watchdog.buckets(), watchdog.total_s)
     yield turns
@@ -147,7 +146,9 @@ def _process(broker: "Broker") -> Iterator[Metric]:
     yield _gauge("loop_turn_longest_seconds", "The longest of all.", max(watchdog.longest_s.values(), default=0.0))
     yield _gauge("resident_memory_bytes", "Resident memory.", memory["resident"])
     yield _gauge("anonymous_memory_bytes", "Resident memory that no file backs.", memory["anonymous"])
-    yield _gauge("uptime_seconds", "Since start.", (broker.clock.mono_ms() - broker.started_mono_ms) / 1000)
+    yield _gauge(
+        "uptime_seconds", "Since start.", (context.clock.mono_ms() - context.monitoring.started_mono_ms) / 1000
+    )
 
 
 def _counter(name: str, doc: str, value: float) -> Metric:

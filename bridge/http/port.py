@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -43,6 +43,7 @@ from duolog.bridge.http.answers import (
     send,
 )
 from duolog.bridge.http.connections import HttpConnection, HttpConnections, TooMuchHeld
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.groups import GroupApi
 from duolog.bridge.http.guard import Guard
 from duolog.bridge.http.messages import Inflating, MessageApi
@@ -65,14 +66,10 @@ from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
 from duolog.bridge.state.positions import TooManyPositions
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import Topic, TopicError, TopicExists
-from duolog.bridge.transactions import half_decisions
 from duolog.delay.recurring import BadSchedule
 from duolog.protocol.kafka.record_batch import InvalidBatch
 from duolog.store.entry import Promise
 from duolog.store.errors import Fault, StoreError
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
@@ -99,12 +96,12 @@ class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
 class HttpPort:
     """Serves one broker; `connection` makes the protocol of each accepted socket. Making it may raise ConfigError."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self.readers = Readers.load(broker.options.http.readers_file)  # `bridge/reload.py` replaces them.
-        self._inflating = Inflating(broker.options.convert.inflate_bytes_max)
-        self._guard = Guard(broker.options, broker.advertised_host)
-        self.connections = HttpConnections(broker.options, broker.clock)
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self.readers = Readers.load(context.options.http.readers_file)  # `bridge/reload.py` replaces them.
+        self._inflating = Inflating(context.options.convert.inflate_bytes_max)
+        self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
+        self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Each of its routes passes `_serve`.
         self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
 
@@ -138,13 +135,13 @@ class HttpPort:
                 web.post("/api/leases", self._lease),
                 web.post("/api/leases/{lease}", self._renew_lease),
                 web.delete("/api/leases/{lease}", self._release_lease),
-                *GroupApi(self._broker, self._kept, self._read).routes(),
+                *GroupApi(self._context, self._kept, self._read).routes(),
                 web.get("/api/transactions", self._transactions),
                 web.get("/api/transactions/{id}", self._transaction),
                 web.delete("/api/transactions/{id}", self._abort_transaction),
                 web.post("/api/transactions/{topic}/{id}", self._decide),
-                *TimerApi(self._broker, self._kept, self._read).routes(),
-                *MessageApi(self._broker, self._inflating, self._kept, self._read).routes(),
+                *TimerApi(self._context, self._kept, self._read).routes(),
+                *MessageApi(self._context, self._inflating, self._kept, self._read).routes(),
             ]
         )
         return application
@@ -155,105 +152,105 @@ class HttpPort:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reason = self._broker.not_ready_reason()
+        reason = self._context.monitoring.not_ready_reason()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         # prometheus-client takes 100 ms to import, and few scrape: so a thread does it, at the first scrape.
         http_metrics = await asyncio.to_thread(import_module, "duolog.bridge.http.metrics")
-        lags = await http_metrics.group_lags(self._broker)
-        body = http_metrics.render(self._broker, lags)
+        lags = await http_metrics.group_lags(self._context)
+        body = http_metrics.render(self._context, lags)
         return web.Response(body=body, headers={"Content-Type": http_metrics.CONTENT_TYPE})
 
     # -- The broker
 
     async def _status(self, request: web.Request) -> web.Response:
-        return answer(views.status(self._broker))
+        return answer(views.status(self._context))
 
     async def _segments(self, request: web.Request) -> web.StreamResponse:
-        return Listing(array(views.segments(self._broker)))
+        return Listing(array(views.segments(self._context)))
 
     async def _poison(self, request: web.Request) -> web.Response:
-        return answer(views.poison(self._broker))
+        return answer(views.poison(self._context))
 
     # -- Topics
 
     async def _topics(self, request: web.Request) -> web.StreamResponse:
-        await self._kept(self._broker.state_log.barrier())
-        return Listing(array(views.topics(self._broker)))
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(views.topics(self._context)))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
         topic = self._topic_named(request)
-        await self._kept(self._broker.state_log.barrier())
-        return Listing(views.topic(self._broker, topic))
+        await self._kept(self._context.state_log.barrier())
+        return Listing(views.topic(self._context, topic))
 
     async def _create_topic(self, request: web.Request) -> web.StreamResponse:
-        broker = self._broker
+        context = self._context
         wanted = parsed(await self._read(request), NewTopic)
-        queue_count = broker.options.topics.queues if wanted.queues is None else wanted.queues
+        queue_count = context.options.topics.queues if wanted.queues is None else wanted.queues
         configs = {name: text_of(value) for name, value in wanted.configs.items()}
-        topic, promise = broker.topics.create(wanted.name, queue_count, configs, broker.clock.now_ms())
+        topic, promise = context.topics.create(wanted.name, queue_count, configs, context.clock.now_ms())
         await self._kept(promise)
-        return Listing(views.topic(self._broker, topic), status=201)
+        return Listing(views.topic(self._context, topic), status=201)
 
     async def _configure_topic(self, request: web.Request) -> web.StreamResponse:
         topic = self._topic_named(request)
         wanted = parsed(await self._read(request), NewConfigs).configs
         changes = {name: None if value is None else text_of(value) for name, value in wanted.items()}
         configs = topic_configs.changed(topic.configs, changes)
-        await self._kept(self._broker.topics.configure(topic, configs, self._broker.clock.now_ms()))
-        return Listing(views.topic(self._broker, topic))
+        await self._kept(self._context.topics.configure(topic, configs, self._context.clock.now_ms()))
+        return Listing(views.topic(self._context, topic))
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
-        await self._kept(self._broker.topics.delete(topic, self._broker.clock.now_ms()))
+        await self._kept(self._context.topics.delete(topic, self._context.clock.now_ms()))
         return answer({"deleted": topic.name})
 
     async def _sums(self, request: web.Request) -> web.Response:
-        return answer(await sums.sums(self._broker, self._inflating, self._topic_named(request), dict(request.query)))
+        return answer(await sums.sums(self._context, self._inflating, self._topic_named(request), dict(request.query)))
 
     # -- Leases
 
     async def _lease(self, request: web.Request) -> web.StreamResponse:
         wanted = parsed(await self._read(request), leases.NewLease)
-        await self._kept(self._broker.state_log.barrier())
-        return leases.take(self._broker, wanted, self.readers, _caller(request), request.remote or "")
+        await self._kept(self._context.state_log.barrier())
+        return leases.take(self._context, wanted, self.readers, _caller(request), request.remote or "")
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(leases.renew(self._broker, lease, self.readers, _caller(request)))
+        return answer(leases.renew(self._context, lease, self.readers, _caller(request)))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(leases.release(self._broker, lease, self.readers, _caller(request)))
+        return answer(leases.release(self._context, lease, self.readers, _caller(request)))
 
     def _topic_named(self, request: web.Request) -> Topic:
-        return topic_named(self._broker, request.match_info["name"])
+        return topic_named(self._context, request.match_info["name"])
 
     # -- Transactions
 
     async def _transactions(self, request: web.Request) -> web.StreamResponse:
-        await self._kept(self._broker.state_log.barrier())
-        return Listing(array(transactions.transactions(self._broker)))
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(transactions.transactions(self._context)))
 
     async def _transaction(self, request: web.Request) -> web.Response:
-        await self._kept(self._broker.state_log.barrier())
-        return answer(transactions.transaction(self._broker, request.match_info["id"]))
+        await self._kept(self._context.state_log.barrier())
+        return answer(transactions.transaction(self._context, request.match_info["id"]))
 
     async def _abort_transaction(self, request: web.Request) -> web.Response:
-        await self._kept(transactions.abort(self._broker, request.match_info["id"]))
+        await self._kept(transactions.abort(self._context, request.match_info["id"]))
         return answer({"aborted": request.match_info["id"]})
 
     async def _decide(self, request: web.Request) -> web.Response:
         body = await self._read(request)
         topic, id = request.match_info["topic"], request.match_info["id"]
-        decided, promise = await half_decisions.decide_by_id(self._broker, topic, id, body)
+        decided, promise = await self._context.transactions.decide(topic, id, body)
         await self._kept(promise)
         return answer(decided)
 
     async def _read(self, request: web.Request) -> bytes:
         """Give the body; what goes wrong on its way is the client's fault."""
-        options = self._broker.options
+        options = self._context.options
         bytes_max = options.http.body_bytes_max
         if (request.content_length or 0) > bytes_max:
             raise _too_large(bytes_max)
@@ -272,7 +269,7 @@ class HttpPort:
 
     async def _kept(self, promise: Promise) -> None:
         """Wait until what the answer reports is as durable as promised; raises StoreError."""
-        store = self._broker.store
+        store = self._context.store
         if store.kept(promise):
             return
         await awaited(partial(store.when, promise))
@@ -280,15 +277,15 @@ class HttpPort:
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Serve a request of any route, also of none: check where it comes from, and see its answer off."""
-        connection, mono_ms = cast(HttpConnection, request.protocol), self._broker.clock.mono_ms
+        connection, mono_ms = cast(HttpConnection, request.protocol), self._context.clock.mono_ms
         connection.begin()
         try:
             response = await self._answer_errors(request, handler)
             if response.status >= HTTPStatus.BAD_REQUEST:
-                self._broker.metrics.errors["http", str(response.status)] += 1
+                self._context.monitoring.metrics.errors["http", str(response.status)] += 1
             try:
                 leaving = send(request, response, connection, mono_ms)  # A listing is made while it is written.
-                return await measured(leaving, self._broker.watchdog, _kind_of(request))
+                return await measured(leaving, self._context.monitoring.watchdog, _kind_of(request))
             except TooMuchHeld as error:
                 return await send(request, failure(str(error), 503), connection, mono_ms)
         except ConnectionError:
@@ -305,7 +302,7 @@ class HttpPort:
         try:
             self._guard.check(request)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
-            return await measured(work, self._broker.watchdog, _kind_of(request))
+            return await measured(work, self._context.monitoring.watchdog, _kind_of(request))
         except web.HTTPMethodNotAllowed as error:
             return failure(
                 f"{error.method} is not allowed here; expected {', '.join(sorted(error.allowed_methods))}", 405
@@ -333,7 +330,7 @@ class HttpPort:
             return failure("the broker has a bug; its log describes it", 500)
 
     def _contain(self, error: Exception, request: web.Request) -> None:
-        self._broker.faults.contain(error, _kind_of(request), request.remote or "")
+        self._context.monitoring.faults.contain(error, _kind_of(request), request.remote or "")
 
 
 def _kind_of(request: web.Request) -> str:

@@ -7,7 +7,7 @@ import base64
 import random
 import zlib
 from binascii import Error as Base64Error
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -15,12 +15,10 @@ from aiohttp import web
 from duolog.bridge.data import half_frames, unknown_headers
 from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.http.answers import to_json
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.state.topics import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.kafka.record_batch import Record
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 Form = TypeVar("Form")
 Text = str | int | float | bool  # Where a string is meant: 5000 means "5000", true "true".
@@ -95,8 +93,8 @@ def number(request: web.Request, name: str, default: int, highest: int, *, lowes
     return int(text)
 
 
-def topic_named(broker: "Broker", name: str) -> Topic:
-    topic: Topic | None = broker.topics.get(name)
+def topic_named(context: HttpContext, name: str) -> Topic:
+    topic: Topic | None = context.topics.get(name)
     if topic is None:
         shown = name[:300]
         raise web.HTTPNotFound(

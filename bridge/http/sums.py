@@ -7,12 +7,13 @@ answered 410, for it cannot be compared any more. Only committed records count.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiohttp import web
 
 from duolog.bridge.data.queue_sums import RangeSums, add_batch
 from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.messages import Inflating
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topics import Topic
@@ -22,26 +23,23 @@ from duolog.store.entry import Buffer
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-
 READ_BYTES: Final = 256 << 10  # at a time
 READ_BYTES_MAX: Final = 16 << 20  # of one answer
 STEP: Final = 1000
 
 
-async def sums(broker: "Broker", inflating: Inflating, topic: Topic, query: dict[str, str]) -> dict[str, Any]:
+async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: dict[str, str]) -> dict[str, Any]:
     """Answer one request; raises HTTPException and StoreError."""
     queue = _queue(topic, _number(query, "queue", 0))
     start = _number(query, "start", queue.start_offset)
-    stable_end = broker.isolation.stable_end(queue)
+    stable_end = context.messages.isolation.stable_end(queue)
     end = min(_number(query, "end", stable_end), stable_end)
     step = _number(query, "step", STEP)
     if step < 1:
         raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
     found = RangeSums(start, max(start, end), step)
     try:
-        await _add_up(broker, inflating, topic, queue, found)
+        await _add_up(context, inflating, topic, queue, found)
     except OffsetOutOfRange as error:
         raise web.HTTPGone(text=str(error)) from error
     except ProtocolError as error:
@@ -49,11 +47,11 @@ async def sums(broker: "Broker", inflating: Inflating, topic: Topic, query: dict
     return {"queue": queue.queue_id} | found.answer()
 
 
-async def _add_up(broker: "Broker", inflating: Inflating, topic: Topic, queue: Queue, found: RangeSums) -> None:
+async def _add_up(context: HttpContext, inflating: Inflating, topic: Topic, queue: Queue, found: RangeSums) -> None:
     room = READ_BYTES_MAX
-    isolation = broker.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+    isolation = context.messages.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
     while not found.is_done and room > 0:
-        batches = await _read(broker, topic, queue, found.at)
+        batches = await _read(context, topic, queue, found.at)
         if not batches:
             return
         for batch in batches:
@@ -70,8 +68,8 @@ async def _add_up(broker: "Broker", inflating: Inflating, topic: Topic, queue: Q
                     await asyncio.sleep(0)
 
 
-async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
-    found = broker.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
+async def _read(context: HttpContext, topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
+    found = context.messages.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
     return await awaited(found.start) if isinstance(found, Later) else found
 
 

@@ -23,7 +23,7 @@ What is in memory is filed in slices, between which the loop turns; then a look 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
@@ -33,6 +33,7 @@ from duolog.bridge.data.delays import Decision, TimerView
 from duolog.bridge.data.publish import check_record
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, Standing
 from duolog.bridge.http.answers import Listing, answer, array
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.messages import bytes_view
 from duolog.bridge.http.requests import (
     Content,
@@ -65,9 +66,6 @@ from duolog.protocol.rocketmq.messages import properties
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 Json = dict[str, Any]
 Form = TypeVar("Form")
@@ -113,11 +111,11 @@ class TimerApi:
 
     def __init__(
         self,
-        broker: "Broker",
+        context: HttpContext,
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        self._broker, self._kept, self._read = broker, kept, read
+        self._context, self._kept, self._read = context, kept, read
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -143,43 +141,43 @@ class TimerApi:
 
     async def _add(self, request: web.Request) -> web.Response:
         body = await self._read(request)
-        broker, wanted = self._broker, parsed(body, NewTimer)
-        now_ms = broker.clock.now_ms()
+        context, wanted = self._context, parsed(body, NewTimer)
+        now_ms = context.clock.now_ms()
         key = _request_key(request, body)
-        known = None if key is None else broker.idempotency_keys.find(key, now_ms)
+        known = None if key is None else context.delayed.idempotency_keys.find(key, now_ms)
         if known is not None:
-            await self._kept(broker.state_log.barrier())
+            await self._kept(context.state_log.barrier())
             return self._answer_again(known, wanted)
         topic, queue_id, record = self._message(wanted)
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
-        wish = broker.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        wish = context.delayed.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and wish is not None
         wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.
-        timer_id, promise = broker.publisher.timer(
+        timer_id, promise = context.messages.publisher.timer(
             topic, queue_id, record, wish, now_ms, replaces=replaces, request=key
         )
         await self._kept(promise)
-        return _added(broker.delays.text_of(timer_id), topic.name, queue_id, wish.due_ms)
+        return _added(context.delayed.delays.text_of(timer_id), topic.name, queue_id, wish.due_ms)
 
     def _answer_again(self, known: Answered, wanted: NewTimer) -> web.Response:
         number, queue_id = Queue.split(known.key)
-        topic = self._broker.topics.by_number(number)
-        text_id = self._broker.delays.text_of((known.due_ms, known.address))
+        topic = self._context.topics.by_number(number)
+        text_id = self._context.delayed.delays.text_of((known.due_ms, known.address))
         response = _added(text_id, wanted.topic if topic is None else topic.name, queue_id, known.due_ms)
         response.headers["Idempotent-Replayed"] = "true"
         return response
 
     async def _view(self, request: web.Request) -> web.Response:
         found = await self._found(request.match_info["id"])
-        await self._kept(self._broker.state_log.barrier())
+        await self._kept(self._context.state_log.barrier())
         if found is None:
             raise web.HTTPNotFound(text=f"no message waits under the id {request.match_info['id'][:80]}")
         return answer(_timer_view(found))
 
     async def _found(self, text: str) -> TimerView | None:
         """Give the pending message of an id, if there is one."""
-        delays = self._broker.delays
+        delays = self._context.delayed.delays
 
         def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
             delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
@@ -188,7 +186,7 @@ class TimerApi:
         return found
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        delays, text = self._broker.delays, request.match_info["id"]
+        delays, text = self._context.delayed.delays, request.match_info["id"]
         return await self._decided(partial(delays.at_hand, text), lambda: delays.cancel(text, self._now_ms()))
 
     async def _reschedule(self, request: web.Request) -> web.Response:
@@ -199,7 +197,7 @@ class TimerApi:
         return await self._moved(request, self._now_ms())
 
     async def _moved(self, request: web.Request, due_ms: int) -> web.Response:
-        delays, text = self._broker.delays, request.match_info["id"]
+        delays, text = self._context.delayed.delays, request.match_info["id"]
         return await self._decided(
             partial(delays.at_hand, text), lambda: delays.reschedule(text, due_ms, self._now_ms())
         )
@@ -232,7 +230,7 @@ class TimerApi:
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
         check_query(request, {"topic", "key"})
-        delays = self._broker.delays
+        delays = self._context.delayed.delays
         topic, key = self._topic(required(request, "topic")), required(request, "key").encode()
         return await self._decided(
             partial(delays.named_at_hand, topic, key), lambda: delays.cancel_named(topic, key, self._now_ms())
@@ -240,7 +238,7 @@ class TimerApi:
 
     async def _reschedule_named(self, request: web.Request) -> web.Response:
         wanted = parsed(await self._read(request), NewTimeByKey)
-        delays, topic, key = self._broker.delays, self._topic(wanted.topic), text_of(wanted.key).encode()
+        delays, topic, key = self._context.delayed.delays, self._topic(wanted.topic), text_of(wanted.key).encode()
         due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms())
         return await self._decided(
             partial(delays.named_at_hand, topic, key),
@@ -267,18 +265,18 @@ class TimerApi:
             start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
             await self._filed(topic, start[0], until_ms)
             # Both look at this moment, so each timer is in one of them.
-            near = self._broker.delays.near(topic, start, until_ms, limit + 1)
-            far = await awaited(partial(self._broker.delays.far.page, topic, start, until_ms, limit + 1))
+            near = self._context.delayed.delays.near(topic, start, until_ms, limit + 1)
+            far = await awaited(partial(self._context.delayed.delays.far.page, topic, start, until_ms, limit + 1))
             found = sorted([*near, *far])
         page = found[:limit]
-        await self._kept(self._broker.state_log.barrier())
+        await self._kept(self._context.state_log.barrier())
         rows = [self._timer_row(timer) for timer in page]
         if request.query.get("content") == "true":
             for row in rows:
                 row |= _beginning(await self._found(row["id"]))
                 await asyncio.sleep(0)
         following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
-        paused = [each.name for each in self._broker.delays.paused() if topic in (None, each)]
+        paused = [each.name for each in self._context.delayed.delays.paused() if topic in (None, each)]
         return answer({"timers": rows, "next": following, "paused": paused})
 
     async def _count(self, request: web.Request) -> web.Response:
@@ -288,10 +286,10 @@ class TimerApi:
         if named is not None:
             count = len(named)
         elif set(request.query) <= {"topic"}:
-            count = len(self._broker.delays) if topic is None else self._broker.delays.count(topic)
+            count = len(self._context.delayed.delays) if topic is None else self._context.delayed.delays.count(topic)
         else:
             (count,) = await self._counts(topic, [start_ms, max(start_ms, until_ms)])
-        await self._kept(self._broker.state_log.barrier())
+        await self._kept(self._context.state_log.barrier())
         return answer({"count": count})
 
     async def _histogram(self, request: web.Request) -> web.Response:
@@ -312,20 +310,20 @@ class TimerApi:
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Count the pending timers between each two neighbours of these times."""
         await self._filed(topic, edges_ms[0], edges_ms[-1])
-        near = self._broker.delays.histogram(topic, edges_ms)  # as of the same moment as the next
-        far = await awaited(partial(self._broker.delays.far.histogram, topic, edges_ms))
+        near = self._context.delayed.delays.histogram(topic, edges_ms)  # as of the same moment as the next
+        far = await awaited(partial(self._context.delayed.delays.far.histogram, topic, edges_ms))
         return [count + beyond for count, beyond in zip(near, far, strict=True)]
 
     async def _filed(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
         """Have what is in memory filed for a look, which must follow before the loop turns."""
-        while self._broker.delays.file(topic, start_ms, until_ms):  # noqa: ASYNC110 (it is this that does the work)
+        while self._context.delayed.delays.file(topic, start_ms, until_ms):  # noqa: ASYNC110 (it is this that does the work)
             await asyncio.sleep(0)
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
         """Give the pending timers with the key that is asked for, in due order; None if none is."""
         if (key := request.query.get("key")) is None:
             return None
-        delays, topic = self._broker.delays, self._topic(required(request, "topic"))
+        delays, topic = self._context.delayed.delays, self._topic(required(request, "topic"))
 
         def find(done: Callable[[list[Timer] | StoreError], None]) -> None:
             delays.named_at_hand(
@@ -350,9 +348,9 @@ class TimerApi:
         return int(due_ms), int(address)
 
     def _timer_row(self, timer: Timer) -> Json:
-        topic = self._broker.topics.by_number(timer.topic)
+        topic = self._context.topics.by_number(timer.topic)
         return {
-            "id": self._broker.delays.text_id_of(timer),
+            "id": self._context.delayed.delays.text_id_of(timer),
             "topic": topic.name if topic is not None else None,  # It may be deleted while the rows are gathered.
             "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
             "due_ms": timer.due_ms,
@@ -366,18 +364,18 @@ class TimerApi:
         topic = self._topic(request.match_info["name"])
         if not topic.may_produce:
             raise web.HTTPBadRequest(text=f"{topic.name} is the broker's own: nothing is delivered to it")
-        await self._kept(self._broker.delays.pause(topic, self._now_ms()))
+        await self._kept(self._context.delayed.delays.pause(topic, self._now_ms()))
         return answer({"topic": topic.name, "is_paused": True})
 
     async def _resume(self, request: web.Request) -> web.Response:
         topic = self._topic(request.match_info["name"])
-        await self._kept(self._broker.delays.resume(topic, self._now_ms()))
+        await self._kept(self._context.delayed.delays.resume(topic, self._now_ms()))
         return answer({"topic": topic.name, "is_paused": False})
 
     # -- Schedules
 
     async def _register(self, request: web.Request) -> web.Response:
-        broker = self._broker
+        context = self._context
         wanted = parsed(await self._read(request), NewSchedule)
         topic, queue_id, record = self._message(wanted, wanted.name)
         check_record(topic, record)
@@ -385,23 +383,23 @@ class TimerApi:
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), frame_formats.KAFKA, bytes(builder.finish(0, 0)))
         now_ms = self._now_ms()
-        expires = broker.lifetimes.of_headers(record.headers, now_ms) is not None
-        records = broker.lifetimes.records(message.key) if expires else []
-        outcome, promise = broker.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
-        standing = broker.schedules.get(wanted.name)
+        expires = context.delayed.lifetimes.of_headers(record.headers, now_ms) is not None
+        records = context.delayed.lifetimes.records(message.key) if expires else []
+        outcome, promise = context.delayed.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
+        standing = context.delayed.schedules.get(wanted.name)
         assert standing is not None, "it was registered"
         view = self._schedule_view(standing)  # While we wait, somebody else may remove it.
         await self._kept(promise)
         return answer({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
 
     async def _schedules(self, request: web.Request) -> web.StreamResponse:
-        await self._kept(self._broker.state_log.barrier())
-        return Listing(array(map(self._schedule_view, list(self._broker.schedules.all()))))
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(map(self._schedule_view, list(self._context.delayed.schedules.all()))))
 
     async def _schedule(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        standing = self._broker.schedules.get(name)
-        await self._kept(self._broker.state_log.barrier())
+        standing = self._context.delayed.schedules.get(name)
+        await self._kept(self._context.state_log.barrier())
         if standing is None:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
         message = standing.message
@@ -409,7 +407,7 @@ class TimerApi:
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        outcome, promise = self._broker.schedules.remove(name, self._now_ms())
+        outcome, promise = self._context.delayed.schedules.remove(name, self._now_ms())
         await self._kept(promise)
         if outcome is Outcome.NOT_FOUND:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
@@ -417,7 +415,7 @@ class TimerApi:
 
     def _schedule_view(self, standing: Standing) -> Json:
         schedule, run = standing.schedule, standing.run
-        topic = self._broker.topics.by_number(standing.topic)
+        topic = self._context.topics.by_number(standing.topic)
         plan = schedule.plan
         if isinstance(plan, Every):
             asked: Json = {"every_ms": plan.period_ms, "start_ms": plan.start_ms}
@@ -446,10 +444,10 @@ class TimerApi:
         return None if name is None else self._topic(name)
 
     def _topic(self, name: str) -> Topic:
-        return topic_named(self._broker, name)
+        return topic_named(self._context, name)
 
     def _now_ms(self) -> int:
-        return self._broker.clock.now_ms()
+        return self._context.clock.now_ms()
 
 
 # -- In

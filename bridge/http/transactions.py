@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from duolog.bridge.data.reading import Later
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 from duolog.txn.coordinator import State
 from duolog.txn.half import Half
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 Json = dict[str, Any]
 
@@ -31,16 +29,16 @@ class UnknownTransaction(Exception):
     """No Kafka producer has this transactional id."""
 
 
-def transactions(broker: "Broker") -> Iterator[Json | None]:
+def transactions(context: HttpContext) -> Iterator[Json | None]:
     """List the open ones of both families, the oldest first, then transactional ids at rest."""
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     room = ROWS_MAX
-    coordinator = broker.transactions.coordinator
+    coordinator = context.transactions.kafka.coordinator
     for each in nsmallest(room, list(coordinator.open), key=attrgetter("started_ms")):
         yield _kafka_row(each, now_ms)
         room -= 1
-    for half in list(islice(broker.halves.state.open(), room)):
-        yield _half_row(broker, half, now_ms)
+    for half in list(islice(context.transactions.halves.state.open(), room)):
+        yield _half_row(context, half, now_ms)
         room -= 1
     for each in list(coordinator):
         if not room:
@@ -50,12 +48,12 @@ def transactions(broker: "Broker") -> Iterator[Json | None]:
         room -= is_at_rest
 
 
-def _half_row(broker: "Broker", half: Half, now_ms: int) -> Json:
-    given = broker.halves.ids.id_of(half.offset)
+def _half_row(context: HttpContext, half: Half, now_ms: int) -> Json:
+    given = context.transactions.halves.ids.id_of(half.offset)
     waits_for = f"its producer's verdict, asked for in {max(0, half.due_ms - now_ms)} ms"
     return {
         "kind": "rocketmq" if given is None else "kafka",
-        "id": "/".join(given) if given is not None else _id_of_rocketmq(broker, half.offset),
+        "id": "/".join(given) if given is not None else _id_of_rocketmq(context, half.offset),
         "half_offset": half.offset,
         "state": "half",
         "age_ms": now_ms - half.stored_ms,
@@ -65,8 +63,8 @@ def _half_row(broker: "Broker", half: Half, now_ms: int) -> Json:
     }
 
 
-def _id_of_rocketmq(broker: "Broker", offset: int) -> str:
-    found = broker.halves.read(offset)
+def _id_of_rocketmq(context: HttpContext, offset: int) -> str:
+    found = context.transactions.halves.read(offset)
     if isinstance(found, Later):
         return str(offset)
     raw = message.properties_of(found.frame)
@@ -86,45 +84,45 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
     }
 
 
-def transaction(broker: "Broker", transactional_id: str) -> Json:
+def transaction(context: HttpContext, transactional_id: str) -> Json:
     """Tell all about a Kafka producer's transaction, or give the row of its half message. Raises UnknownTransaction."""
-    half = _half_named(broker, transactional_id)
+    half = _half_named(context, transactional_id)
     if half is not None:
-        return _half_row(broker, half, broker.clock.now_ms())
-    found = _find(broker, transactional_id)
+        return _half_row(context, half, context.clock.now_ms())
+    found = _find(context, transactional_id)
     queues = []
     for key in sorted(found.keys):
         number, queue_id = Queue.split(key)
-        topic, isolation = broker.topics.by_number(number), broker.isolation.get(key)
+        topic, isolation = context.topics.by_number(number), context.messages.isolation.get(key)
         if topic is None:
             continue
         first_offset = isolation.first_offset(found.producer.id) if isolation is not None else None
-        end = broker.isolation.stable_end(topic.queues[queue_id])
+        end = context.messages.isolation.stable_end(topic.queues[queue_id])
         queues.append({"topic": topic.name, "queue": queue_id, "first_offset": first_offset, "stable_end": end})
-    return _kafka_row(found, broker.clock.now_ms()) | {
+    return _kafka_row(found, context.clock.now_ms()) | {
         "timeout_ms": found.timeout_ms,
         "queues": queues,
         "groups": {group: len(positions) for group, positions in found.positions.items()},
     }
 
 
-def abort(broker: "Broker", transactional_id: str) -> Promise:
+def abort(context: HttpContext, transactional_id: str) -> Promise:
     """Abort the open transaction; its producer is fenced. Raises UnknownTransaction, StoreError."""
-    return broker.transactions.fence(_find(broker, transactional_id), broker.clock.now_ms())
+    return context.transactions.kafka.fence(_find(context, transactional_id), context.clock.now_ms())
 
 
-def _half_named(broker: "Broker", name: str) -> Half | None:
+def _half_named(context: HttpContext, name: str) -> Half | None:
     """Find an open half message by the id that it is listed with, unless a transactional id is spelt like it."""
-    if broker.transactions.coordinator.get(name) is not None:
+    if context.transactions.kafka.coordinator.get(name) is not None:
         return None
     topic_name, _, id = name.partition("/")  # No topic has a slash in its name.
-    topic = broker.topics.get(topic_name)
-    offset = None if topic is None else broker.halves.ids.offset_of(topic.name, id)
-    return None if offset is None else broker.halves.state.find(offset)
+    topic = context.topics.get(topic_name)
+    offset = None if topic is None else context.transactions.halves.ids.offset_of(topic.name, id)
+    return None if offset is None else context.transactions.halves.state.find(offset)
 
 
-def _find(broker: "Broker", transactional_id: str) -> Transaction:
-    found = broker.transactions.coordinator.get(transactional_id)
+def _find(context: HttpContext, transactional_id: str) -> Transaction:
+    found = context.transactions.kafka.coordinator.get(transactional_id)
     if found is None:
         raise UnknownTransaction(f"there is no transactional id {transactional_id[:300]}")
     return found

@@ -9,18 +9,14 @@ import resource
 from collections.abc import Generator, Iterator
 from functools import cache
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from duolog.bridge.http.answers import object_with
-from duolog.bridge.net.server import endpoint
-from duolog.bridge.rocketmq.retry.dead_letters import failed_of
-from duolog.bridge.state import lag
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.names import dead_letter_topic
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 Json = dict[str, Any]
 
@@ -30,24 +26,26 @@ _PAGE_BYTES = resource.getpagesize()
 # -- The broker
 
 
-def status(broker: "Broker") -> Json:
-    store, server = broker.store, broker.server
+def status(context: HttpContext) -> Json:
+    store, server = context.store, context.monitoring.server
     return {
         "version": _version(),
         "pid": os.getpid(),
-        "cluster_id": broker.cluster_id,
-        "ready": broker.not_ready_reason() or "yes",
-        "uptime_ms": broker.clock.mono_ms() - broker.started_mono_ms,
-        "listeners": {name: endpoint(host, port) for name, (host, port) in broker.listening.items()},
+        "cluster_id": context.monitoring.cluster_id(),
+        "ready": context.monitoring.not_ready_reason() or "yes",
+        "uptime_ms": context.clock.mono_ms() - context.monitoring.started_mono_ms,
+        "listeners": {
+            name: endpoint(host, port) for name, (host, port) in context.monitoring.addresses.listening.items()
+        },
         "log": {
             "next_position": store.next_position,
             "written": store.written,
             "durable": store.durable,
-            "flush": broker.options.store.flush,
+            "flush": context.options.store.flush,
         },
         "recovery": store.recovery._asdict(),
-        "topics": len(broker.topics),
-        "groups": len(known_groups(broker)),
+        "topics": len(context.topics),
+        "groups": len(known_groups(context)),
         "connections": len(server.connections),
         "memory_bytes": resident_bytes(),
     }
@@ -58,14 +56,17 @@ def _version() -> str:
     return installed_version("duolog")
 
 
-def poison(broker: "Broker") -> dict[str, Any]:
+def poison(context: HttpContext) -> dict[str, Any]:
     """Stored records that could not be processed, also by earlier runs: how many by kind, and the newest of them."""
-    return {"counts": broker.poison.counts, "records": [each._asdict() for each in broker.poison.all()]}
+    return {
+        "counts": context.monitoring.poison.counts,
+        "records": [each._asdict() for each in context.monitoring.poison.all()],
+    }
 
 
-def segments(broker: "Broker") -> Iterator[Json]:
+def segments(context: HttpContext) -> Iterator[Json]:
     """List the log's files; the last one is written to. A gap stands for files that retention removed."""
-    for segment in list(broker.store.segments()):
+    for segment in list(context.store.segments()):
         yield {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
 
 
@@ -94,17 +95,17 @@ def topic_summary(topic: Topic) -> Json:
     }
 
 
-def topics(broker: "Broker") -> Iterator[Json]:
-    return map(topic_summary, list(broker.topics.all()))
+def topics(context: HttpContext) -> Iterator[Json]:
+    return map(topic_summary, list(context.topics.all()))
 
 
-def topic(broker: "Broker", topic: Topic) -> Iterator[bytes | None]:
+def topic(context: HttpContext, topic: Topic) -> Iterator[bytes | None]:
     described = topic_summary(topic) | {
         "id": str(topic.id),
         "number": topic.number,
         "created_ms": topic.created_ms,
         "configs": dict(topic.configs),
-        "is_paused": broker.delays.is_paused(topic),
+        "is_paused": context.delayed.delays.is_paused(topic),
     }
     del described["queues"]  # Their number; the array says it, too.
     return object_with(described, "queues", (_queue(topic, queue_id) for queue_id in range(topic.queue_count)))
@@ -124,38 +125,38 @@ def _queue(topic: Topic, queue_id: int) -> Json:
 # -- Groups
 
 
-def known_groups(broker: "Broker") -> set[str]:
+def known_groups(context: HttpContext) -> set[str]:
     """Groups with positions, or with live members of either family; by their Kafka spelling."""
-    kafka = (group.group_id for group in broker.kafka_groups.groups())
-    rocketmq = map(group_of_rocketmq, broker.rocketmq_members.consumers)
-    return {*broker.positions.groups(), *kafka, *rocketmq}
+    kafka = (group.group_id for group in context.groups.kafka_groups.groups())
+    rocketmq = map(group_of_rocketmq, context.groups.rocketmq_members.consumers)
+    return {*context.groups.positions.groups(), *kafka, *rocketmq}
 
 
-def has_group(broker: "Broker", name: str) -> bool:
+def has_group(context: HttpContext, name: str) -> bool:
     """Whether a group, in either spelling, has positions, members or dead letters."""
     group = group_of_rocketmq(name)
-    dead_letters = broker.topics.by_rocketmq_name(dead_letter_topic(broker.rocketmq_groups.name_of(group)))
-    return dead_letters is not None or group in known_groups(broker)
+    dead_letters = context.topics.by_rocketmq_name(dead_letter_topic(context.groups.rocketmq_groups.name_of(group)))
+    return dead_letters is not None or group in known_groups(context)
 
 
-def groups(broker: "Broker") -> Iterator[Json | None]:
-    for name in sorted(known_groups(broker)):
-        yield (yield from _group_summary(broker, name))
+def groups(context: HttpContext) -> Iterator[Json | None]:
+    for name in sorted(known_groups(context)):
+        yield (yield from _group_summary(context, name))
 
 
-def group(broker: "Broker", name: str) -> Iterator[bytes | None]:
+def group(context: HttpContext, name: str) -> Iterator[bytes | None]:
     """Describe one group that is known."""
-    summary = yield from _group_summary(broker, name)
-    yield from object_with(summary | _failed(broker, name), "positions", _positions(broker, name))
+    summary = yield from _group_summary(context, name)
+    yield from object_with(summary | _failed(context, name), "positions", _positions(context, name))
 
 
-def _group_summary(broker: "Broker", name: str) -> Generator[None, None, Json]:
-    found = yield from lag.of_group(broker, name)
-    active = broker.client_protocols.active(name)
+def _group_summary(context: HttpContext, name: str) -> Generator[None, None, Json]:
+    found = yield from context.groups.lags.of_group(name)
+    active = context.groups.client_protocols.active(name)
     return {
         "name": name,
         "active": active.value if active else None,
-        "members": _member_count(broker, name),
+        "members": _member_count(context, name),
         "topics": sorted(found.topics),
         "lag": found.lag,
         "lag_without_position": found.lag_without_position,
@@ -163,20 +164,22 @@ def _group_summary(broker: "Broker", name: str) -> Generator[None, None, Json]:
     }
 
 
-def _member_count(broker: "Broker", name: str) -> int:
-    kafka = broker.kafka_groups.group(name)
+def _member_count(context: HttpContext, name: str) -> int:
+    kafka = context.groups.kafka_groups.group(name)
     return (
-        len(kafka.members) if kafka else len(broker.rocketmq_members.client_ids(broker.rocketmq_groups.name_of(name)))
+        len(kafka.members)
+        if kafka
+        else len(context.groups.rocketmq_members.client_ids(context.groups.rocketmq_groups.name_of(name)))
     )
 
 
-def _failed(broker: "Broker", name: str) -> Json:
-    retries, dead_letters = failed_of(broker, name)
+def _failed(context: HttpContext, name: str) -> Json:
+    retries, dead_letters = context.groups.unread_failures(name)
     return {"retries_waiting": retries, "dead_letters": dead_letters}
 
 
-def _positions(broker: "Broker", name: str) -> Iterator[Json | None]:
-    for each in lag.of_queues(broker, name):
+def _positions(context: HttpContext, name: str) -> Iterator[Json | None]:
+    for each in context.groups.lags.of_queues(name):
         if each is None:
             yield None
             continue

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from duolog.bridge.kafka.group_membership import CONSUMER
 from duolog.bridge.kafka.groups.classic_group import Group
-from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX, GroupCoordinator
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
@@ -268,6 +268,15 @@ def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -
     if group is not None and group.members and group.protocol_type != CONSUMER:
         return ErrorCode.non_empty_group
     return ErrorCode.none
+
+
+def subscribed_topics(groups: GroupCoordinator[Any], group_id: str) -> Iterator[str | None]:
+    """Name the topics that a group's live members subscribe to, perhaps repeatedly; None: the loop may turn here."""
+    group = groups.group(group_id)
+    if group is not None and group.protocol_type == CONSUMER:
+        for metadata in {member.metadata_of(group.protocol_name) for member in group.members.values()}:
+            yield from topics_of(metadata)
+            yield None
 
 
 def topics_of(subscription: bytes) -> Iterator[str]:

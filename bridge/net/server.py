@@ -26,21 +26,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, cast
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import ConfigError, LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.protocol import foreign
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import StoreError
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 log = logging.getLogger("bridge")
 
@@ -108,7 +106,6 @@ class Connection(asyncio.Protocol):
         "_unsent_bytes",
         "active_mono_ms",
         "bounds",
-        "broker",
         "closed",
         "doing",
         "held_bytes",
@@ -121,10 +118,9 @@ class Connection(asyncio.Protocol):
         "unanswered",
     )
 
-    def __init__(self, broker: "Broker") -> None:
-        self.broker = broker
-        self.server: Server = broker.server
-        self.log: Log = broker.store
+    def __init__(self, server: "Server", log: Log) -> None:
+        self.server = server
+        self.log = log
         self.bounds = self.server.bounds[self.wire]
         self.peer: tuple[str, int] = ("", 0)
         self.closed = True  # Until connection_made, and from close() on.
@@ -179,7 +175,7 @@ class Connection(asyncio.Protocol):
 
     def fault(self, error: Exception, kind: str) -> None:
         """Report what nobody expected of this connection's work; the caller answers, or closes."""
-        self.broker.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
+        self.server.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
 
     def broken(self, error: Exception, kind: str) -> None:
         """Report it, and close: nothing else tells this client."""
@@ -645,7 +641,7 @@ class Server:
         self.request_bytes = 0  # Of unfinished frames, over all connections.
         self.clock = clock
         self._end_turn = end_turn
-        self._faults = faults
+        self.faults = faults
         self.watchdog = watchdog
         self._swept_mono_ms = self.mono_ms  # Of the last sweep: what is accepted meanwhile does not put off the next.
         self._is_touched = False
@@ -684,7 +680,7 @@ class Server:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - contained
-            self._faults.contain(error, kind)
+            self.faults.contain(error, kind)
         self.watchdog.turned(kind, begun_s)
 
     def _turn_ends(self) -> None:
@@ -692,7 +688,7 @@ class Server:
         try:
             self._end_turn()
         except Exception as error:  # noqa: BLE001 - contained
-            self._faults.contain(error, "end of a turn")
+            self.faults.contain(error, "end of a turn")
         self.flush()
         self._is_touched = False
         self.watchdog.turned("end of a turn", begun_s)
@@ -820,8 +816,3 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         raise StartError(f"{setting}: cannot listen on {endpoint(host, port)}: {error.strerror}") from error
     bound.setblocking(False)
     return bound
-
-
-def endpoint(host: str, port: int) -> str:
-    """Write an address as people and scripts read it, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

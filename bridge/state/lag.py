@@ -7,19 +7,13 @@ The queues are those of every topic in which the group has a position or to whic
 a generator, for a group may have positions in every queue; None is a place where the loop may turn.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from duolog.bridge.kafka.group_offsets import topics_of
-from duolog.bridge.state.positions import Position
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.positions import Position, Positions
+from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
 from duolog.store.index.queue import Queue
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-
-CONSUMER = "consumer"  # The protocol type of Kafka groups whose members say what they subscribe to.
 
 
 class QueueLag(NamedTuple):
@@ -53,37 +47,35 @@ class GroupLag:
             self.queues_without_position += 1
 
 
-def of_group(broker: "Broker", group: str) -> Generator[None, None, GroupLag]:
-    """Sum up a group, named by its Kafka spelling."""
-    found = GroupLag()
-    for each in of_queues(broker, group):
-        if each is not None:
-            found.add(each)
-        yield
-    return found
+@dataclass(frozen=True, slots=True)
+class GroupLags:
+    """Computes the lag of groups; a group is named by its Kafka spelling."""
 
+    topics: Topics
+    positions: Positions
+    subscribed: Callable[[str], Iterator[str | None]]
+    """Gives the topics that a group's live members subscribe to, some of them more than once."""
 
-def of_queues(broker: "Broker", group: str) -> Iterator[QueueLag | None]:
-    """Give each queue of a group, in the order of topics' numbers."""
-    numbers = {key >> QUEUE_ID_BITS for key in broker.positions.all_of(group)}
-    for name in _subscribed(broker, group):
-        topic = None if name is None else broker.topics.get(name)
-        if topic is not None:
-            numbers.add(topic.number)
-        yield None
-    for number in sorted(numbers):
-        topic = broker.topics.by_number(number)
-        for queue in () if topic is None else topic.queues:
-            assert topic is not None
-            yield QueueLag(topic, queue, broker.positions.fetch(group, queue.key))
-        yield None
+    def of_group(self, group: str) -> Generator[None, None, GroupLag]:
+        """Add up the lag of a group's queues."""
+        found = GroupLag()
+        for each in self.of_queues(group):
+            if each is not None:
+                found.add(each)
+            yield
+        return found
 
-
-def _subscribed(broker: "Broker", group: str) -> Iterator[str | None]:
-    """Name the topics of a group's live members, some of them more than once."""
-    kafka = broker.kafka_groups.group(group)
-    if kafka is not None and kafka.protocol_type == CONSUMER:
-        for metadata in {member.metadata_of(kafka.protocol_name) for member in kafka.members.values()}:
-            yield from topics_of(metadata)
+    def of_queues(self, group: str) -> Iterator[QueueLag | None]:
+        """Give each queue of a group, in the order of topics' numbers."""
+        numbers = {key >> QUEUE_ID_BITS for key in self.positions.all_of(group)}
+        for name in self.subscribed(group):
+            topic = None if name is None else self.topics.get(name)
+            if topic is not None:
+                numbers.add(topic.number)
             yield None
-    yield from list(broker.rocketmq_members.subscriptions(broker.rocketmq_groups.name_of(group)) or ())
+        for number in sorted(numbers):
+            topic = self.topics.by_number(number)
+            for queue in () if topic is None else topic.queues:
+                assert topic is not None
+                yield QueueLag(topic, queue, self.positions.fetch(group, queue.key))
+            yield None

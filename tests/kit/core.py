@@ -5,16 +5,14 @@ the log stay away until `settle`. Connections are made by what stands on this: a
 RocketMQ's, a door.
 """
 
-from functools import partial
 from typing import Any, cast
 
 from duolog.bridge.config import LimitsOptions, Options
 from duolog.bridge.core import Core
 from duolog.bridge.kafka.group_membership import deliver
-from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.server import Bounds, Server
 from duolog.bridge.rocketmq.pop.revive import revive
-from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import pack_host
@@ -26,9 +24,10 @@ from tests.kit.sockets import ManualLoop
 
 UNANSWERED_MAX = 8
 IDLE_MS = 600_000
-RETAIN_MS = 60_000
 FRAME_BYTES_MAX = {"kafka": 1 << 23, "rocketmq": 1 << 20}
 STORE_HOST = pack_host("127.0.0.1", 10911)
+PORTS = {"kafka": 9092, "rocketmq": 10911, "namesrv": 9876}
+LISTENING = {name: ("127.0.0.1", port) for name, port in PORTS.items()}
 
 
 class Members(set[str]):
@@ -39,12 +38,10 @@ class Members(set[str]):
 
 
 class ManualCore(Core):
-    """The parts of `bridge.broker.Broker` that handlers use, by the same names."""
+    """The core of a broker, with a disk in memory and a clock that is moved by hand."""
 
     node_id = 0
     advertised_host = "broker.example"
-    kafka_address = ("broker.example", 9092)
-    rocketmq_address = ("127.0.0.1", 10911)
 
     def __init__(
         self,
@@ -55,19 +52,16 @@ class ManualCore(Core):
         faults: type[StrictFaults] = StrictFaults,
     ) -> None:
         self.disk = disk or CrashDisk()
-        self.clock, self.loop = ManualClock(), ManualLoop()
+        self.clock: ManualClock
+        self.loop = ManualLoop()
         self.faults: StrictFaults  # Bugs fail the test, unless it says `faults.is_strict = False`.
-        super().__init__(options or Options(), faults(self.clock.mono_ms, reraise))
+        clock = ManualClock()
+        super().__init__(options or Options(), faults(clock.mono_ms, reraise), clock)
         if now_ms is not None:
             self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
-        self.started_mono_ms = self.clock.mono_ms()
-        self.listening = {
-            "kafka": ("127.0.0.1", 9092), "rocketmq": self.rocketmq_address, "namesrv": ("127.0.0.1", 9876)
-        }  # fmt: skip
-        self.hooks = None
         self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
         bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
-        self.server = Server(
+        server = Server(
             cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults, self.watchdog
         )
         self.open_log(
@@ -76,22 +70,10 @@ class ManualCore(Core):
             self.clock.now_ms(),
             self.clock.mono_ms(),
             store_host=STORE_HOST,
-            touch=self.server.touch,
-        )
-        self.leases = Leases(self.store, self.options.leases)
-        self.maintenance = Maintenance(
-            self.store,
-            lambda: [*self.topics.all()],
-            lambda queue: None,
-            lambda now_ms: None,
-            RETAIN_MS,
-            0,
-            partial(self.faults.contain, kind="retention of a queue"),
+            server=server,
+            addresses=Addresses(self.advertised_host, LISTENING),
         )
         self.settle()
-
-    def not_ready_reason(self) -> str:
-        return self.store.refusal
 
     # -- Time and the log
 

@@ -7,7 +7,7 @@ bench.say(b"GET / HTTP/1.1\r\n...")                            # as it comes fro
 
 import asyncio
 import json
-from typing import Any, cast
+from typing import Any
 
 from duolog.bridge.http.port import HttpPort
 from tests.kit.core import ManualCore
@@ -56,7 +56,7 @@ class HttpBench:
         self.core.faults.is_strict = False  # aiohttp would answer what is raised; `say` fails for it instead.
 
     def port(self) -> HttpPort:
-        return HttpPort(cast(Any, self.core))
+        return HttpPort(self.core.http_context())
 
     def ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None

@@ -45,10 +45,11 @@ class KafkaConnection(Connection):
 
     wire = "kafka"
 
-    __slots__ = ("_elements_max", "_request_bytes_max", "outbox")
+    __slots__ = ("_elements_max", "_request_bytes_max", "broker", "outbox")
 
     def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker)
+        super().__init__(broker.server, broker.store)
+        self.broker = broker
         self.outbox = OrderedOutbox(self)
         self._elements_max = broker.options.kafka.elements_max
         self._request_bytes_max = broker.options.kafka.request_bytes_max

@@ -19,9 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from duolog.bridge.data.reading import Later
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held, Waiting
-from duolog.bridge.net.server import BUG, Connection, endpoint
+from duolog.bridge.net.server import BUG, Connection
 from duolog.bridge.rocketmq import TABLE, Row
 from duolog.bridge.rocketmq.namesrv.expected_topics import Asked
 from duolog.bridge.rocketmq.producing.half_messages import GATHERING, settle
@@ -69,12 +70,13 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
-        "_durable", "_next_opaque", "_written", "asked", "calls", "held", "is_member", "packed_peer",
+        "_durable", "_next_opaque", "_written", "asked", "broker", "calls", "held", "is_member", "packed_peer",
         "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker)
+        super().__init__(broker.server, broker.store)
+        self.broker = broker
         self.asked = Asked()  # Of the name server.
         self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.

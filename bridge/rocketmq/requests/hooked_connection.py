@@ -20,8 +20,8 @@ from duolog.bridge.hooks import (
     Send,
     Sent,
 )
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import endpoint
 from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection

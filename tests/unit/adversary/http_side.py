@@ -1,7 +1,7 @@
 """The HTTP port of a world: bytes in, bytes out, on an event loop whose time jumps."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from duolog.bridge.http.port import HttpPort
 from tests.kit.sockets import FakeTransport, connect
@@ -18,7 +18,7 @@ class HttpSide:
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.port = HttpPort(cast(Any, world))
+        self.port = HttpPort(world.http_context())
 
     async def __aenter__(self) -> "HttpSide":
         await self.port.start()

@@ -20,6 +20,7 @@ from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.server import Connection
+from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.transactions.check_callbacks import Callbacks
@@ -147,13 +148,10 @@ class World(ManualCore):
     # -- Time
 
     def _start_duties(self) -> None:
-        """Make what a broker makes once its log is open, and take its duties."""
-        self.hooks = None
-        broker = cast(Any, self)
+        """Take the duties that a broker gives to its ticker."""
         self._duties: list[Callable[[int, int], object]] = []
-        duties.prepare(broker, Callbacks(1_000, partial(self.faults.contain, kind="callback")), self.clock.mono_ms())
-        duties.register(broker, self._add_duty)
-        self._add_duty("connections", self.server.next_deadline_ms, lambda now_ms, mono_ms: self.server.sweep(mono_ms))
+        callbacks = Callbacks(1_000, partial(self.faults.contain, kind="callback"))
+        duties.register(self, CheckBackLoop(cast(Any, self), callbacks), self._add_duty)
 
     def _add_duty(
         self,

@@ -6,20 +6,18 @@ kill or a power cut all that was acknowledged is there. Whether writing goes on 
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
-from duolog.bridge.maintenance import Maintenance
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.errors import StoreError
 from duolog.store.log.cold_read import ColdRead
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
-from tests.kit.faults import reraise
 from tests.kit.faulty_disk import OPERATIONS, FaultyDisk
 
 SECOND, MINUTE = 1_000, 60_000
@@ -36,19 +34,9 @@ class Struck(ManualCore):
     def __init__(self, disk: CrashDisk) -> None:
         super().__init__(OPTIONS, disk, SMALL)
         self.acknowledged: dict[str, list[bytes]] = {"kept": [], "short": []}
-        self.maintenance = Maintenance(
-            self.store, lambda: [*self.topics.all()], self._first_kept, self._expire, SECOND, 0, reraise
-        )
         self.topic("kept", 1)
         self.topic("short", 1, retention_records="3")
         self.settle()
-
-    def _first_kept(self, queue: Any) -> int | None:
-        first_kept = self.halves.first_kept(queue)
-        return self.delays.first_kept(queue) if first_kept is None else first_kept
-
-    def _expire(self, now_ms: int) -> Iterator[None]:
-        yield from self.positions.expire(now_ms, self.is_alive)
 
     def send(self, name: str, number: int, properties: bytes = b"") -> None:
         topic, body = self.topics.get(name), b"%s-%d;" % (name.encode(), number) + bytes(400)

@@ -5,7 +5,6 @@ the clock is wrong, and after it. What is expected is what would have been if th
 """
 
 import logging
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.schedules import RecurringMessage
-from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
 from duolog.bridge.transactions.kafka_transactions import Producer
@@ -23,7 +21,6 @@ from duolog.protocol.rocketmq.messages.message import Message
 from tests.kit.clock import START_NOW_MS as NOW
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
-from tests.kit.faults import reraise
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 JUMPS = {"an hour": HOUR, "eight days": 8 * DAY, "ten years": 3650 * DAY}
@@ -37,13 +34,6 @@ class Watched(ManualCore):
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         super().__init__(OPTIONS, disk, now_ms=now_ms)
         self.checks = CheckBackLoop(cast(Any, self), cast(Any, None))
-        self.maintenance = Maintenance(
-            self.store, lambda: [*self.topics.all()], self.delays.first_kept, self._expire, SECOND, 0, reraise
-        )
-
-    def _expire(self, now_ms: int) -> Iterator[None]:
-        yield from self.positions.expire(now_ms, self.is_alive)
-        yield from self.transactions.tidy(now_ms)
 
     def turn(self, passed_ms: int = 0) -> None:
         """Let some time pass, and do what is due."""

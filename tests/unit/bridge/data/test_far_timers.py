@@ -54,7 +54,7 @@ class Bench:
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         disk = disk or CrashDisk()
         self.core = ManualCore(Options(**SECTIONS), disk, SMALL, now_ms)
-        self.api = TimerApi(cast(Any, self.core), kept, read)
+        self.api = TimerApi(self.core.http_context(), kept, read)
         self.far = self.core.delays.far
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:

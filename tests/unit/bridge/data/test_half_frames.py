@@ -234,16 +234,16 @@ def test_listing_shows_whom_it_waits_for() -> None:
     send(made, "a", url=URL)
     send(made, "b")
     made.clock.pass_ms(10)
-    first, second = transactions(made)
+    first, second = transactions(made.http_context())
     assert (first["kind"], first["id"], first["state"], first["producer"]) == ("kafka", "orders/a", "half", URL)
     assert (first["age_ms"], first["checks"]) == (10, 0)
     assert first["waits_for"] == "its producer's verdict, asked for in 5990 ms"
     assert (second["id"], second["producer"], second["waits_for"]) == ("orders/b", "", "a verdict")
-    assert transaction(made, "orders/b") == second
+    assert transaction(made.http_context(), "orders/b") == second
     assert decide(made, "b", "commit") == (200, "committed")
     for unknown in ("orders/b", "orders/c", "orders", "none/a"):
         with pytest.raises(UnknownTransaction, match=f"there is no transactional id {unknown}"):
-            transaction(made, unknown)
+            transaction(made.http_context(), unknown)
 
 
 @pytest.mark.parametrize("urls", ["http://shop.example", "shop.example/", "http://a@b/", "http://ok/ ftp://no/"])

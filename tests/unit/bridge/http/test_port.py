@@ -11,6 +11,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.addresses import Addresses
 from duolog.store.errors import DiskFull
 from tests.kit.clock import ManualClock
 from tests.kit.http import HEADERS, encoded, parsed
@@ -38,23 +39,31 @@ class Bench:
         state = open_state(self.log)
         self.failures: list[tuple[str, BaseException]] = []
         self.ready_reason = ""
-        self.broker: Any = SimpleNamespace(
+        self.metrics = Metrics()
+        self.context: Any = SimpleNamespace(
             options=Options(),
             clock=ManualClock(),
-            advertised_host="here",
             store=SimpleNamespace(kept=lambda promise: True),
             state_log=state.state_log,
             topics=state.topics,
-            positions=state.positions,
-            client_protocols=SimpleNamespace(active=lambda group: None),
-            kafka_groups=SimpleNamespace(groups=list, group=lambda name: None),
-            rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
-            rocketmq_groups=SimpleNamespace(name_of=lambda group: group),
-            delays=SimpleNamespace(is_paused=lambda topic: False),
-            not_ready_reason=lambda: self.ready_reason,
-            watchdog=Watchdog(),
-            metrics=Metrics(),
-            faults=SimpleNamespace(contain=lambda error, kind, peer: self.failures.append((kind, error))),
+            leases=None,
+            messages=None,
+            delayed=SimpleNamespace(delays=SimpleNamespace(is_paused=lambda topic: False)),
+            transactions=None,
+            groups=SimpleNamespace(
+                positions=state.positions,
+                client_protocols=SimpleNamespace(active=lambda group: None),
+                kafka_groups=SimpleNamespace(groups=list, group=lambda name: None),
+                rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),
+                rocketmq_groups=SimpleNamespace(name_of=lambda group: group),
+            ),
+            monitoring=SimpleNamespace(
+                addresses=Addresses("here", {}),
+                not_ready_reason=lambda: self.ready_reason,
+                watchdog=Watchdog(),
+                metrics=self.metrics,
+                faults=SimpleNamespace(contain=lambda error, kind, peer: self.failures.append((kind, error))),
+            ),
         )
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
@@ -66,7 +75,7 @@ class Bench:
         return asyncio.run(self._say(sent))
 
     async def _say(self, sent: bytes) -> tuple[int, bytes]:
-        port = HttpPort(self.broker)
+        port = HttpPort(self.context)
         await port.start()
         connection = port.connection()
         assert isinstance(connection, asyncio.Protocol)
@@ -164,7 +173,7 @@ def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: b
     found, answer = bench.ask(method, path, body)
     assert (found, bench.failures) == (status, [])
     assert says in answer["error"]
-    assert bench.broker.metrics.errors == {("http", str(status)): 1}
+    assert bench.metrics.errors == {("http", str(status)): 1}
 
 
 def test_compressed_body_is_not_opened() -> None:
@@ -178,7 +187,7 @@ def test_log_that_refuses_is_503_and_a_fault_is_500() -> None:
     bench = Bench()
     bench.log.refusal = "no space"
     assert bench.ask("POST", "/api/topics", b'{"name": "t"}') == (503, {"error": "no space"})
-    bench.broker.topics = None
+    bench.context.topics = None
     assert bench.ask("GET", "/api/topics")[0] == 500
     assert [(kind, type(error)) for kind, error in bench.failures] == [("http GET /api/topics", AttributeError)]
 

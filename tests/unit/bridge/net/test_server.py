@@ -63,7 +63,7 @@ class Parrot(Connection):
     wire = "parrot"
 
     def __init__(self, broker: Any) -> None:
-        super().__init__(broker)
+        super().__init__(broker.server, broker.store)
         self.outbox = OrderedOutbox(self)
         self.slots: list[OutboxSlot] = []
 

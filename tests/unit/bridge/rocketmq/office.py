@@ -34,6 +34,8 @@ from tests.kit.sockets import FakeTransport, connect
 class Office(ManualCore):
     """The broker's RocketMQ side."""
 
+    advertised_host = "127.0.0.1"
+
     def __init__(
         self, disk: CrashDisk | None = None, options: Options | None = None, store: StoreOptions | None = None
     ) -> None:

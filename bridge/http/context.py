@@ -1,0 +1,126 @@
+"""What the HTTP API uses of the broker: frozen groups of named collaborators, made once by `Core.http_context`.
+
+HttpContext               what every family of the API uses: settings, clock, log, topics
+  .messages               reading and writing messages
+  .delayed                pending messages, schedules, idempotency keys
+  .groups                 consumer groups of both client protocols
+  .transactions           Kafka transactions and half messages
+  .monitoring             what status, health and metrics report
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.config import Options
+from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.expiry import Lifetimes
+from duolog.bridge.data.publish import Publisher
+from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.hooks import Hooks
+from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.server import Server
+from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
+from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
+from duolog.bridge.rocketmq.requests.admission import Admission
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.idempotency_keys import IdempotencyKeys
+from duolog.bridge.state.lag import GroupLags
+from duolog.bridge.state.leases import Leases
+from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.topics import Topics
+from duolog.bridge.transactions.half_messages import Halves
+from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.store.entry import Promise
+from duolog.store.index.queue import Queue
+from duolog.store.state_log import StateLog
+from duolog.store.store import Store
+from duolog.txn.isolation import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContext:
+    """Reading and writing messages."""
+
+    reader: QueueReader
+    publisher: Publisher
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedContext:
+    """Delayed and recurring messages."""
+
+    delays: Delays
+    schedules: Schedules
+    lifetimes: Lifetimes
+    idempotency_keys: IdempotencyKeys
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContext:
+    """Consumer groups of both client protocols; `group` is always a group's Kafka spelling."""
+
+    positions: Positions
+    lags: GroupLags
+    client_protocols: ClientProtocols
+    kafka_groups: GroupCoordinator[Any]
+    rocketmq_members: Members[Any]
+    rocketmq_groups: GroupConfigs
+    rocketmq_pop_checkpoints: PopCheckpoints
+    unread_failures: Callable[[str], tuple[int, int]]  # (group) -> messages in its retry topic, dead letters.
+    position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not read.
+    redrive: Callable[[str, str | None], Awaitable[tuple[int, Promise]]]  # `rocketmq.retry.redrive.redrive`
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionContext:
+    """Transactions of Kafka producers and half messages of both client protocols."""
+
+    kafka: Transactions
+    halves: Halves
+    decide: Callable[[str, str, bytes], Awaitable[tuple[dict[str, str], Promise]]]  # (topic, id, body)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringContext:
+    """What status, health and metrics report beside the state of the other contexts."""
+
+    addresses: Addresses
+    cluster_id: Callable[[], str]
+    started_mono_ms: int
+    not_ready_reason: Callable[[], str]  # Empty while requests can be served.
+    server: Server
+    metrics: Metrics
+    faults: Faults
+    poison: Poison
+    watchdog: Watchdog
+    maintenance: Maintenance
+    rocketmq_admission: Admission
+    hooks: Hooks | None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpContext:
+    """What every family of the API uses, and the contexts of the families."""
+
+    options: Options
+    clock: Clock
+    store: Store
+    state_log: StateLog
+    topics: Topics
+    leases: Leases
+    messages: MessageContext
+    delayed: DelayedContext
+    groups: GroupContext
+    transactions: TransactionContext
+    monitoring: MonitoringContext
