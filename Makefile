@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test unit check soak fuzz bench bench-delay bench-spark lock clean
+.PHONY: setup setup-test run test unit check docs soak fuzz bench bench-delay bench-spark lock clean
 
 setup: $(VENV)/.run
 run: setup
@@ -37,6 +37,10 @@ check: setup-test
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_layers.py
 
+# The documentation site, from docs/ into site/. A broken link fails the build.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 # The lock files pin every third-party package by hash; `make lock` renews them from pyproject.toml.
 lock:
 	$(PYTHON) -m venv $(VENV)-lock
@@ -44,10 +48,11 @@ lock:
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) -o requirements.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra fuzz -o requirements-fuzz.lock pyproject.toml
+	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra docs -c requirements-test.lock -o requirements-docs.lock pyproject.toml
 LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock build *.egg-info protocol/kafka/_records.*.so
+	rm -rf $(VENV) $(VENV)-lock build site *.egg-info protocol/kafka/_records.*.so
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Duolog needs Python 3.11 or later; name one with PYTHON=...")'
@@ -61,4 +66,7 @@ $(VENV)/.test: requirements-test.lock $(VENV)/.run
 	@touch $@
 $(VENV)/.fuzz: requirements-fuzz.lock | $(BIN)/python
 	$(PIP) install --require-hashes --only-binary :all: -r requirements-fuzz.lock
+	@touch $@
+$(VENV)/.docs: requirements-docs.lock | $(BIN)/python
+	$(PIP) install --require-hashes --only-binary :all: -r requirements-docs.lock
 	@touch $@
