@@ -3,6 +3,7 @@
     GET  /metrics               Prometheus text              GET    /api/topics          all topics
     GET  /healthz               200 while the loop turns     POST   /api/topics          {"name", "queues"?, "configs"?}
     GET  /readyz                200 while all is served      GET    /api/topics/{name}   queues, offsets, configs
+    GET  /api/openapi.json      this API (`openapi/`)
     GET  /api/status            the broker and its log       DELETE /api/topics/{name}
     GET  /api/segments          the files of the log         PATCH  /api/topics/{name}   {"configs"}; null: the default
     GET  /api/poison            records set aside            GET    /api/topics/{name}/sums   counts, checksums
@@ -123,6 +124,7 @@ class HttpPort:
                 web.get("/metrics", self._metrics),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
+                web.get("/api/openapi.json", self._openapi),
                 web.get("/api/status", self._status),
                 web.get("/api/segments", self._segments),
                 web.get("/api/poison", self._poison),
@@ -161,6 +163,10 @@ class HttpPort:
         lags = await http_metrics.group_lags(self._context)
         body = http_metrics.render(self._context, lags)
         return web.Response(body=body, headers={"Content-Type": http_metrics.CONTENT_TYPE})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        openapi = import_module("duolog.bridge.http.openapi.document")  # It imports this module, and few need it.
+        return answer(openapi.document(openapi.routes(self.application)))
 
     # -- The broker
 
@@ -309,7 +315,9 @@ class HttpPort:
             )
         except web.HTTPException as error:
             if error is request.match_info.http_exception:
-                return failure(f"there is no path {request.path[:80]}; README.md lists them under HTTP", error.status)
+                return failure(
+                    f"there is no path {request.path[:80]}; GET /api/openapi.json lists all paths", error.status
+                )
             return failure(error.text or error.reason, error.status)
         except TopicExists as error:
             return failure(str(error), 409)

@@ -1,0 +1,413 @@
+"""What the answers of the HTTP API contain: one type for each JSON object, for the OpenAPI document.
+
+The handlers build plain dicts. `tests/unit/bridge/http/test_openapi.py` compares real answers with these types, so a
+field that is added to an answer is added here. Times are wall milliseconds. Offsets count records, positions bytes.
+"""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
+
+
+def _is(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Error(TypedDict):
+    error: Annotated[str, _is("What was wrong, with which value, and what to do.")]
+
+
+# -- The broker
+
+
+class LogStatus(TypedDict):
+    next_position: Annotated[int, _is("The position of the next unit.")]
+    written: Annotated[int, _is("The log below this position was handed to the operating system.")]
+    durable: Annotated[int, _is("The log below this position survives a power loss.")]
+    flush: Literal["sync", "async"]
+
+
+class RecoveryStatus(TypedDict):
+    clean: Annotated[bool, _is("Whether the run before this one ended in order.")]
+    checkpoint_position: Annotated[
+        int, _is("The position of the checkpoint that was read; -1: the whole log was read.")
+    ]
+    end_position: int
+    units: Annotated[int, _is("Units that were read after the checkpoint.")]
+    entries: int
+    cut_bytes: Annotated[int, _is("Bytes of a torn end that were removed.")]
+    segments: int
+    queues: int
+    epoch: Annotated[int, _is("The number of this run.")]
+
+
+class MemoryBytes(TypedDict):
+    resident: int
+    anonymous: Annotated[int, _is("Resident memory that no file backs.")]
+
+
+class Status(TypedDict):
+    version: str
+    pid: int
+    cluster_id: str
+    ready: Annotated[str, _is("`yes`, or the reason why the broker is not ready.")]
+    uptime_ms: int
+    listeners: Annotated[dict[str, str], _is("The address of each port.")]
+    log: LogStatus
+    recovery: RecoveryStatus
+    topics: int
+    groups: int
+    connections: int
+    memory_bytes: MemoryBytes
+
+
+class Segment(TypedDict):
+    start: int
+    end: Annotated[int | None, _is("null: the segment that the log is written to.")]
+    is_gap: Annotated[bool, _is("Whether this is a range of the log that retention removed.")]
+    path: str
+
+
+class SetAsideRecord(TypedDict):
+    kind: str
+    place: str
+    error: str
+    at_ms: Annotated[int | None, _is("When the record was set aside; null: while the log was replayed.")]
+
+
+class SetAsideRecords(TypedDict):
+    counts: Annotated[dict[str, int], _is("The number of records that were set aside, by kind.")]
+    records: list[SetAsideRecord]
+
+
+# -- Topics
+
+
+class TopicSummary(TypedDict):
+    name: str
+    kafka_name: str
+    rocketmq_name: str
+    queues: Annotated[int, _is("The number of queues.")]
+    records: int
+    size_bytes: int
+    is_system: bool
+
+
+class QueueOffsets(TypedDict):
+    queue: int
+    start: Annotated[int, _is("The log start offset.")]
+    end: Annotated[int, _is("The offset after the last visible record.")]
+    size_bytes: int
+    epoch: Annotated[int, _is("The leader epoch.")]
+
+
+class Topic(TypedDict):
+    name: str
+    kafka_name: str
+    rocketmq_name: str
+    records: int
+    size_bytes: int
+    is_system: bool
+    id: str
+    number: int
+    created_ms: int
+    configs: Annotated[dict[str, str], _is("The configs that were set for this topic.")]
+    is_paused: Annotated[bool, _is("Whether deliveries of delayed messages are paused.")]
+    queues: list[QueueOffsets]
+
+
+class DeletedTopic(TypedDict):
+    deleted: str
+
+
+class RangeSum(TypedDict):
+    start: int
+    end: int
+    records: Annotated[int, _is("Committed records in this range.")]
+    checksum: Annotated[int, _is("The sum of the records' checksums.")]
+
+
+class QueueSums(TypedDict):
+    queue: int
+    start: int
+    next: Annotated[int, _is("The `start` of the next request.")]
+    absent: Annotated[list[tuple[int, int]], _is("Ranges of offsets that are no committed records.")]
+    sums: list[RangeSum]
+
+
+class PausedTopic(TypedDict):
+    topic: str
+    is_paused: bool
+
+
+# -- Messages
+
+
+class Content(TypedDict):
+    """Bytes that are text are in `key` and `value`; other bytes are in `key_base64` and `value_base64`."""
+
+    key: NotRequired[str | None]
+    key_base64: NotRequired[str]
+    headers: NotRequired[dict[str, str]]
+    value: NotRequired[str | None]
+    value_base64: NotRequired[str]
+    value_bytes: NotRequired[Annotated[int, _is("The size of a value of which only the beginning is shown.")]]
+
+
+class Message(Content):
+    offset: int
+    timestamp_ms: int
+    tag: str | None
+
+
+class PlacedMessage(Message):
+    topic: str
+    queue: int
+
+
+class Messages(TypedDict):
+    queue: int
+    start: Annotated[int, _is("The log start offset of the queue.")]
+    end: Annotated[int, _is("The offset after the last committed record.")]
+    next: Annotated[int, _is("The `offset` of the next request.")]
+    messages: list[Message]
+
+
+class WrittenMessage(TypedDict):
+    """A message without a time has `offset`; a delayed message has `id` and `due_ms`."""
+
+    queue: int
+    offset: NotRequired[int]
+    id: NotRequired[str]
+    due_ms: NotRequired[int]
+
+
+class WrittenMessages(TypedDict):
+    messages: list[WrittenMessage]
+
+
+# -- Groups
+
+
+class GroupSummary(TypedDict):
+    name: str
+    active: Annotated[Literal["kafka", "rocketmq"] | None, _is("The client protocol of the group's live members.")]
+    members: int
+    topics: list[str]
+    lag: int
+    lag_without_position: Annotated[int, _is("The part of the lag in queues without a committed offset.")]
+    queues_without_position: int
+
+
+class GroupPosition(TypedDict):
+    topic: str
+    queue: int
+    position: Annotated[int | None, _is("The committed offset; null: none was committed.")]
+    start: int
+    end: int
+    lag: int
+    committed_ms: int | None
+
+
+class Group(GroupSummary):
+    retries_waiting: int
+    dead_letters: int
+    positions: list[GroupPosition]
+
+
+class Origin(TypedDict):
+    topic: str | None
+    queue: int | None
+    offset: int | None
+    message_id: str | None
+
+
+class DeadLetter(Content):
+    offset: int
+    stored_ms: int
+    reason: Annotated[str | None, _is("`attempts`, `given-up`, `expired` or `too-large`.")]
+    attempts: int
+    expired_ms: int | None
+    origin: Annotated[Origin, _is("Where the message was first.")]
+    tag: str | None
+    is_redriven: bool
+
+
+class DeadLetters(TypedDict):
+    group: str
+    topic: str
+    next: Annotated[int | None, _is("The `offset` of the next request; null: there are no more.")]
+    dead_letters: list[DeadLetter]
+
+
+class Redriven(TypedDict):
+    group: str
+    redriven: int
+
+
+ResetPosition = TypedDict("ResetPosition", {"topic": str, "queue": int, "from": int | None, "to": int})
+
+
+class Reset(TypedDict):
+    group: str
+    executed: bool
+    positions: list[ResetPosition]
+
+
+class DeletedGroup(TypedDict):
+    group: str
+    executed: bool
+    positions: Annotated[int, _is("The number of committed offsets.")]
+
+
+# -- Transactions
+
+
+class TransactionRow(TypedDict):
+    kind: Literal["kafka", "rocketmq"]
+    id: str
+    state: str
+    age_ms: Annotated[int, _is("Since the transaction began; -1: none is open.")]
+    producer: str
+    checks: Annotated[int, _is("Check-backs that were made.")]
+    waits_for: str
+    half_offset: NotRequired[int]
+
+
+class TransactionQueue(TypedDict):
+    topic: str
+    queue: int
+    first_offset: int | None
+    stable_end: Annotated[int, _is("The last stable offset.")]
+
+
+class Transaction(TransactionRow):
+    timeout_ms: NotRequired[int]
+    queues: NotRequired[list[TransactionQueue]]
+    groups: NotRequired[Annotated[dict[str, int], _is("The number of offsets to commit, by group.")]]
+
+
+class AbortedTransaction(TypedDict):
+    aborted: str
+
+
+class HalfMessageVerdict(TypedDict):
+    """The body of a decision on a half message."""
+
+    verdict: Literal["commit", "rollback"]
+
+
+class DecidedHalfMessage(TypedDict):
+    topic: str
+    id: str
+    state: str
+
+
+# -- Delayed and recurring messages
+
+
+class AddedTimer(TypedDict):
+    id: str
+    topic: str
+    queue: int
+    due_ms: int
+
+
+class TimerRow(Content):
+    id: str
+    topic: str | None
+    queue: int
+    due_ms: int
+    form: Literal["kafka", "rocketmq"]
+    bytes: int
+
+
+class Timers(TypedDict):
+    timers: list[TimerRow]
+    next: Annotated[str | None, _is("The `after` of the next request; null: there are no more.")]
+    paused: Annotated[list[str], _is("Topics whose deliveries are paused.")]
+
+
+class Timer(Content):
+    id: str
+    topic: str
+    queue: int
+    due_ms: int
+
+
+class TimerCount(TypedDict):
+    count: int
+
+
+class TimerHistogram(TypedDict):
+    from_ms: int
+    step_ms: int
+    counts: list[int]
+
+
+class TimerVerdict(TypedDict):
+    verdict: Literal["cancelled", "rescheduled", "delivered", "not_found"]
+    messages: NotRequired[Annotated[int, _is("How many messages were changed; only by topic and key.")]]
+
+
+class Schedule(Content):
+    name: str
+    topic: str | None
+    queue: int
+    every_ms: NotRequired[int]
+    start_ms: NotRequired[int | None]
+    cron: NotRequired[str]
+    zone: NotRequired[str]
+    until_ms: int | None
+    count: int | None
+    missed: str
+    next_ms: Annotated[int | None, _is("When the next run is due; null: the schedule has ended.")]
+    runs: int | None
+
+
+class RegisteredSchedule(Schedule):
+    outcome: Literal["created", "unchanged", "replaced"]
+
+
+class RemovedSchedule(TypedDict):
+    outcome: Literal["removed"]
+
+
+# -- Leases
+
+
+class LeasedQueue(TypedDict):
+    topic: str
+    queue: int
+    key: Annotated[int, _is("The key of the queue in the log.")]
+    start: int
+    end: int
+    log_append_time: bool
+    aborted: Annotated[
+        list[tuple[int, int, int]], _is("Aborted transactions: producer id, first offset, marker offset.")
+    ]
+
+
+class LeasedSegment(TypedDict):
+    start: int
+    end: int
+    path: str
+
+
+class Lease(TypedDict):
+    lease: str
+    lease_ms: int
+    directory: str
+    inflate_bytes_max: int
+    forms: Annotated[dict[str, int], _is("The number of each frame format in the log.")]
+    queues: list[LeasedQueue]
+    segments: list[LeasedSegment]
+
+
+class RenewedLease(TypedDict):
+    lease: str
+    lease_ms: int
+
+
+class ReleasedLease(TypedDict):
+    released: str
