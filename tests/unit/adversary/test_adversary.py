@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import time
+from importlib import import_module
 
 import pytest
 
@@ -20,6 +21,10 @@ from tests.kit.loop import run
 from tests.unit.adversary import http_requests
 from tests.unit.adversary.http_side import HttpSide
 from tests.unit.adversary.world import World
+
+# The port imports these modules at their first use, one of them in a thread, which the virtual clock does not wait for.
+import_module("duolog.bridge.http.metrics")
+import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in rocketmq.TABLE]
