@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.clock_set_back import AfterSetBack
 from duolog.bridge.config import Options, level_delays_ms
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import Lifetimes
@@ -64,6 +63,7 @@ from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.clock_set_back import AfterSetBack
 from duolog.bridge.state.deleted_topics import Gone
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
@@ -73,10 +73,10 @@ from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.records import ClusterNamed
 from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics, system_topics
+from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions import half_decisions
 from duolog.bridge.transactions.half_messages import Halves
 from duolog.bridge.transactions.kafka_transactions import Transactions
-from duolog.bridge.wall_time import WallTime
 from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue

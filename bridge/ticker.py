@@ -59,7 +59,7 @@ class Ticker:
         self._clock = clock
         self._touch = touch
         self._faults, self._watchdog = faults, watchdog
-        self._observe = observe  # Looks at both clocks before anything runs by them (`bridge/wall_time.py`).
+        self._observe = observe  # Looks at both clocks before anything runs by them (`bridge/state/wall_time.py`).
         self._sleepers: list[_Sleeper] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # When `_timer` fires.

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from duolog.bridge import units
+from duolog.bridge.config import units
 
 if TYPE_CHECKING:
     from duolog.bridge.cli.http_client import Api

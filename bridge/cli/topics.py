@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from duolog.bridge import units
 from duolog.bridge.cli.common import (
     AsJson,
     Http,
@@ -18,6 +17,7 @@ from duolog.bridge.cli.common import (
     show_tree,
     writing,
 )
+from duolog.bridge.config import units
 
 topic_app = new_app("Topics.")
 

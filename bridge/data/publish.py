@@ -42,9 +42,9 @@ from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.records import DelayedBatch, ScheduleRegistered, TimerRequested
 from duolog.bridge.state.records import Record as StateRecord
 from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import Halves
 from duolog.bridge.transactions.kafka_transactions import Transactions
-from duolog.bridge.wall_time import WallTime
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.timers import TimerId
 from duolog.protocol.kafka import record_batch

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from duolog.bridge.config import ConfigError, load
-from duolog.bridge.units import without_unit
+from duolog.bridge.config.units import without_unit
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Settings: sections of plain values, each with its default, its unit and one line of description.
+
+section.py    `Section`, `setting`             options.py   `Options`: all sections; the list of settings
+storage.py, ports.py, delivery.py: sections    checks.py    what a type cannot describe
+units.py      `256MB`, `7d`                    loading.py   `load`: file and flags become `Options`
+
+options = load(Path("duolog.toml"), {"store.flush": "async"})    # raises ConfigError
+options.store.flush_interval_ms                                 # 500
+"""
+
+from duolog.bridge.config.checks import level_delays_ms, name_servers
+from duolog.bridge.config.delivery import DelayOptions, TxnOptions
+from duolog.bridge.config.loading import load, parse_override
+from duolog.bridge.config.options import Options, Setting, settings, values
+from duolog.bridge.config.ports import (
+    ConvertOptions,
+    HooksOptions,
+    HttpOptions,
+    KafkaOptions,
+    LimitsOptions,
+    RocketmqOptions,
+    ServerOptions,
+)
+from duolog.bridge.config.section import DAY_MS, HOUR_MS, KIB, SECOND_MS, ConfigError
+from duolog.bridge.config.storage import GroupsOptions, LeasesOptions, RetentionOptions, StoreSection, TopicsOptions
+
+__all__ = [
+    "DAY_MS",
+    "HOUR_MS",
+    "KIB",
+    "SECOND_MS",
+    "ConfigError",
+    "ConvertOptions",
+    "DelayOptions",
+    "GroupsOptions",
+    "HooksOptions",
+    "HttpOptions",
+    "KafkaOptions",
+    "LeasesOptions",
+    "LimitsOptions",
+    "Options",
+    "RetentionOptions",
+    "RocketmqOptions",
+    "ServerOptions",
+    "Setting",
+    "StoreSection",
+    "TopicsOptions",
+    "TxnOptions",
+    "level_delays_ms",
+    "load",
+    "name_servers",
+    "parse_override",
+    "settings",
+    "values",
+]

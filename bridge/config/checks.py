@@ -1,0 +1,80 @@
+"""Checks of settings that a type cannot describe, and the settings that are lists in a text."""
+
+import re
+
+from duolog.bridge.config import units
+from duolog.bridge.config.options import Options
+from duolog.bridge.config.section import ConfigError
+from duolog.delay.recurring import BadSchedule, Cron
+
+DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
+
+
+def check_together(options: Options) -> None:
+    """Check the values that a type cannot describe, and pairs of settings; raises ConfigError."""
+    _check_advertised(options.server.advertise)
+    name_servers(options.rocketmq.join_namesrv)
+    if options.txn.check_urls:
+        _check_urls(options.txn.check_urls)
+    level_delays_ms(options.delay.levels)
+    _check_zone(options.delay.time_zone)
+    store, groups, topics = options.store, options.groups, options.topics
+    for low, high, low_name, high_name in (
+        (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
+        (
+            groups.session_timeout_min_ms,
+            groups.session_timeout_max_ms,
+            "groups.session_timeout_min_ms",
+            "groups.session_timeout_max_ms",
+        ),
+        (topics.queues, topics.queues_max, "topics.queues", "topics.queues_max"),
+    ):
+        if low > high:
+            raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def level_delays_ms(levels: str) -> list[int]:
+    """Read the table of delay levels; raises ConfigError."""
+    delays = []
+    for level in levels.split():
+        found = re.fullmatch(r"(\d{1,9})([smhd])", level, re.ASCII)
+        if found is None:
+            raise ConfigError(f"delay.levels: expected numbers with s, m, h or d, got {level!r}")
+        delays.append(int(found[1]) * units.UNITS_MS[found[2]])
+    if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
+        raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
+    return delays
+
+
+def name_servers(text: str) -> list[tuple[str, int]]:
+    """Read `rocketmq.join_namesrv`; raises ConfigError."""
+    found = []
+    for address in filter(None, map(str.strip, text.split(";"))):
+        host, _, port = address.rpartition(":")
+        if not host or any(sign in host for sign in "/, ") or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"rocketmq.join_namesrv: expected host:port;host:port, got {address!r}")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _check_advertised(host: str) -> None:
+    """Find the port or URL that Kafka's `advertised.listeners` would want: clients would only say "cannot resolve"."""
+    # An IPv6 address has two colons at least.
+    if host.count(":") == 1 or any(sign in host for sign in "/[], \t"):
+        raise ConfigError(f"server.advertise: expected a host name or address, without a port, got {host!r}")
+
+
+def _check_urls(prefixes: str) -> None:
+    from duolog.bridge.transactions.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
+
+    try:
+        CheckUrls(prefixes)
+    except BadUrl as error:
+        raise ConfigError(f"txn.check_urls: {error}") from error
+
+
+def _check_zone(name: str) -> None:
+    try:
+        Cron("0 0 * * *", name)
+    except BadSchedule as error:
+        raise ConfigError(f"delay.time_zone: {error}") from error

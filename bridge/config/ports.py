@@ -1,0 +1,255 @@
+"""Settings of the ports and their connections: addresses, Kafka, RocketMQ, HTTP, hooks, limits, conversion."""
+
+from typing import Annotated, Literal
+
+from duolog.bridge.config.section import DAY_MS, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
+
+_PORT = {"ge": 0, "le": 65535}
+
+
+class ServerOptions(Section, frozen=True):
+    """Where the broker listens and what it tells clients."""
+
+    host: Annotated[str, setting("address that all ports listen on", kafka="listeners", rocketmq="bindAddress")] = (
+        "127.0.0.1"
+    )
+    advertise: Annotated[
+        str,
+        setting(
+            "host that clients are told; empty: `server.host`, or this machine's name if that is a wildcard",
+            kafka="advertised.listeners",
+            rocketmq="brokerIP1",
+        ),
+    ] = ""
+    stop_ms: Annotated[
+        int, setting("time given to unfinished requests, then to a last checkpoint, when stopping", ge=0, le=4_000)
+    ] = 3_000
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], setting("least severity written to standard error")
+    ] = "info"
+
+
+class KafkaOptions(Section, frozen=True):
+    """The Kafka port."""
+
+    port: Annotated[int, setting("port; 0: any free one", kafka="listeners", **_PORT)] = 9092
+    frame_bytes_max: Annotated[int, setting("largest request", kafka="socket.request.max.bytes", ge=1 * KIB)] = (
+        100 * MIB
+    )
+    request_bytes_max: Annotated[
+        int, setting("largest request other than Produce; who sends a larger one is closed", ge=1 * KIB)
+    ] = 8 * MIB
+    elements_max: Annotated[
+        int,
+        setting("topics, partitions, groups and other array elements in one request; who sends more is closed", ge=100),
+    ] = 20_000
+    answer_bytes_max: Annotated[
+        int, setting("largest answer other than Fetch's; who asks for a larger one is closed", ge=64 * KIB)
+    ] = 32 * MIB
+    fetch_bytes_max: Annotated[int, setting("largest fetch answer", kafka="fetch.max.bytes", ge=1 * KIB)] = 55 * MIB
+    unanswered_max: Annotated[
+        int, setting("requests of one connection in work; then it is not read from until answers left", ge=1)
+    ] = 100
+    idle_ms: Annotated[
+        int, setting("close a connection with no traffic for so long", kafka="connections.max.idle.ms", ge=1)
+    ] = 10 * MINUTE_MS
+    producer_id_expiration_ms: Annotated[
+        int,
+        setting("forget an idempotent producer that is silent for so long", kafka="producer.id.expiration.ms", ge=1),
+    ] = DAY_MS
+    producers_max: Annotated[int, setting("idempotent producers remembered, summed over queues", ge=1)] = 200_000
+
+
+class RocketmqOptions(Section, frozen=True):
+    """The RocketMQ broker's port and the embedded name server."""
+
+    port: Annotated[int, setting("the broker's port; 0: any free one", rocketmq="listenPort", **_PORT)] = 10911
+    namesrv_port: Annotated[int, setting("the name server's port; 0: any free one", **_PORT)] = 9876
+    cluster: Annotated[str, setting("cluster name that clients see", rocketmq="brokerClusterName")] = "DefaultCluster"
+    broker: Annotated[str, setting("broker name that clients see", rocketmq="brokerName")] = "duolog"
+    join_namesrv: Annotated[
+        str,
+        setting("name servers of a cluster to register with, `host:port;host:port`", rocketmq="namesrvAddr"),
+    ] = ""
+    frame_bytes_max: Annotated[
+        int, setting("largest request", rocketmq="com.rocketmq.remoting.frameMaxLength", ge=1 * KIB)
+    ] = 16 * MIB
+    body_bytes_max: Annotated[int, setting("largest message body", rocketmq="maxMessageSize", ge=1)] = 4 * MIB
+    unanswered_max: Annotated[
+        int,
+        setting(
+            "requests of one connection in work, held pulls included; further ones are answered `system busy`",
+            ge=1,
+        ),
+    ] = 20_000
+    sends_max: Annotated[
+        int,
+        setting(
+            "sends waiting for the log; further ones are answered `system busy`, as with all limits below",
+            rocketmq="sendThreadPoolQueueCapacity",
+            ge=1,
+        ),
+    ] = 10_000
+    transactions_max: Annotated[
+        int,
+        setting("ends of transactions waiting for the log", rocketmq="endTransactionPoolQueueCapacity", ge=1),
+    ] = 10_000
+    acks_max: Annotated[
+        int, setting("acks and committed positions waiting for the log", rocketmq="ackThreadPoolQueueCapacity", ge=1)
+    ] = 10_000
+    pulls_max: Annotated[
+        int, setting("pulls and pops waiting for the disk", rocketmq="pullThreadPoolQueueCapacity", ge=1)
+    ] = 512
+    popped_bytes_max: Annotated[
+        int, setting("memory for pops that are not acked; then nothing is popped (`POLLING_FULL`)", ge=1 * KIB)
+    ] = 128 * MIB
+    retry_topic_v2: Annotated[
+        bool,
+        setting(
+            "name POP's new retry topics `%RETRY%group+topic`, which is unambiguous, not `%RETRY%group_topic`",
+            rocketmq="enableRetryTopicV2",
+        ),
+    ] = False
+    queries_max: Annotated[
+        int,
+        setting(
+            "queries by key and by id in work; and of each other kind, requests waiting for the disk",
+            rocketmq="queryThreadPoolQueueCapacity",
+            ge=1,
+        ),
+    ] = 128
+    clients_max: Annotated[
+        int,
+        setting(
+            "heartbeats, locks, route look-ups and the like in work", rocketmq="heartbeatThreadPoolQueueCapacity", ge=1
+        ),
+    ] = 10_000
+    admin_max: Annotated[
+        int, setting("all other requests in work", rocketmq="adminBrokerThreadPoolQueueCapacity", ge=1)
+    ] = 10_000
+    wait_ms: Annotated[
+        int,
+        setting(
+            "those of the last two that have not had their turn after so long are answered `broker busy`",
+            rocketmq="waitTimeMillsInAdminBrokerQueue",
+            ge=1,
+        ),
+    ] = 5 * SECOND_MS
+    busy_ms: Annotated[
+        int,
+        setting(
+            "so long without the log keeping any promise, and sends are answered `broker busy` until it does",
+            rocketmq="osPageCacheBusyTimeOutMills",
+            ge=1,
+        ),
+    ] = 5 * SECOND_MS
+    unsynced_bytes_max: Annotated[
+        int, setting("bytes of the log not on disk yet; beyond, sends are answered `system busy`", ge=MIB)
+    ] = 512 * MIB
+    idle_ms: Annotated[
+        int,
+        setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),
+    ] = 120 * SECOND_MS
+    groups_max: Annotated[int, setting("producer and consumer groups with live members", ge=1)] = 20_000
+    client_groups_max: Annotated[int, setting("producer and consumer groups of one client", ge=1)] = 500
+    subscriptions_max: Annotated[int, setting("topics that one group may subscribe to", ge=1)] = 2_000
+    group_config_bytes_max: Annotated[int, setting("configs of all groups; further ones are refused", ge=KIB)] = (
+        64 * MIB
+    )
+    subscribed_bytes_max: Annotated[
+        int, setting("memory for what all clients' groups subscribe to; half a KiB for each topic and group", ge=KIB)
+    ] = 64 * MIB
+    client_subscribed_bytes_max: Annotated[int, setting("the same of one client", ge=KIB)] = 4 * MIB
+    refuse_other_subscriptions: Annotated[
+        bool,
+        setting(
+            "refuse a member that subscribes to other messages than its group's members, instead of letting the newest"
+            " subscription count for all; a group's attribute `refuse.other.subscriptions` goes first"
+        ),
+    ] = False
+
+
+class HttpOptions(Section, frozen=True):
+    """The HTTP port: metrics, health, the API behind the admin commands."""
+
+    port: Annotated[int, setting("port; 0: any free one", **_PORT)] = 9644
+    hosts: Annotated[
+        str,
+        setting(
+            "host names, besides the broker's own, by which clients may address the port, separated by blanks; "
+            "requests to other names are refused, as from web pages by DNS rebinding"
+        ),
+    ] = ""
+    origins: Annotated[
+        str, setting("origins of web pages that may change something, like `https://ops.example`, separated by blanks")
+    ] = ""
+    connections_max: Annotated[int, setting("open connections; further ones are closed at once", ge=1)] = 256
+    body_bytes_max: Annotated[int, setting("largest request body", ge=1 * KIB)] = MIB
+    held_bytes_max: Annotated[
+        int,
+        setting(
+            "bytes of requests and answers in memory over all connections; beyond, requests get status 503", ge=MIB
+        ),
+    ] = 128 * MIB
+    readers_file: Annotated[
+        str, setting("TOML file of tokens and the topics that each may read from the log's files; empty: anyone all")
+    ] = ""
+    request_keys_max: Annotated[
+        int, setting("values of `Idempotency-Key` remembered; beyond, requests with new ones get status 503", ge=1)
+    ] = 100_000
+    request_key_ms: Annotated[int, setting("an `Idempotency-Key` is remembered for so long", ge=1)] = HOUR_MS
+
+
+class HooksOptions(Section, frozen=True):
+    """Python code of the operator's that is called around RocketMQ requests; see Hooks."""
+
+    enabled: Annotated[bool, setting("use the hooks that installed packages offer")] = True
+    timeout_ms: Annotated[int, setting("a request goes on without its hooks after so long", ge=1)] = 100
+    threads: Annotated[int, setting("threads that hooks run in", ge=1, le=64)] = 2
+    waiting_max: Annotated[int, setting("calls of hooks waiting at a time; further ones are skipped", ge=1)] = 1_000
+
+
+class LimitsOptions(Section, frozen=True):
+    """What clients may cost together."""
+
+    connections_max: Annotated[
+        int, setting("open connections; further ones are closed at once", kafka="max.connections", ge=1, le=1_000_000)
+    ] = 16_000
+    first_request_ms: Annotated[
+        int, setting("close a connection that has not sent one whole request after so long", ge=1)
+    ] = 30 * SECOND_MS
+    request_bytes_max: Annotated[
+        int,
+        setting(
+            "bytes of unfinished requests over all connections; beyond, the largest loses its connection",
+            kafka="queued.max.request.bytes",
+            ge=MIB,
+        ),
+    ] = 256 * MIB
+    unsent_bytes_max: Annotated[
+        int, setting("unsent answers of one connection; beyond, it is not read from until it took them", ge=1 * KIB)
+    ] = MIB
+    unread_ms: Annotated[
+        int, setting("close a connection that took nothing of its unsent answers for so long", ge=1)
+    ] = 30 * SECOND_MS
+    answer_bytes_max: Annotated[
+        int,
+        setting(
+            "unsent answers over all connections; beyond, reads give one batch, and who has unsent answers waits",
+            ge=MIB,
+        ),
+    ] = 128 * MIB
+    held_bytes_max: Annotated[
+        int,
+        setting("memory of long polls, 512 bytes for each queue that one watches; more are answered at once", ge=512),
+    ] = 256 * MIB
+    connection_held_bytes_max: Annotated[
+        int, setting("memory of long polls of one connection; more are answered at once", ge=512)
+    ] = 32 * MIB
+
+
+class ConvertOptions(Section, frozen=True):
+    """Reading one protocol's messages in the other's form."""
+
+    inflate_bytes_max: Annotated[int, setting("a compressed batch is opened up to this size", ge=MIB)] = 64 * MIB
+    cache_bytes: Annotated[int, setting("opened batches kept for the next pull", ge=0)] = 16 * MIB

@@ -1,0 +1,20 @@
+"""What every section of the settings is made of: `Section`, the description of a setting, units of size and time."""
+
+import msgspec
+from msgspec import Meta
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+class ConfigError(Exception):
+    """A setting does not exist or has an impossible value; the message is one line and names the setting."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of the config file."""
+
+
+def setting(doc: str, *, kafka: str = "", rocketmq: str = "", ge: float | None = None, le: float | None = None) -> Meta:
+    """Describe a setting in one line, with its limits and its names in Apache Kafka and Apache RocketMQ."""
+    return Meta(description=doc, ge=ge, le=le, extra={"kafka": kafka, "rocketmq": rocketmq})

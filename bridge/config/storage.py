@@ -1,0 +1,220 @@
+"""Settings of what the broker stores: the log, topics, retention, groups, leases."""
+
+from typing import Annotated, Literal
+
+from duolog.bridge.config.section import DAY_MS, GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
+
+FOREVER = -1  # No limit of retention.
+
+
+class StoreSection(Section, frozen=True):
+    """The commitlog and its files."""
+
+    directory: Annotated[str, setting("data directory", kafka="log.dirs", rocketmq="storePathRootDir")] = "duolog-data"
+    flush: Annotated[
+        Literal["sync", "async"],
+        setting(
+            "`sync` answers after fsync, `async` after write(); a topic may choose for itself",
+            kafka="log.flush.interval.messages",
+            rocketmq="flushDiskType",
+        ),
+    ] = "sync"
+    flush_interval_ms: Annotated[
+        int,
+        setting(
+            "under async, fsync at least this often",
+            kafka="log.flush.interval.ms",
+            rocketmq="flushIntervalCommitLog",
+            ge=1,
+        ),
+    ] = 500
+    segment_bytes: Annotated[
+        int,
+        setting(
+            "size of one file of the log, and the largest unit",
+            kafka="log.segment.bytes",
+            rocketmq="mappedFileSizeCommitLog",
+            ge=64 * KIB,
+            le=4 * GIB,
+        ),
+    ] = 256 * MIB
+    reserve_bytes: Annotated[int, setting("blocks allocated ahead of the log's end", kafka="log.preallocate", ge=0)] = (
+        16 * MIB
+    )
+    tail_bytes: Annotated[int, setting("end of the log kept in memory for readers", ge=MIB, le=4 * GIB)] = 32 * MIB
+    open_segments_max: Annotated[int, setting("log files open at a time", ge=4)] = 256
+    reader_threads: Annotated[int, setting("threads for reads that miss the page cache", ge=1, le=64)] = 4
+    cold_reads_max: Annotated[int, setting("such reads waiting at a time; further ones are refused", ge=1)] = 1024
+    checkpoint_bytes: Annotated[
+        int, setting("write a checkpoint after this much log: bounds the work of a restart", ge=64 * KIB)
+    ] = 64 * MIB
+    recovery_checkpoint_bytes: Annotated[
+        int, setting("a start that read more log than this writes a checkpoint before the ports open", ge=0)
+    ] = 16 * MIB
+    checkpoint_interval_ms: Annotated[
+        int,
+        setting(
+            "and at least this often while anything is written", kafka="log.flush.offset.checkpoint.interval.ms", ge=100
+        ),
+    ] = 60 * SECOND_MS
+    spare_bytes: Annotated[
+        int,
+        setting(
+            "disk space held in reserve: given up on a full disk, so that deletions and what removes files can be "
+            "written; several times the size of `checkpoint`; 0: none",
+            ge=0,
+            le=4 * GIB,
+        ),
+    ] = 32 * MIB
+    disk_full_ratio: Annotated[
+        float,
+        setting(
+            "used share of the disk above which writes are refused", rocketmq="diskMaxUsedSpaceRatio", ge=0.01, le=1
+        ),
+    ] = 0.95
+    disk_resume_ratio: Annotated[float, setting("and below which they resume by themselves", ge=0.01, le=1)] = 0.93
+
+
+class TopicsOptions(Section, frozen=True):
+    """Topics and their defaults."""
+
+    auto_create: Annotated[
+        bool,
+        setting(
+            "create a topic when a client first names it",
+            kafka="auto.create.topics.enable",
+            rocketmq="autoCreateTopicEnable",
+        ),
+    ] = True
+    queues: Annotated[
+        int,
+        setting(
+            "queues (partitions) of a topic made without a number",
+            kafka="num.partitions",
+            rocketmq="defaultTopicQueueNums",
+            ge=1,
+            le=1024,
+        ),
+    ] = 4
+    queues_max: Annotated[
+        int,
+        setting(
+            "queues that one topic may have, 8192 at most: one turn of the loop makes, pops or deletes all",
+            ge=1,
+            le=8192,
+        ),
+    ] = 1024
+    queues_in_all_max: Annotated[
+        int, setting("queues of all topics together, half a KiB of memory each; making more is refused", ge=1)
+    ] = 200_000
+    topics_max: Annotated[
+        int, setting("topics that may exist, the broker's own aside; creating more is refused", ge=1)
+    ] = 20_000
+    message_bytes_max: Annotated[
+        int,
+        setting(
+            "largest record batch, or message with its properties",
+            kafka="message.max.bytes",
+            rocketmq="maxMessageSize",
+            ge=1 * KIB,
+            le=64 * MIB,
+        ),
+    ] = 4 * MIB + 64 * KIB
+
+
+class RetentionOptions(Section, frozen=True):
+    """How long messages are kept where their topic does not say."""
+
+    ms: Annotated[
+        int,
+        setting("age since the append; -1: forever", kafka="log.retention.ms", rocketmq="fileReservedTime", ge=FOREVER),
+    ] = 7 * DAY_MS
+    bytes: Annotated[int, setting("bytes per queue; -1: no limit", kafka="log.retention.bytes", ge=FOREVER)] = FOREVER
+    records: Annotated[int, setting("records per queue; -1: no limit", ge=FOREVER)] = FOREVER
+    check_interval_ms: Annotated[
+        int,
+        setting(
+            "time between two looks", kafka="log.retention.check.interval.ms", rocketmq="cleanResourceInterval", ge=100
+        ),
+    ] = MINUTE_MS
+    clock_confirm_ms: Annotated[
+        int,
+        setting("a clock that jumped forward deletes nothing by its time before it has run steadily for so long", ge=0),
+    ] = DAY_MS
+    start_confirm_ms: Annotated[
+        int,
+        setting("the same after a start that finds the log older than the clock, and after a jump back", ge=0),
+    ] = 60 * MINUTE_MS
+
+
+class GroupsOptions(Section, frozen=True):
+    """Consumer groups of both protocols."""
+
+    initial_rebalance_delay_ms: Annotated[
+        int,
+        setting(
+            "wait for more members before an empty Kafka group's first assignment",
+            kafka="group.initial.rebalance.delay.ms",
+            ge=0,
+        ),
+    ] = 200
+    session_timeout_min_ms: Annotated[
+        int, setting("least session timeout of a Kafka member", kafka="group.min.session.timeout.ms", ge=1)
+    ] = 6_000
+    session_timeout_max_ms: Annotated[
+        int, setting("greatest session timeout of a Kafka member", kafka="group.max.session.timeout.ms", ge=1)
+    ] = 30 * MINUTE_MS
+    members_max: Annotated[
+        int,
+        setting(
+            "members of one Kafka group, 4000 at most: one turn of the loop decides a rebalance",
+            kafka="group.max.size",
+            ge=1,
+            le=4_000,
+        ),
+    ] = 2_000
+    member_bytes_max: Annotated[
+        int, setting("protocols of one Kafka member, with their metadata; a larger JoinGroup is refused", ge=1 * KIB)
+    ] = MIB
+    group_bytes_max: Annotated[
+        int, setting("members of one Kafka group, with metadata and assignments; more is refused", ge=4 * KIB)
+    ] = 8 * MIB
+    bytes_max: Annotated[int, setting("members of all Kafka groups; more is refused", ge=4 * KIB)] = 128 * MIB
+    count_max: Annotated[int, setting("groups with positions or members", ge=1)] = 100_000
+    positions_max: Annotated[
+        int, setting("positions of all groups, some 200 bytes of memory each; further ones are refused", ge=1)
+    ] = 1_000_000
+    positions_text_bytes_max: Annotated[
+        int, setting("text that Kafka clients attach to all positions; more is refused", ge=0)
+    ] = 64 * MIB
+    positions_retention_ms: Annotated[
+        int,
+        setting("positions of a group without members go after this time", kafka="offsets.retention.minutes", ge=1),
+    ] = 7 * DAY_MS
+    metadata_bytes_max: Annotated[
+        int,
+        setting(
+            "text that a Kafka client may attach to a position, in characters",
+            kafka="offset.metadata.max.bytes",
+            ge=0,
+            le=8191,  # Four bytes each: older versions of OffsetFetch spell 32 KiB.
+        ),
+    ] = 4096
+
+
+class LeasesOptions(Section, frozen=True):
+    """Leases of those who read the log's files: what they read is not removed; see Spark."""
+
+    count_max: Annotated[int, setting("leases at a time; further ones are refused", ge=1)] = 256
+    per_address_max: Annotated[int, setting("leases of one client address at a time", ge=1)] = 64
+    lease_ms_max: Annotated[int, setting("longest time between two renewals of a lease", ge=1)] = HOUR_MS
+    hold_ms_max: Annotated[int, setting("a lease ends so long after it was given, however it is renewed", ge=1)] = (
+        24 * HOUR_MS
+    )
+    held_bytes_max: Annotated[
+        int,
+        setting(
+            "bytes that leases keep from retention; beyond, the leases that reach back furthest end",
+            ge=MIB,
+        ),
+    ] = 16 * GIB
