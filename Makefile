@@ -39,7 +39,7 @@ check: setup-test
 
 # The documentation site, from docs/ into site/. A broken link fails the build.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The lock files pin every third-party package by hash; `make lock` renews them from pyproject.toml.
 lock:
