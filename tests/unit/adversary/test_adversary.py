@@ -100,22 +100,35 @@ def test_http_requests(world: World) -> None:
 
 @pytest.mark.soak
 def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
-    """Random rows of all tables, three requests a connection, one connection of each wire at a time."""
+    """Random rows of all tables, three requests a connection, one connection of each wire at a time.
+
+    Each world has a seed of its own, which is printed with what was found in it; DUOLOG_SOAK_WORLD repeats one world.
+    """
+    found, sent, begun_s = 0, 0, time.monotonic()
+    while sent < SOAK_REQUESTS:
+        seed = int(os.environ.get("DUOLOG_SOAK_WORLD") or rng.getrandbits(40))
+        world = _attacked_world(random.Random(seed))
+        sent, found = sent + world.requests, found + len(world.findings)
+        for finding in world.findings:
+            print(f"DUOLOG_SOAK_WORLD={seed}: {finding}"[:2_000])
+        print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s, {found} findings", flush=True)
+        if "DUOLOG_SOAK_WORLD" in os.environ:
+            break
+    assert not found
+
+
+def _attacked_world(rng: random.Random) -> World:
     rows = [(api.key, v) for api in kafka.TABLE.values() for v in range(api.min_version, api.max_version + 1)]
     codes = [RequestCode(code) for code in rocketmq.TABLE]
-    sent, begun_s = 0, time.monotonic()
-    while sent < SOAK_REQUESTS:
-        world = World(rng.getrandbits(32), counts_calls=False)
-        while world.requests < WORLD_REQUESTS:
-            pair = world.kafka(), world.rocketmq()
-            for _ in range(3):
-                world.attack_kafka(pair[0], *rng.choice(rows), rng.choice((0, *MUTATIONS)))
-                world.attack_rocketmq(pair[1], rng.choice(codes), rng.choice((0, *MUTATIONS)))
-            world.end(*pair)
-        run(_http_round(world, rng), world.clock)
-        sent += world.requests
-        check(world)
-        print(f"{sent} requests in {time.monotonic() - begun_s:.0f} s", flush=True)
+    world = World(rng.getrandbits(32), counts_calls=False)
+    while world.requests < WORLD_REQUESTS:
+        pair = world.kafka(), world.rocketmq()
+        for _ in range(3):
+            world.attack_kafka(pair[0], *rng.choice(rows), rng.choice((0, *MUTATIONS)))
+            world.attack_rocketmq(pair[1], rng.choice(codes), rng.choice((0, *MUTATIONS)))
+        world.end(*pair)
+    run(_http_round(world, rng), world.clock)
+    return world
 
 
 async def _http_round(world: World, rng: random.Random) -> None:

@@ -133,6 +133,8 @@ class World(ManualCore):
         self.findings: list[Finding] = []
         self.requests = 0
         self._numbers = 0
+        self.store.readers = self.store.background = self.store.searches = budget.OffTheLoop()
+        self.delays.far.executor = budget.OffTheLoop()
         self._start_duties()
         self._fill()
         self.kafka_client: Attacker
