@@ -22,24 +22,27 @@ UNITS_MAX = 350_000
 CPU_MS_MAX = 250
 
 
-class OffTheLoop(Inline):
-    """An executor of which only the outcomes count: in a broker its tasks run in threads."""
+_uncounted_ns = 0  # Taken within the turn that is counted by tasks that run in threads in a broker.
 
-    _taken_ns = 0  # By tasks that ran within the turn that is counted.
+
+def uncounted(run: Callable[[], T]) -> T:
+    """Run what a broker gives to a thread; only what the loop does with the outcome counts."""
+    global _uncounted_ns
+    counter = sys.getprofile()
+    sys.setprofile(None)
+    begun_ns = time.thread_time_ns()
+    try:
+        return run()
+    finally:
+        _uncounted_ns += time.thread_time_ns() - begun_ns
+        sys.setprofile(counter)
+
+
+class OffTheLoop(Inline):
+    """An executor whose tasks do not count."""
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
-        super().submit(lambda: self._uncounted(run), done)
-
-    @classmethod
-    def _uncounted(cls, run: Callable[[], T]) -> T:
-        counter = sys.getprofile()
-        sys.setprofile(None)
-        begun_ns = time.thread_time_ns()
-        try:
-            return run()
-        finally:
-            OffTheLoop._taken_ns += time.thread_time_ns() - begun_ns
-            sys.setprofile(counter)
+        super().submit(lambda: uncounted(run), done)
 
 
 class Work:
@@ -52,6 +55,7 @@ class Work:
 @contextmanager
 def counted(*, calls: bool) -> Iterator[Work]:
     """Count what is done inside; without `calls` only processor time, which costs nothing."""
+    global _uncounted_ns
     work = Work()
     units = 0
 
@@ -63,12 +67,12 @@ def counted(*, calls: bool) -> Iterator[Work]:
     if calls:
         sys.setprofile(on_event)
     gc.disable()
-    OffTheLoop._taken_ns = 0
+    _uncounted_ns = 0
     begun_ns = time.thread_time_ns()
     try:
         yield work
     finally:
-        work.cpu_ms = (time.thread_time_ns() - begun_ns - OffTheLoop._taken_ns) / 1e6
+        work.cpu_ms = (time.thread_time_ns() - begun_ns - _uncounted_ns) / 1e6
         if calls:
             sys.setprofile(None)
         gc.enable()

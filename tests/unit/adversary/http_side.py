@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from duolog.bridge.http.port import HttpPort
+from tests.kit.loop import VirtualLoop
 from tests.kit.sockets import FakeTransport, connect
 from tests.unit.adversary import budget, http_requests
 
@@ -21,6 +22,7 @@ class HttpSide:
         self.port = HttpPort(world.http_context())
 
     async def __aenter__(self) -> "HttpSide":
+        cast(VirtualLoop, asyncio.get_running_loop()).run_task = budget.uncounted
         await self.port.start()
         return self
 
