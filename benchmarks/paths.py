@@ -202,7 +202,7 @@ def _requests(pace: Pace) -> Iterator[Measured]:
 
 
 def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
-    connection = stage.connect(KafkaConnection)
+    connection = stage.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context))
     for topic in ("batches", "singles", "idempotent"):
         stage.expect(connection, metadata_request(topic), 1)  # makes the topic
     large, small = kafka_batch(BATCH_RECORDS, KIB), kafka_batch(1, KIB)
@@ -264,7 +264,7 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     stage.expect(connection, request, PULL_MESSAGES * KIB)
     us = pace.us(stage.ask(connection, request))
     yield Measured(f"RocketMQ PULL of {PULL_MESSAGES} Kafka records, 1 KiB", "record", us / PULL_MESSAGES, 6)
-    kafka = stage.connect(KafkaConnection)
+    kafka = stage.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context))
     request = fetch_request("sends", 0, 256 * KIB)
     size = stage.expect(kafka, request, 100 * KIB)
     us = pace.us(stage.ask(kafka, request))

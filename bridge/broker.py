@@ -61,7 +61,6 @@ log = logging.getLogger("bridge")
 
 OUR_BUG = 70  # Exit status; sysexits.h, EX_SOFTWARE.
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-NODE_ID = 0
 CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with.
 FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
@@ -82,8 +81,6 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 class Broker(Core):
     """A core with ports, threads and time. One loop runs all of it."""
-
-    node_id = NODE_ID
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, Faults(clock.mono_ms, self.fail), clock)
@@ -204,7 +201,7 @@ class Broker(Core):
     async def _listen(self, bound: dict[str, socket.socket]) -> None:
         self.server.connections_max = _raise_file_limit(self.options.limits.connections_max)
         for name, factory in (
-            ("kafka", lambda: KafkaConnection(self)),
+            ("kafka", lambda: KafkaConnection(self.server, self.kafka_context)),
             ("rocketmq", self._rocketmq_connection),
             ("namesrv", lambda: RocketMQConnection(self)),
             ("http", self.http.connection),

@@ -3,6 +3,7 @@ thread and asks no clock for the time but the one that it is given.
 
     Core(options, faults, clock)   makes the owners of state, all empty, and registers them with the state log
     core.open_log(...)             recovers the log into them, and makes the parts that read and append
+    core.kafka_context             names what the handlers of Kafka requests use
     core.http_context()            names what the HTTP API uses
 
 `Broker` adds ports, threads and timers. Tests add a disk in memory and a clock that is moved by hand.
@@ -30,10 +31,12 @@ from duolog.bridge.http.context import (
     MonitoringContext,
     TransactionContext,
 )
-from duolog.bridge.kafka.group_membership import Waiter
+from duolog.bridge.kafka import ADVERTISED_VERSIONS
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_offsets import subscribed_topics
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
-from duolog.bridge.kafka.metadata import MetadataCache
+from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
+from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.monitoring.faults import Faults
@@ -123,9 +126,7 @@ class Core:
         self.isolation = self.transactions.isolation
         self.halves = Halves(self.state_log, options.txn, options.store.segment_bytes // 2)
         self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
-        self.kafka_groups: GroupCoordinator[Waiter] = GroupCoordinator(options.groups)
-        self.kafka_metadata = MetadataCache()
-        self.kafka_sliced_requests = SlicedRequests()
+        self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
         self.rocketmq_members: Members[RocketMQConnection] = Members(
             groups_max=options.rocketmq.groups_max,
             client_groups_max=options.rocketmq.client_groups_max,
@@ -232,8 +233,35 @@ class Core:
             mono_ms,
             partial(self.faults.contain, kind="retention of a queue"),
         )
+        self.kafka_context = self.make_kafka_context()
 
     # -- Contexts
+
+    def make_kafka_context(self) -> KafkaContext:
+        """Name what the handlers of Kafka requests use; the log must be open."""
+        return KafkaContext(
+            clock=self.clock,
+            options=self.options,
+            metrics=self.metrics,
+            addresses=self.addresses,
+            cluster_id=self.cluster_id,
+            advertised_versions=ADVERTISED_VERSIONS,
+            store=self.store,
+            barrier=self.state_log.barrier,
+            publisher=self.publisher,
+            reader=self.reader,
+            purgatory=self.purgatory,
+            sliced_requests=SlicedRequests(),
+            topics=self.topics,
+            metadata_cache=MetadataCache(),
+            positions=self.positions,
+            groups=self.kafka_groups,
+            client_protocols=self.client_protocols,
+            count_failed=partial(dead_letters.failed_of, cast(Any, self)),
+            producers=self.producers,
+            transactions=self.transactions,
+            isolation=self.isolation,
+        )
 
     def http_context(self) -> HttpContext:
         """Name what the HTTP API uses; the log must be open."""
@@ -322,11 +350,6 @@ class Core:
     @property
     def listening(self) -> Mapping[str, tuple[str, int]]:
         return self.addresses.listening
-
-    @property
-    def kafka_address(self) -> tuple[str, int]:
-        """The address that Kafka clients are told to connect to."""
-        return self.addresses.kafka
 
     @property
     def rocketmq_address(self) -> tuple[str, int]:

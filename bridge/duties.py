@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from duolog.bridge.core import Core
-from duolog.bridge.kafka.group_membership import deliver
+from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.pop.revive import revive
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
@@ -32,14 +32,18 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     """Name all duties in the order in which those that are due together run."""
     rocketmq = cast(Any, core)
     server = core.server
-    leases, purgatory, groups = core.leases, core.purgatory, core.kafka_groups
+    leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context
     members, flow, popped = core.rocketmq_members, core.rocketmq_admission, core.rocketmq_pop_checkpoints
     positions, transactions, checks = core.positions, core.transactions, check_backs
     delays, schedules, rates = core.delays, core.schedules, core.rates
     counts, maintenance = core.rocketmq_consume_counts, core.maintenance
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
-    add("kafka groups", groups.next_deadline_ms, lambda now_ms, mono_ms: deliver(groups.expire(mono_ms)))
+    add(
+        "kafka groups",
+        kafka.groups.next_deadline_ms,
+        lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms),
+    )
     add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms))
     add("rocketmq senders", flow.next_deadline_mono_ms, lambda now_ms, mono_ms: flow.look(mono_ms))
     add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(rocketmq, now_ms), is_wall=True)

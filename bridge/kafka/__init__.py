@@ -8,8 +8,6 @@ from 0, though batches of magic 2 begin with 3. Not there, and so not in the tab
 telemetry, and what only brokers send.
 """
 
-from typing import NamedTuple
-
 from duolog.bridge.kafka import (
     acls_and_quotas,
     api_versions,
@@ -25,28 +23,8 @@ from duolog.bridge.kafka import (
     topics,
     transactions,
 )
-from duolog.bridge.kafka.requests.request import Handler
+from duolog.bridge.kafka.requests.api import Api
 from duolog.protocol.kafka.api_messages import ApiKey
-
-
-class Api(NamedTuple):
-    """One row: versions `min_version` to `max_version` are served, and advertised unless `advertised_from` is lower."""
-
-    key: ApiKey
-    min_version: int
-    max_version: int
-    handler: Handler
-    advertised_from: int | None = None
-
-    @property
-    def metric(self) -> tuple[str, str]:
-        """How `Metrics.requests` counts it."""
-        return "kafka", self.key.name.lower()
-
-    @property
-    def advertised(self) -> tuple[int, int]:
-        return self.min_version if self.advertised_from is None else self.advertised_from, self.max_version
-
 
 # fmt: off
 TABLE: dict[int, Api] = {api.key: api for api in (
@@ -97,3 +75,5 @@ TABLE: dict[int, Api] = {api.key: api for api in (
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,    0,  0, topic_pages.describe_topic_partitions),
 )}
 # fmt: on
+
+ADVERTISED_VERSIONS = tuple((key, *api.advertised) for key, api in TABLE.items())

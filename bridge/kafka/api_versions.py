@@ -2,9 +2,11 @@
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, AdvertisedVersions, Request
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import (
     ApiKey,
@@ -15,10 +17,6 @@ from duolog.protocol.kafka.api_messages import (
     response_types,
 )
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
 _TRANSACTION_VERSION, _TRANSACTIONS = "transaction.version", 2
 _FEATURES_FROM = 3
 _FEATURES_FROM_ZERO = 4  # Older Java clients cannot read a supported feature whose lowest version is 0 (KAFKA-17492).
@@ -27,31 +25,29 @@ _FEATURES_FROM_ZERO = 4  # Older Java clients cannot read a supported feature wh
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def api_versions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def api_versions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """List what the table has, and the feature that lets clients use transactions of version 2 (KIP-890)."""
     error = ErrorCode.none
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.invalid_request
-    body = _body(request.version, error)
+    body = _body(context.advertised_versions, request.version, error)
     return Answer(encode_frame(request.api_key, request.version, request.correlation_id, [body]))
 
 
-def unsupported(correlation_id: int) -> Answer:
+def unsupported(versions: AdvertisedVersions, correlation_id: int) -> Answer:
     """Answer a version that we do not know: in version 0, which every client can read (KIP-511)."""
-    body = _body(0, ErrorCode.unsupported_version)
+    body = _body(versions, 0, ErrorCode.unsupported_version)
     return Answer(encode_frame(ApiKey.API_VERSIONS, 0, correlation_id, [body]))
 
 
 @cache
-def _body(version: int, error: ErrorCode) -> bytes:
-    from duolog.bridge.kafka import TABLE  # Here, because the table names this module's handlers.
-
+def _body(versions: AdvertisedVersions, version: int, error: ErrorCode) -> bytes:
     types = response_types(ApiKey.API_VERSIONS, version)
-    rows = () if error is ErrorCode.invalid_request else TABLE.values()
+    listed = () if error is ErrorCode.invalid_request else versions
     keys = tuple(
-        types.ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1]) for api in rows
+        types.ApiVersion(api_key=key, min_version=lowest, max_version=highest) for key, lowest, highest in listed
     )
     entity = types.ApiVersionsResponse(
         error_code=error, api_keys=keys, throttle_time=NO_THROTTLE, **_features(types, version)
@@ -73,7 +69,7 @@ def _features(types: ResponseTypes, version: int) -> dict[str, Any]:
     return found
 
 
-def sasl_handshake(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """Refuse every mechanism, so that a client that wants to log in says what is wrong instead of "disconnected"."""
     types = request.types
     return request.answer(types.SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=()))

@@ -8,14 +8,18 @@ are changed in its config file only. Other resources (loggers, client metrics, g
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.metadata import NODE_ID
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
     InvalidRequest,
     code_of,
     message_of,
 )
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
@@ -23,7 +27,6 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.state.topic_configs import (
     TABLE,
     ConfigType,
@@ -35,10 +38,6 @@ from duolog.bridge.state.topics import Topic, UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32  # ConfigResource.java
 _LISTED = frozenset((_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP))
@@ -74,22 +73,22 @@ def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 # -- DescribeConfigs
 
 
-def describe_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """A resource that is named twice is described once, by what is asked of it last."""
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
-    results = Elements(_describe(broker, request, resource) for resource in asked.values())
+    results = Elements(_describe(context, request, resource) for resource in asked.values())
     entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
+def _describe(context: KafkaContext, request: Request, resource: Any) -> Any:
     error, message = ErrorCode.none, None
     configs: tuple[Any, ...] = ()
     try:
         names = frozenset(resource.configuration_keys or ())
         configs = tuple(
             row
-            for row in _rows(broker, request, resource.resource_type, resource.resource_name)
+            for row in _rows(context, request, resource.resource_type, resource.resource_name)
             if not names or row.name in names
         )
     except ANSWERABLE as refusal:
@@ -103,19 +102,19 @@ def _describe(broker: "Broker", request: Request, resource: Any) -> Any:
     )
 
 
-def _rows(broker: "Broker", request: Request, resource_type: int, name: str) -> Iterator[Any]:
+def _rows(context: KafkaContext, request: Request, resource_type: int, name: str) -> Iterator[Any]:
     if resource_type == _TOPIC:
-        topic = _topic(broker, name)
+        topic = _topic(context, name)
         for row in TABLE.values():
             yield _row(
-                request, described(row.name, topic.configs, broker.topics.config_defaults),
-                row.type, row.doc, _synonyms(topic, row.name, broker.topics.config_defaults),
+                request, described(row.name, topic.configs, context.topics.config_defaults),
+                row.type, row.doc, _synonyms(topic, row.name, context.topics.config_defaults),
             )  # fmt: skip
     elif resource_type == _BROKER:
         # Without a name it means what applies to all brokers by dynamic configs, of which there are none.
         if name:
-            _check_node(broker, name)
-            for config, type_ in _broker_configs(broker):
+            _check_node(context, name)
+            for config, type_ in _broker_configs(context):
                 yield _row(request, config, type_, "", [config], read_only=True)
     else:
         raise InvalidRequest(f"there are no configs of resource type {resource_type}")
@@ -154,23 +153,23 @@ def _synonyms(topic: Topic, name: str, broker: Mapping[str, str]) -> list[Descri
     return chain
 
 
-def _broker_configs(broker: "Broker") -> Iterator[tuple[Described, ConfigType]]:
+def _broker_configs(context: KafkaContext) -> Iterator[tuple[Described, ConfigType]]:
     """The settings that Kafka has a name for; to kafka-python `advertised.listeners` must come from the config file."""
-    options = broker.options
-    host, port = broker.kafka_address
+    options = context.options
+    host, port = context.addresses.kafka
     topics, groups, kafka, retention = options.topics, options.groups, options.kafka, options.retention
     values: dict[str, str | int | bool] = {
-        "node.id": broker.node_id,
-        "broker.id": broker.node_id,
-        "listeners": "PLAINTEXT://{}:{}".format(*broker.listening["kafka"]),
+        "node.id": NODE_ID,
+        "broker.id": NODE_ID,
+        "listeners": "PLAINTEXT://{}:{}".format(*context.addresses.listening["kafka"]),
         "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": options.store.directory,
         "num.partitions": topics.queues,
-        "auto.create.topics.enable": broker.topics.auto_create,
+        "auto.create.topics.enable": context.topics.auto_create,
         "delete.topic.enable": True,
         "default.replication.factor": 1,
         "min.insync.replicas": 1,
-        "message.max.bytes": int(broker.topics.config_defaults.get("max.message.bytes", topics.message_bytes_max)),
+        "message.max.bytes": int(context.topics.config_defaults.get("max.message.bytes", topics.message_bytes_max)),
         "log.retention.ms": retention.ms,
         "log.retention.bytes": retention.bytes,
         "log.segment.bytes": options.store.segment_bytes,
@@ -196,40 +195,40 @@ def _broker_configs(broker: "Broker") -> Iterator[tuple[Described, ConfigType]]:
 _TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, str: ConfigType.STRING}
 
 
-def _topic(broker: "Broker", name: str) -> Topic:
-    topic = broker.topics.by_kafka_name(name)
+def _topic(context: KafkaContext, name: str) -> Topic:
+    topic = context.topics.by_kafka_name(name)
     if topic is None:
         raise UnknownTopic(f"topic {name} does not exist")
     return topic
 
 
-def _check_node(broker: "Broker", name: str) -> None:
-    if name != str(broker.node_id):
-        raise InvalidRequest(f"there is no broker {name}; this one is {broker.node_id}")
+def _check_node(context: KafkaContext, name: str) -> None:
+    if name != str(NODE_ID):
+        raise InvalidRequest(f"there is no broker {name}; this one is {NODE_ID}")
 
 
 # -- ListConfigResources
 
 
-def list_config_resources(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Name what has configs. Version 0 asks for client metrics, of which there are none; no types are all types."""
     wanted = {*request.body.resource_types} or _LISTED if request.version else {_CLIENT_METRICS}
     types = request.types
     is_known = wanted <= _LISTED
-    resources = _resources(broker, types, wanted) if is_known else ()
+    resources = _resources(context, types, wanted) if is_known else ()
     entity = types.ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none if is_known else ErrorCode.unsupported_version,
         config_resources=Elements(resources),
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _resources(broker: "Broker", types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
+def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
     if _BROKER in wanted:
-        yield types.ConfigResource(resource_name=str(broker.node_id), resource_type=_BROKER)
+        yield types.ConfigResource(resource_name=str(NODE_ID), resource_type=_BROKER)
     if _TOPIC in wanted:
-        for topic in [*broker.topics.all()]:
+        for topic in [*context.topics.all()]:
             if topic.is_listed:
                 yield types.ConfigResource(resource_name=topic.kafka_name, resource_type=_TOPIC)
 
@@ -237,34 +236,34 @@ def _resources(broker: "Broker", types: ResponseTypes, wanted: Collection[int]) 
 # -- AlterConfigs, IncrementalAlterConfigs
 
 
-def alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def alter_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Replace a topic's whole set of overrides; what is not named falls back to its default."""
 
     def replaced(topic: Topic, resource: Any) -> dict[str, str]:
         return overrides_of((config.name, config.value) for config in resource.configs)
 
-    return _alter(broker, request, replaced, request.types.AlterConfigsResponse)
+    return _alter(context, request, replaced, request.types.AlterConfigsResponse)
 
 
-def incremental_alter_configs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Change single configs of a topic."""
-    return _alter(broker, request, _changed, request.types.IncrementalAlterConfigsResponse)
+    return _alter(context, request, _changed, request.types.IncrementalAlterConfigsResponse)
 
 
-def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any) -> Work:
+def _alter(context: KafkaContext, request: Request, overrides_for: Any, response: Any) -> Work:
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     repeated = Repeated((each.resource_type, each.resource_name) for each in request.body.resources)
-    promise: Promise | None = broker.state_log.barrier()
+    promise: Promise | None = context.barrier()
 
     def altered(resource: Any) -> Any:
         nonlocal promise
         error, message = ErrorCode.none, None
         try:
             repeated.check((resource.resource_type, resource.resource_name), resource.resource_name)
-            topic = _alterable(broker, resource)
+            topic = _alterable(context, resource)
             overrides = overrides_for(topic, resource)
             if not request.body.validate_only:
-                promise = later(promise, broker.topics.configure(topic, overrides, broker.clock.now_ms()))
+                promise = later(promise, context.topics.configure(topic, overrides, context.clock.now_ms()))
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
         return request.types.AlterConfigsResourceResponse(
@@ -275,13 +274,13 @@ def _alter(broker: "Broker", request: Request, overrides_for: Any, response: Any
         )
 
     entity = response(throttle_time=NO_THROTTLE, responses=Elements(map(altered, asked.values())))
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _alterable(broker: "Broker", resource: Any) -> Topic:
+def _alterable(context: KafkaContext, resource: Any) -> Topic:
     if resource.resource_type == _TOPIC:
-        return _topic(broker, resource.resource_name)
+        return _topic(context, resource.resource_name)
     raise InvalidRequest(
         "the broker's settings are changed in its config file"
         if resource.resource_type == _BROKER

@@ -16,10 +16,12 @@ it, and leaves these out itself; a marker that becomes visible is what wakes him
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from duolog.bridge.data.reading import Later
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import Request
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
@@ -32,23 +34,19 @@ from duolog.store.entry import Buffer
 from duolog.store.index.queue import Queue
 from duolog.txn.isolation import QueueIsolation
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
 _READ_COMMITTED = 1
 _SESSION_ENDS = -1
 WAIT_MS_MAX = 600_000  # Longer than any client waits for an answer; Kafka's brokers close a silent connection by then.
 READ_AT_ONCE = 200  # partitions in one turn of the loop, at some 10 us each
 
 
-def fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot:
+def fetch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | OutboxSlot:
     asked: FetchRequest = request.body
     if asked.session_id:
         # We never gave one out: it is of an earlier broker. With the error the client starts over with all it wants.
         error = ErrorCode.none if asked.session_epoch == _SESSION_ENDS else ErrorCode.fetch_session_id_not_found
         return Answer(wire.encode_response(request.version, request.correlation_id, (), error=error))
-    return _Fetch(broker, connection, request).start()
+    return _Fetch(context, connection, request).start()
 
 
 class _Ends(NamedTuple):
@@ -63,13 +61,27 @@ class _Fetch:
     """One request that is not answered yet: it is being read, or waits for a reader thread, or is parked."""
 
     __slots__ = (
-        "_asked", "_broker", "_budget_bytes", "_charged_bytes", "_cold", "_deadline_ms", "_fetched", "_found_bytes",
-        "_has_error", "_held", "_is_last", "_queues", "_request", "_seen", "_slot",
-        "_wanted_bytes", "connection",
+        "_asked",
+        "_budget_bytes",
+        "_charged_bytes",
+        "_cold",
+        "_context",
+        "_deadline_ms",
+        "_fetched",
+        "_found_bytes",
+        "_has_error",
+        "_held",
+        "_is_last",
+        "_queues",
+        "_request",
+        "_seen",
+        "_slot",
+        "_wanted_bytes",
+        "connection",
     )  # fmt: skip
 
-    def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
-        self._broker, self.connection, self._request = broker, connection, request
+    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: Request) -> None:
+        self._context, self.connection, self._request = context, connection, request
         self._asked: FetchRequest = request.body
         self._is_last = self._asked.max_wait_ms <= 0  # What this reading finds is the answer, however little.
         self._slot: OutboxSlot | None = None  # Set once the answer could not be given at once.
@@ -92,13 +104,13 @@ class _Fetch:
     # -- Reading
 
     def _begin(self) -> None:
-        broker, asked = self._broker, self._asked
+        context, asked = self._context, self._asked
         self._fetched: list[PartitionFetched] = []
         self._queues: list[Queue] = []
         self._found_bytes = 0
         self._has_error = False
         self._budget_bytes = min(
-            asked.max_bytes, broker.options.kafka.fetch_bytes_max, broker.server.answer_room_bytes()
+            asked.max_bytes, context.options.kafka.fetch_bytes_max, self.connection.server.answer_room_bytes()
         )
         self._wanted_bytes = min(asked.min_bytes, max(1, self._budget_bytes))
 
@@ -108,13 +120,13 @@ class _Fetch:
         begun = len(fetched)
         if begun:
             self._limit_budget()
-        mono_ms = self._broker.clock.mono_ms
+        mono_ms = self._context.clock.mono_ms
         # Nobody need look at the clock for the last partition, which mostly is the only one.
         until_mono_ms = mono_ms() + TURN_MS if len(asked) - begun > 1 else 0
         while len(fetched) < len(asked):
             count = len(fetched) - begun
             if count and (count >= READ_AT_ONCE or mono_ms() > until_mono_ms):
-                self._broker.kafka_sliced_requests.add(self)
+                self._context.sliced_requests.add(self)
                 self._charge(self._found_bytes)
                 return False
             found = self._read_partition(asked[len(fetched)])
@@ -132,7 +144,7 @@ class _Fetch:
 
     def _limit_budget(self) -> None:
         """Take no more than there is room for by now: other requests have read meanwhile."""
-        room_bytes = self._broker.server.answer_room_bytes()
+        room_bytes = self.connection.server.answer_room_bytes()
         self._budget_bytes = min(self._budget_bytes, self._found_bytes + room_bytes)
         self._wanted_bytes = min(self._wanted_bytes, max(1, self._budget_bytes))
 
@@ -156,7 +168,7 @@ class _Fetch:
 
     def _read_partition(self, asked: PartitionAsked) -> PartitionFetched | None:
         topic_name, index, epoch, offset, max_bytes = asked
-        topic = self._broker.topics.by_kafka_name(topic_name)
+        topic = self._context.topics.by_kafka_name(topic_name)
         if topic is None or not 0 <= index < topic.queue_count:
             return self._failed(asked, ErrorCode.unknown_topic_or_partition)
         if epoch >= 0 and epoch != topic.leader_epoch(index):
@@ -166,14 +178,14 @@ class _Fetch:
         if not queue.start_offset <= offset <= queue.visible_end:
             return self._failed(asked, ErrorCode.offset_out_of_range)
         self._queues.append(queue)
-        isolation = self._broker.isolation
+        isolation = self._context.isolation
         ends = _Ends(queue.visible_end, isolation.stable_end(queue), isolation.get(queue.key))
         end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
         room_bytes = self._budget_bytes - self._found_bytes
         if offset >= end or (room_bytes <= 0 and self._found_bytes):
             return self._found(asked, queue, ends, ())
         try:
-            found = self._broker.reader.kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
+            found = self._context.reader.kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
         except ANSWERABLE as error:
             return self._failed(asked, code_of(error))
         if isinstance(found, Later):
@@ -239,11 +251,11 @@ class _Fetch:
     def _park(self) -> None:
         """Wait for records of any partition that could be read."""
         if self._deadline_ms is None:
-            self._deadline_ms = self._broker.clock.mono_ms() + min(self._asked.max_wait_ms, WAIT_MS_MAX)
+            self._deadline_ms = self._context.clock.mono_ms() + min(self._asked.max_wait_ms, WAIT_MS_MAX)
             self.connection.on_close.append(self._connection_closed)
         self._wait_for_more()
         keys = [queue.key for queue in self._queues]
-        self._held = self._broker.purgatory.hold(self, keys, self._deadline_ms, self.connection)
+        self._held = self._context.purgatory.hold(self, keys, self._deadline_ms, self.connection)
         if self._held is None:
             self.expire()
 
@@ -254,7 +266,7 @@ class _Fetch:
 
     def _growth(self) -> tuple[int, int]:
         """What moves when there may be more to read than before: bytes of the queues, and the topics themselves."""
-        return sum(queue.size_bytes for queue in self._queues), self._broker.topics.version
+        return sum(queue.size_bytes for queue in self._queues), self._context.topics.version
 
     def try_complete(self) -> bool:
         """Read again, unless the queues have not grown by what was missing."""
@@ -292,7 +304,7 @@ class _Fetch:
 
     def _connection_closed(self) -> None:
         if self._held is not None:
-            self._broker.purgatory.release(self._held)
+            self._context.purgatory.release(self._held)
 
 
 def _aborted(isolation: QueueIsolation | None, offset: int, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:

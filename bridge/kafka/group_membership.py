@@ -7,8 +7,9 @@ members that do not speak what the others do, which clients raise at once.
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.groups.classic_group import (
     Group,
     Join,
@@ -20,7 +21,10 @@ from duolog.bridge.kafka.groups.classic_group import (
     Synced,
 )
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
+from duolog.bridge.kafka.requests.encoding import answered, encoded, whole
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
@@ -28,18 +32,12 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded, whole
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import OutboxSlot
-from duolog.bridge.rocketmq.retry.dead_letters import failed_of
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 logger = logging.getLogger("bridge")
 
@@ -49,39 +47,36 @@ DELIVERED_AT_ONCE = 50  # members, and answers to them, in one turn of the loop
 _CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
 
 
-class Waiter(NamedTuple):
-    """The ticket of a JoinGroup or SyncGroup: where its answer goes, and in which form. Its body does not stay."""
-
-    connection: "KafkaConnection"
-    slot: OutboxSlot
-    request: Request
-
-
-def deliver(replies: Sequence[Reply[Waiter]]) -> None:
+def deliver(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> None:
     """Answer all that a group has decided, also what its deadlines decide; many answers in later turns of the loop."""
     at_once = len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
-        steps = _answer(connection, request, decided)
+        steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, Synced) or len(decided.members) <= DELIVERED_AT_ONCE):
             try:
                 connection.outbox.fill(slot, whole(steps))
             except Exception as error:  # noqa: BLE001 - the other members are answered as well
                 connection.failed(request, error, slot)
         else:
-            connection.broker.kafka_sliced_requests.finish(connection, request, slot, steps)
+            context.sliced_requests.finish(connection, request, slot, steps)
 
 
-def _answer(connection: "KafkaConnection", request: Request, decided: Joined | Synced) -> Work:
+def expire_sessions(context: KafkaContext, mono_ms: int) -> None:
+    """End the sessions and the phases of rebalances whose time is up, and answer the requests that waited for them."""
+    deliver(context, context.groups.expire(mono_ms))
+
+
+def _answer(context: KafkaContext, request: Request, decided: Joined | Synced) -> Work:
     entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
-    return answered(request, (yield from encoded(connection.broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
 # -- The rebalance
 
 
-def _tell_what_is_left(broker: "Broker", group: str) -> None:
+def _tell_what_is_left(context: KafkaContext, group: str) -> None:
     """Name what the group's RocketMQ consumers would still get: nobody here reads it."""
-    retries, dead_letters = failed_of(broker, group)
+    retries, dead_letters = context.count_failed(group)
     if retries or dead_letters:
         logger.warning(
             "group moves to Kafka, and what RocketMQ consumers failed to consume waits group=%s retries=%d dead=%d",
@@ -89,11 +84,11 @@ def _tell_what_is_left(broker: "Broker", group: str) -> None:
         )  # fmt: skip
 
 
-def join_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | OutboxSlot | None:
+def join_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | OutboxSlot | None:
     body = request.body
-    if not broker.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
-        return whole(_answer(connection, request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
-    was_empty = not broker.kafka_groups.has_members(body.group_id)
+    if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
+        return whole(_answer(context, request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+    was_empty = not context.groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(
         group_id=body.group_id,
@@ -109,14 +104,14 @@ def join_group(broker: "Broker", connection: "KafkaConnection", request: Request
         can_skip_assignment=request.version >= 9,
     )
     slot = connection.outbox.reserve()
-    waiter = Waiter(connection, slot, request.without_body)
-    deliver(broker.kafka_groups.join(join, waiter, broker.clock.mono_ms()))
-    if was_empty and broker.kafka_groups.has_members(body.group_id):
-        _tell_what_is_left(broker, body.group_id)
+    waiter = WaitingRequest(connection, slot, request.without_body)
+    deliver(context, context.groups.join(join, waiter, context.clock.mono_ms()))
+    if was_empty and context.groups.has_members(body.group_id):
+        _tell_what_is_left(context, body.group_id)
     return slot
 
 
-def sync_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> OutboxSlot:
+def sync_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> OutboxSlot:
     body = request.body
     sync = Sync(
         group_id=body.group_id,
@@ -128,29 +123,29 @@ def sync_group(broker: "Broker", connection: "KafkaConnection", request: Request
         protocol_name=getattr(body, "protocol_name", None),
     )
     slot = connection.outbox.reserve()
-    waiter = Waiter(connection, slot, request.without_body)
-    deliver(broker.kafka_groups.sync(sync, waiter, broker.clock.mono_ms()))
+    waiter = WaitingRequest(connection, slot, request.without_body)
+    deliver(context, context.groups.sync(sync, waiter, context.clock.mono_ms()))
     return slot
 
 
-def heartbeat(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     body = request.body
     instance_id = getattr(body, "group_instance_id", None)
-    error = broker.kafka_groups.heartbeat(
-        body.group_id, body.member_id, instance_id, body.generation_id, broker.clock.mono_ms()
+    error = context.groups.heartbeat(
+        body.group_id, body.member_id, instance_id, body.generation_id, context.clock.mono_ms()
     )
     return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
 
 
-def leave_group(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def leave_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
     body, types = request.body, request.types
     if request.version < 3:
         leavers = [Leaver(body.member_id)]
     else:
         leavers = once(Leaver(member.member_id, member.group_instance_id) for member in body.members)
-    errors, replies = broker.kafka_groups.leave(body.group_id, leavers, broker.clock.mono_ms())
-    deliver(replies)
+    errors, replies = context.groups.leave(body.group_id, leavers, context.clock.mono_ms())
+    deliver(context, replies)
     if request.version < 3:
         return request.answer(types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=errors[0]))
     members = Elements(
@@ -158,7 +153,7 @@ def leave_group(broker: "Broker", connection: "KafkaConnection", request: Reques
         for leaver, error in zip(leavers, errors, strict=True)
     )
     entity = types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
 def _joined(request: Request, joined: Joined) -> Any:
@@ -194,45 +189,45 @@ def _synced(request: Request, synced: Any) -> Any:
 # -- Looking at groups, and deleting them
 
 
-def list_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def list_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """List groups with members or positions, whichever protocol moved them."""
     types = request.types
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
 
     def listed(group_id: str) -> Any:
-        protocol_type, state = _type_and_state(broker, group_id, broker.kafka_groups.group(group_id))
+        protocol_type, state = _type_and_state(context, group_id, context.groups.group(group_id))
         if (states and state.lower() not in states) or (group_types and _CLASSIC not in group_types):
             return None
         return types.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC)
 
-    group_ids = {*(group.group_id for group in broker.kafka_groups.groups()), *broker.positions.groups()}
+    group_ids = {*(group.group_id for group in context.groups.groups()), *context.positions.groups()}
     entity = types.ListGroupsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=Elements(map(listed, group_ids))
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _type_and_state(broker: "Broker", group_id: str, group: Group[Waiter] | None) -> tuple[str, str]:
+def _type_and_state(context: KafkaContext, group_id: str, group: Group[WaitingRequest] | None) -> tuple[str, str]:
     if group is not None:
         return group.protocol_type or "", group.state.value
-    if broker.client_protocols.active(group_id) is ClientProtocol.ROCKETMQ:
+    if context.client_protocols.active(group_id) is ClientProtocol.ROCKETMQ:
         # Java's AdminClient then says that this is no consumer group, instead of showing one without members.
         return ClientProtocol.ROCKETMQ.value, State.STABLE.value
     return CONSUMER, State.EMPTY.value
 
 
-def describe_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
-    groups = Elements(_described(broker, request, group_id) for group_id in once(request.body.groups))
+def describe_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+    groups = Elements(_described(context, request, group_id) for group_id in once(request.body.groups))
     entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _described(broker: "Broker", request: Request, group_id: str) -> Any:
-    group = broker.kafka_groups.group(group_id)
+def _described(context: KafkaContext, request: Request, group_id: str) -> Any:
+    group = context.groups.group(group_id)
     error, message = ErrorCode.none, None
-    protocol_type, state = _type_and_state(broker, group_id, group)
-    if broker.client_protocols.active(group_id) is None and group_id not in broker.positions:
+    protocol_type, state = _type_and_state(context, group_id, group)
+    if context.client_protocols.active(group_id) is None and group_id not in context.positions:
         protocol_type, state = "", "Dead"
         if request.version >= 6:
             error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
@@ -248,7 +243,7 @@ def _described(broker: "Broker", request: Request, group_id: str) -> Any:
     )
 
 
-def _described_members(request: Request, group: Group[Waiter]) -> Elements:
+def _described_members(request: Request, group: Group[WaitingRequest]) -> Elements:
     protocol_name = group.protocol_name
     return Elements(
         request.types.DescribedGroupMember(
@@ -263,28 +258,28 @@ def _described_members(request: Request, group: Group[Waiter]) -> Elements:
     )
 
 
-def delete_groups(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def delete_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     types = request.types
-    promise: Promise | None = broker.state_log.barrier()
+    promise: Promise | None = context.barrier()
 
     def deleted(group_id: str) -> Any:
         nonlocal promise
-        error, kept = _delete(broker, group_id)
+        error, kept = _delete(context, group_id)
         promise = later(promise, kept)
         return types.DeletableGroupResult(group_id=group_id, error_code=error)
 
     results = Elements(map(deleted, once(request.body.groups_names)))
     entity = types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _delete(broker: "Broker", group_id: str) -> tuple[ErrorCode, Promise | None]:
-    if broker.client_protocols.active(group_id) is not None:
+def _delete(context: KafkaContext, group_id: str) -> tuple[ErrorCode, Promise | None]:
+    if context.client_protocols.active(group_id) is not None:
         return ErrorCode.non_empty_group, None
-    if group_id not in broker.positions:
+    if group_id not in context.positions:
         return ErrorCode.group_id_not_found, None
     try:
-        return ErrorCode.none, broker.positions.delete_group(group_id, broker.clock.now_ms())
+        return ErrorCode.none, context.positions.delete_group(group_id, context.clock.now_ms())
     except ANSWERABLE as error:
         return code_of(error), None

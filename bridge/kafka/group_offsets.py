@@ -8,15 +8,17 @@ open transaction has a position of his group, for after its commit that may be a
 
 import struct
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_membership import CONSUMER
 from duolog.bridge.kafka.groups.classic_group import Group
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX, GroupCoordinator
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.positions import Position
 from duolog.bridge.state.records import CommittedPosition
@@ -26,10 +28,6 @@ from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.primitive_types import read_classic_string
 from duolog.protocol.kafka.response import Elements
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
 _I32 = struct.Struct(">i")
 
 Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the order of the request
@@ -38,16 +36,16 @@ Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the orde
 # -- OffsetCommit
 
 
-def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def offset_commit(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Commit for a member, or for anybody while the group has no members. The answer waits for the log."""
     body, types = request.body, request.types
     asked = asked_positions(body)
-    results, positions = yield from sort_out(broker, asked)
-    error = _check_committer(broker, request)
+    results, positions = yield from sort_out(context, asked)
+    error = _check_committer(context, request)
     promise = None
     if error is ErrorCode.none and positions:
         try:
-            promise = broker.positions.commit(body.group_id, positions, broker.clock.now_ms())
+            promise = context.positions.commit(body.group_id, positions, context.clock.now_ms())
         except ANSWERABLE as refusal:
             results = refused(results, code_of(refusal))
     elif error is not ErrorCode.none:
@@ -63,21 +61,21 @@ def offset_commit(broker: "Broker", connection: "KafkaConnection", request: Requ
         for name, partitions in results.items()
     )
     entity = types.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), promise)
+    return answered(request, (yield from encoded(context, request, entity)), promise)
 
 
-def _check_committer(broker: "Broker", request: Request) -> ErrorCode:
+def _check_committer(context: KafkaContext, request: Request) -> ErrorCode:
     body = request.body
     generation = body.generation_id_or_member_epoch
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
-    if not broker.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
+    if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
         # What Kafka says to an outsider who commits for a group that has members.
         return ErrorCode.unknown_member_id
-    error = broker.kafka_groups.check_commit(
-        body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation, broker.clock.mono_ms()
+    error = context.groups.check_commit(
+        body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation, context.clock.mono_ms()
     )
-    if error is ErrorCode.illegal_generation and request.version >= 9 and not broker.kafka_groups.group(body.group_id):
+    if error is ErrorCode.illegal_generation and request.version >= 9 and not context.groups.group(body.group_id):
         return ErrorCode.group_id_not_found
     return error
 
@@ -89,13 +87,15 @@ def asked_positions(body: Any) -> Partitions:
     )
 
 
-def sort_out(broker: "Broker", asked: Partitions) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
+def sort_out(
+    context: KafkaContext, asked: Partitions
+) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
     """Judge each partition on its own; give the positions of those that are right."""
     results: Results = {}
     positions = []
-    metadata_max = broker.options.groups.metadata_bytes_max
+    metadata_max = context.options.groups.metadata_bytes_max
     for name, partitions in asked.items():
-        topic = broker.topics.by_kafka_name(name)
+        topic = context.topics.by_kafka_name(name)
         of_topic = results[name] = {}
         for index, partition in partitions.items():
             metadata = partition.committed_metadata or ""
@@ -122,7 +122,7 @@ def refused(results: Results, error: ErrorCode) -> Results:
 # -- OffsetFetch
 
 
-def offset_fetch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows.
 
     A group that is asked twice for is answered once, by what is asked of it last.
@@ -135,29 +135,31 @@ def offset_fetch(broker: "Broker", connection: "KafkaConnection", request: Reque
             groups=Elements(
                 types.OffsetFetchResponseGroup(
                     group_id=asked.group_id,
-                    topics=_fetch(broker, request, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
+                    topics=_fetch(context, request, "OffsetFetchResponseTopics", asked.group_id, asked.topics),
                     error_code=ErrorCode.none,
                 )
                 for asked in groups.values()
             ),
         )
     else:
-        topics = _fetch(broker, request, "OffsetFetchResponseTopic", body.group_id, body.topics)
+        topics = _fetch(context, request, "OffsetFetchResponseTopic", body.group_id, body.topics)
         entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, topics=topics, error_code=ErrorCode.none)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _fetch(broker: "Broker", request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None) -> Elements:
+def _fetch(
+    context: KafkaContext, request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None
+) -> Elements:
     """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
     types = request.types
     is_stable_wanted = getattr(request.body, "require_stable", False)
-    unstable = broker.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
-    positions = broker.positions.reported(group_id, broker.clock.now_ms())
+    unstable = context.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
+    positions = context.positions.reported(group_id, context.clock.now_ms())
     if asked is None:
-        wanted = _known_partitions(broker, positions)
+        wanted = _known_partitions(context, positions)
     else:
         found = by_partition((topic.name, index, None) for topic in asked for index in topic.partition_indexes)
-        wanted = [(name, broker.topics.by_kafka_name(name), indexes) for name, indexes in found.items()]
+        wanted = [(name, context.topics.by_kafka_name(name), indexes) for name, indexes in found.items()]
     make_topic = getattr(types, topic_type)
     make_partition = getattr(types, topic_type.replace("Topic", "Partition"))
     return Elements(
@@ -175,12 +177,12 @@ def _fetch(broker: "Broker", request: Request, topic_type: str, group_id: str, a
 
 
 def _known_partitions(
-    broker: "Broker", positions: Mapping[int, Position]
+    context: KafkaContext, positions: Mapping[int, Position]
 ) -> list[tuple[str, Topic | None, Iterable[int]]]:
     indexes: dict[int, list[int]] = {}
     for key in positions:
         indexes.setdefault(key >> QUEUE_ID_BITS, []).append(key & (1 << QUEUE_ID_BITS) - 1)
-    found = ((broker.topics.by_number(number), sorted(partitions)) for number, partitions in indexes.items())
+    found = ((context.topics.by_number(number), sorted(partitions)) for number, partitions in indexes.items())
     return [(topic.kafka_name, topic, partitions) for topic, partitions in found if topic is not None]
 
 
@@ -208,14 +210,14 @@ def _position(make_partition: Any, index: int, position: Position | None) -> Any
 # -- OffsetDelete
 
 
-def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def offset_delete(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Forget positions of topics that no live member of the group subscribes to."""
     body, types = request.body, request.types
     asked = by_partition((topic.name, part.partition_index, None) for topic in body.topics for part in topic.partitions)
-    group = broker.kafka_groups.group(body.group_id)
-    error = _check_deletion(broker, body.group_id, group)
+    group = context.groups.group(body.group_id)
+    error = _check_deletion(context, body.group_id, group)
     results: Results = {}
-    promise = broker.state_log.barrier()
+    promise = context.barrier()
     if error is ErrorCode.none:
         subscribed: set[str] = set()
         for member in [*group.members.values()] if group else ():
@@ -223,9 +225,9 @@ def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Requ
                 for topic in topics_of(metadata):
                     subscribed.add(topic)
                     yield
-        results, keys = _deletable(broker, subscribed, asked)
+        results, keys = _deletable(context, subscribed, asked)
         try:
-            promise = broker.positions.delete(body.group_id, keys, broker.clock.now_ms())
+            promise = context.positions.delete(body.group_id, keys, context.clock.now_ms())
         except ANSWERABLE as refusal:
             error, results = code_of(refusal), {}
     topics = Elements(
@@ -239,15 +241,15 @@ def offset_delete(broker: "Broker", connection: "KafkaConnection", request: Requ
         for name, partitions in results.items()
     )
     entity = types.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), promise)
+    return answered(request, (yield from encoded(context, request, entity)), promise)
 
 
-def _deletable(broker: "Broker", subscribed: Collection[str], asked: Partitions) -> tuple[Results, list[int]]:
+def _deletable(context: KafkaContext, subscribed: Collection[str], asked: Partitions) -> tuple[Results, list[int]]:
     """Judge each partition; give the keys of those whose positions may go."""
     results: Results = {}
     keys = []
     for name, indexes in asked.items():
-        topic = broker.topics.by_kafka_name(name)
+        topic = context.topics.by_kafka_name(name)
         of_topic = results[name] = {}
         for index in indexes:
             if topic is None or not 0 <= index < topic.queue_count:
@@ -260,10 +262,10 @@ def _deletable(broker: "Broker", subscribed: Collection[str], asked: Partitions)
     return results, keys
 
 
-def _check_deletion(broker: "Broker", group_id: str, group: Group[Any] | None) -> ErrorCode:
-    if group is None and group_id not in broker.positions:
+def _check_deletion(context: KafkaContext, group_id: str, group: Group[Any] | None) -> ErrorCode:
+    if group is None and group_id not in context.positions:
         return ErrorCode.group_id_not_found
-    if not broker.client_protocols.admits(group_id, ClientProtocol.KAFKA):
+    if not context.client_protocols.admits(group_id, ClientProtocol.KAFKA):
         return ErrorCode.non_empty_group
     if group is not None and group.members and group.protocol_type != CONSUMER:
         return ErrorCode.non_empty_group

@@ -10,10 +10,13 @@ committed records, nothing at or above the last stable offset.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from duolog.bridge.data.reading import FoundTime, Later
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, InvalidRequest, code_of
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
@@ -21,7 +24,6 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.net.server import TURN_MS, OutboxSlot
 from duolog.bridge.state.topics import Topic, UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -30,10 +32,6 @@ from duolog.store.entry import Promise
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
 _HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
 _NO_EPOCH = -1
@@ -41,8 +39,8 @@ _READ_COMMITTED = 1
 LOOKED_UP_MAX = 500  # partitions in one turn of the loop, whatever the clock says
 
 
-def _partition(broker: "Broker", name: str, index: int) -> tuple[Topic, Queue]:
-    topic = broker.topics.by_kafka_name(name)
+def _partition(context: KafkaContext, name: str, index: int) -> tuple[Topic, Queue]:
+    topic = context.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count:
         raise UnknownTopic(f"there is no partition {index} of a topic {name}")
     return topic, topic.queues[index]
@@ -59,8 +57,8 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 # -- ListOffsets
 
 
-def list_offsets(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work | OutboxSlot:
-    return _ListOffsets(broker, connection, request).start()
+def list_offsets(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work | OutboxSlot:
+    return _ListOffsets(context, connection, request).start()
 
 
 class Listed(NamedTuple):
@@ -75,8 +73,8 @@ class Listed(NamedTuple):
 class _ListOffsets:
     """One request; it is answered when the last of its partitions is looked up."""
 
-    def __init__(self, broker: "Broker", connection: "KafkaConnection", request: Request) -> None:
-        self._broker, self._connection, self._request = broker, connection, request
+    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: Request) -> None:
+        self._context, self._connection, self._request = context, connection, request
         named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._repeated = Repeated((name, part.partition_index) for name, part in named)
         self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
@@ -95,7 +93,7 @@ class _ListOffsets:
 
     def _look_up_some(self) -> list[tuple[Later[FoundTime | None], Any]]:
         """Look up as many as a turn has time for, since each may open a batch; give those that need the disk."""
-        mono_ms = self._broker.clock.mono_ms
+        mono_ms = self._context.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
         reads = []
         until_next = self._next + LOOKED_UP_MAX
@@ -105,7 +103,7 @@ class _ListOffsets:
             name, part = self._asked[number]
             try:
                 self._repeated.check((name, part.partition_index), f"partition {part.partition_index} of {name}")
-                topic, queue = _partition(self._broker, name, part.partition_index)
+                topic, queue = _partition(self._context, name, part.partition_index)
                 found = self._look_up(topic, queue, part)
             except ANSWERABLE as error:
                 found = Listed(code_of(error))
@@ -120,7 +118,7 @@ class _ListOffsets:
         for read, done in reads:
             read.start(done)
         if self._next < len(self._asked):
-            self._broker.server.soon("kafka list_offsets", self._go_on)
+            self._connection.server.soon("kafka list_offsets", self._go_on)
 
     def _go_on(self) -> None:
         if self._connection.closed:
@@ -138,7 +136,7 @@ class _ListOffsets:
     def _end_if_complete(self) -> None:
         assert self._slot is not None, "only an answer that was waited for has a slot"
         if self._is_complete() and not self._slot.is_filled:
-            self._broker.kafka_sliced_requests.finish(self._connection, self._request, self._slot, self._answer())
+            self._context.sliced_requests.finish(self._connection, self._request, self._slot, self._answer())
 
     def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
         error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
@@ -146,7 +144,7 @@ class _ListOffsets:
             return Listed(error)
         timestamp, end = part.timestamp, queue.visible_end
         if getattr(self._request.body, "isolation_level", 0) == _READ_COMMITTED:
-            end = self._broker.isolation.stable_end(queue)
+            end = self._context.isolation.stable_end(queue)
         if timestamp == _LATEST:
             return Listed(offset=end, leader_epoch=topic.leader_epoch(queue.queue_id))
         if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
@@ -155,11 +153,11 @@ class _ListOffsets:
         if timestamp == _LAST_TIERED:
             return Listed()
         if timestamp == _MAX_TIMESTAMP:
-            found = self._broker.reader.find_latest_time(queue, topic, end)
+            found = self._context.reader.find_latest_time(queue, topic, end)
         elif timestamp < 0:
             raise InvalidRequest(f"unknown timestamp {timestamp}")
         else:
-            found = self._broker.reader.find_time(queue, topic, timestamp, end)
+            found = self._context.reader.find_time(queue, topic, timestamp, end)
         return found if isinstance(found, Later) else _listed(topic, queue.queue_id, found)
 
     def _read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
@@ -200,7 +198,7 @@ class _ListOffsets:
             for name, partitions in found.items()
         )
         entity = types.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
-        return answered(self._request, (yield from encoded(self._broker, self._request, entity)), None)
+        return answered(self._request, (yield from encoded(self._context, self._request, entity)), None)
 
 
 def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
@@ -213,7 +211,7 @@ def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
 # -- OffsetForLeaderEpoch
 
 
-def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
     types = request.types
     asked = by_partition(
@@ -221,18 +219,18 @@ def offset_for_leader_epoch(broker: "Broker", connection: "KafkaConnection", req
     )
     topics = Elements(
         types.OffsetForLeaderTopicResult(
-            topic=name, partitions=Elements(_epoch_end(broker, request, name, part) for part in partitions.values())
+            topic=name, partitions=Elements(_epoch_end(context, request, name, part) for part in partitions.values())
         )
         for name, partitions in asked.items()
     )
     entity = types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any:
+def _epoch_end(context: KafkaContext, request: Request, name: str, asked: Any) -> Any:
     epoch = end_offset = -1
     try:
-        topic, _ = _partition(broker, name, asked.partition)
+        topic, _ = _partition(context, name, asked.partition)
         error = _epoch_error(topic, asked.partition, asked.current_leader_epoch)
         if error is ErrorCode.none:
             epoch, end_offset = topic.epoch_end(asked.partition, asked.leader_epoch)
@@ -246,7 +244,7 @@ def _epoch_end(broker: "Broker", request: Request, name: str, asked: Any) -> Any
 # -- DeleteRecords
 
 
-def delete_records(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def delete_records(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Move log starts up. What is below is gone for both protocols."""
     types = request.types
     promise: Promise | None = None
@@ -258,7 +256,7 @@ def delete_records(broker: "Broker", connection: "KafkaConnection", request: Req
         nonlocal promise
         low_watermark, error = -1, ErrorCode.none
         try:
-            low_watermark, moved = _delete_records(broker, name, index, offset)
+            low_watermark, moved = _delete_records(context, name, index, offset)
             promise = later(promise, moved)
         except ANSWERABLE as refusal:
             error = code_of(refusal)
@@ -271,12 +269,12 @@ def delete_records(broker: "Broker", connection: "KafkaConnection", request: Req
         for name, partitions in asked.items()
     )
     entity = types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _delete_records(broker: "Broker", name: str, index: int, offset: int) -> tuple[int, Promise | None]:
-    topic, queue = _partition(broker, name, index)
+def _delete_records(context: KafkaContext, name: str, index: int, offset: int) -> tuple[int, Promise | None]:
+    topic, queue = _partition(context, name, index)
     end = queue.visible_end
     until = end if offset == _HIGH_WATERMARK else offset
     if not 0 <= until <= end:
@@ -285,5 +283,5 @@ def _delete_records(broker: "Broker", name: str, index: int, offset: int) -> tup
         raise InvalidRequest(f"topic {name} is the broker's own")
     if until <= queue.start_offset:
         return queue.start_offset, None
-    broker.store.trim(queue, until, broker.clock.now_ms())
-    return queue.start_offset, broker.store.promise()
+    context.store.trim(queue, until, context.clock.now_ms())
+    return queue.start_offset, context.store.promise()

@@ -6,22 +6,20 @@ done. Answers wait for `StateLog.barrier()`: nobody shall learn of a topic that 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 from duolog.protocol.names import is_kafka_topic
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadata says.
 NODES = (NODE_ID,)
@@ -30,59 +28,30 @@ _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
 _NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
 _FIND_MANY_FROM = 4  # the version of FindCoordinator with several keys
 
-# Bodies kept for the same question, until a topic changes. Encoding takes some 10 us a partition, and clients ask
-# again every few minutes, all at once after a broker restart.
-CACHED_BODY_BYTES_MAX = 16 << 20  # A body of all topics with some 500,000 partitions.
-CACHED_BYTES_MAX = 64 << 20  # of all, their questions included
-
 # AclOperation codes as bits, what may be done where nobody is refused: all that Kafka counts for the resource.
 _NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
-class MetadataCache:
-    """Encoded bodies by question, all of the same state of the topics."""
-
-    def __init__(self) -> None:
-        self._topics_version = -1
-        self._bytes = 0  # Invariant: of all bodies and questions.
-        self._bodies: dict[tuple[object, ...], list[bytes]] = {}
-
-    def get(self, topics_version: int, question: tuple[object, ...]) -> list[bytes] | None:
-        if topics_version != self._topics_version:
-            self._topics_version = topics_version
-            self._bytes = 0
-            self._bodies.clear()
-        return self._bodies.get(question)
-
-    def put(self, topics_version: int, question: tuple[object, ...], question_bytes: int, body: list[bytes]) -> None:
-        """Keep a body of that state of the topics, if there is room and no topic has changed since."""
-        size = question_bytes + sum(map(len, body))
-        has_room = size <= CACHED_BODY_BYTES_MAX and self._bytes + size <= CACHED_BYTES_MAX
-        if has_room and topics_version == self._topics_version and question not in self._bodies:
-            self._bytes += size
-            self._bodies[question] = body
-
-
 # -- Metadata
 
 
-def metadata(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def metadata(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
     names = None if everything else tuple(once(map(_name_and_id, asked)))
     if names is not None:
-        yield from _create_missing(broker, request, [name for name, topic_id in names if topic_id is None])
+        yield from _create_missing(context, request, [name for name, topic_id in names if topic_id is None])
     question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
-    version = broker.topics.version
-    body = broker.kafka_metadata.get(version, question)
+    version = context.topics.version
+    body = context.metadata_cache.get(version, question)
     if body is None:
-        body = yield from encoded(broker, request, _describe(broker, request, names))
-        if broker.topics.version == version:
-            broker.kafka_metadata.put(version, question, request.held_bytes, body)
-    return answered(request, body, broker.state_log.barrier())
+        body = yield from encoded(context, request, _describe(context, request, names))
+        if context.topics.version == version:
+            context.metadata_cache.put(version, question, request.held_bytes, body)
+    return answered(request, body, context.barrier())
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
@@ -91,34 +60,34 @@ def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
     return asked.name if topic_id is None else None, topic_id
 
 
-def _create_missing(broker: "Broker", request: Request, names: Iterable[str | None]) -> Iterator[None]:
+def _create_missing(context: KafkaContext, request: Request, names: Iterable[str | None]) -> Iterator[None]:
     # Versions 0 to 3 have no say: they always allow it.
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
     for name in names:
-        if name and broker.topics.by_kafka_name(name) is None:
+        if name and context.topics.by_kafka_name(name) is None:
             # It is described as unknown if it cannot be made, as when it may not be created.
             with suppress(*ANSWERABLE):
-                broker.topics.auto_create_for_kafka(name, broker.clock.now_ms())
+                context.topics.auto_create_for_kafka(name, context.clock.now_ms())
             yield
 
 
-def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
+def _describe(context: KafkaContext, request: Request, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
     types = request.types
     operations = _NOT_ASKED
     if getattr(request.body, "include_topic_authorized_operations", False):
         operations = TOPIC_OPERATIONS
     topics: Iterable[Any]
     if names is None:
-        topics = (_topic(types, topic, operations) for topic in [*broker.topics.all()] if topic.is_listed)
+        topics = (_topic(types, topic, operations) for topic in [*context.topics.all()] if topic.is_listed)
     else:
-        topics = (_asked_topic(broker, request, name, topic_id, operations) for name, topic_id in names)
-    host, port = broker.kafka_address
+        topics = (_asked_topic(context, request, name, topic_id, operations) for name, topic_id in names)
+    host, port = context.addresses.kafka
     cluster_operations = getattr(request.body, "include_cluster_authorized_operations", False)
     return types.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=(types.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port, rack=None),),
-        cluster_id=broker.cluster_id,
+        cluster_id=context.cluster_id,
         controller_id=NODE_ID,
         topics=Elements(topics),
         cluster_authorized_operations=_CLUSTER_OPERATIONS if cluster_operations else _NOT_ASKED,
@@ -126,9 +95,11 @@ def _describe(broker: "Broker", request: Request, names: Sequence[tuple[str | No
     )
 
 
-def _asked_topic(broker: "Broker", request: Request, name: str | None, topic_id: UUID | None, operations: int) -> Any:
+def _asked_topic(
+    context: KafkaContext, request: Request, name: str | None, topic_id: UUID | None, operations: int
+) -> Any:
     types = request.types
-    topic = broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+    topic = context.topics.by_id(topic_id) if topic_id is not None else context.topics.by_kafka_name(name or "")
     if topic is not None:
         return _topic(types, topic, operations)
     if topic_id is not None:
@@ -171,9 +142,9 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
 # -- Cluster and coordinators
 
 
-def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def describe_cluster(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     types = request.types
-    host, port = broker.kafka_address
+    host, port = context.addresses.kafka
     asked_type = getattr(request.body, "endpoint_type", 1)
     is_ours = asked_type == 1  # Brokers; 2 would be controllers, which nobody can reach here.
     wants_operations = request.body.include_cluster_authorized_operations
@@ -184,7 +155,7 @@ def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: R
             error_code=ErrorCode.none if is_ours else ErrorCode.mismatched_endpoint_type,
             error_message=None if is_ours else "this is a broker's endpoint",
             endpoint_type=1,
-            cluster_id=broker.cluster_id,
+            cluster_id=context.cluster_id,
             controller_id=NODE_ID,
             brokers=(node,) if is_ours else (),
             cluster_authorized_operations=_CLUSTER_OPERATIONS if wants_operations else _NOT_ASKED,
@@ -192,7 +163,7 @@ def describe_cluster(broker: "Broker", connection: "KafkaConnection", request: R
     )
 
 
-def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)
@@ -201,10 +172,10 @@ def find_coordinator(broker: "Broker", connection: "KafkaConnection", request: R
         error, message = ErrorCode.invalid_request, f"there are no coordinators of key type {key_type}"
     found: dict[str, Any] = {"error_code": error, "error_message": message, "node_id": -1, "host": "", "port": -1}
     if error is ErrorCode.none:
-        host, port = broker.kafka_address
+        host, port = context.addresses.kafka
         found |= {"node_id": NODE_ID, "host": host, "port": port}
     if request.version < _FIND_MANY_FROM:
         return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
     coordinators = Elements(types.Coordinator(key=key, **found) for key in once(request.body.coordinator_keys))
     entity = types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)

@@ -15,15 +15,16 @@ What the batches of one request may inflate to is bounded, since it shares the l
 
 import logging
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
 
 from duolog.bridge.data.produced_batches import RECORDS_AT_ONCE
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
     MESSAGE_CHARACTERS_MAX,
     code_of,
     message_of,
 )
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import Request, Work
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka import produce as wire
@@ -31,10 +32,6 @@ from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
 from duolog.protocol.kafka.record_batch import HEADER_BYTES, InvalidBatch, RecordError
 from duolog.store.entry import Promise, new_tuple
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12
@@ -48,15 +45,15 @@ log = logging.getLogger("bridge")
 _Judged = tuple[PartitionProduced, Promise | None, int]
 
 
-def produce(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer | Work | None:
+def produce(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | Work | None:
     """Judge and append each partition."""
     asked: ProduceRequest = request.body
     if len(asked.partitions) > AT_ONCE or _has_many_records(asked.partitions):
-        return _in_slices(broker, connection, request)
-    now_ms, opened_bytes = broker.clock.now_ms(), 0
+        return _in_slices(context, connection, request)
+    now_ms, opened_bytes = context.clock.now_ms(), 0
     judged: list[_Judged] = []
     for partition in asked.partitions:
-        found = _judge(broker, connection, request, partition, now_ms, opened_bytes)
+        found = _judge(context, connection, request, partition, now_ms, opened_bytes)
         opened_bytes += found[2]
         judged.append(found)
     return _answer(connection, request, judged)
@@ -73,22 +70,22 @@ def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
     return False
 
 
-def _in_slices(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def _in_slices(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Do the same for many partitions or records; wherever it yields the loop may turn."""
     asked: ProduceRequest = request.body
-    now_ms, opened_bytes = broker.clock.now_ms(), 0
+    now_ms, opened_bytes = context.clock.now_ms(), 0
     judged: list[_Judged] = []
     for partition in asked.partitions:
         if judged:
             yield
-        steps = _judge_in_slices(broker, connection, request, partition, now_ms, opened_bytes)
+        steps = _judge_in_slices(context, connection, request, partition, now_ms, opened_bytes)
         found = yield from steps
         opened_bytes += found[2]
         judged.append(found)
     return _answer(connection, request, judged)
 
 
-def _answer(connection: "KafkaConnection", request: Request, judged: list[_Judged]) -> Answer | None:
+def _answer(connection: OrderedConnection, request: Request, judged: list[_Judged]) -> Answer | None:
     if len(judged) == 1 and request.body.acks != 0:  # As with nearly all.
         result, promise, _ = judged[0]
         return Answer(wire.encode_response(request.version, request.correlation_id, [result]), promise)
@@ -106,8 +103,8 @@ def _answer(connection: "KafkaConnection", request: Request, judged: list[_Judge
 
 
 def _judge(
-    broker: "Broker",
-    connection: "KafkaConnection",
+    context: KafkaContext,
+    connection: OrderedConnection,
     request: Request,
     partition: PartitionRecords,
     now_ms: int,
@@ -116,14 +113,14 @@ def _judge(
     """Append what the request has for one partition, unless something is wrong with it."""
     name, index, records = partition
     asked: ProduceRequest = request.body
-    topic = broker.topics.by_kafka_name(name)
-    is_sound = asked.acks in _ACKS and opened_bytes < broker.options.convert.inflate_bytes_max
+    topic = context.topics.by_kafka_name(name)
+    is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
-        return _misdirected(broker, request, partition, opened_bytes), None, 0
-    inspector = broker.publisher.inspector
+        return _misdirected(context, request, partition, opened_bytes), None, 0
+    inspector = context.publisher.inspector
     opened_before = inspector.opened_bytes
     try:
-        base_offset, log_append_ms, promise = broker.publisher.kafka(
+        base_offset, log_append_ms, promise = context.publisher.kafka(
             topic,
             index,
             records or b"",
@@ -134,15 +131,15 @@ def _judge(
             sender=connection,
         )
     except ANSWERABLE as error:
-        return _failed(broker, partition, error), None, inspector.opened_bytes - opened_before
+        return _failed(context, partition, error), None, inspector.opened_bytes - opened_before
     start = topic.queues[index].start_offset
     result = new_tuple(PartitionProduced, (name, index, 0, base_offset, log_append_ms, start, None, ()))
     return result, promise, inspector.opened_bytes - opened_before
 
 
 def _judge_in_slices(
-    broker: "Broker",
-    connection: "KafkaConnection",
+    context: KafkaContext,
+    connection: OrderedConnection,
     request: Request,
     partition: PartitionRecords,
     now_ms: int,
@@ -151,12 +148,12 @@ def _judge_in_slices(
     """Do the same for what may be many records."""
     name, index, records = partition
     asked: ProduceRequest = request.body
-    topic = broker.topics.by_kafka_name(name)
-    is_sound = asked.acks in _ACKS and opened_bytes < broker.options.convert.inflate_bytes_max
+    topic = context.topics.by_kafka_name(name)
+    is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
-        return _misdirected(broker, request, partition, opened_bytes), None, 0
-    inspector = broker.publisher.inspector
-    steps = broker.publisher.kafka_in_slices(
+        return _misdirected(context, request, partition, opened_bytes), None, 0
+    inspector = context.publisher.inspector
+    steps = context.publisher.kafka_in_slices(
         topic,
         index,
         records or b"",
@@ -175,30 +172,30 @@ def _judge_in_slices(
             base_offset, log_append_ms, promise = done.value
             break
         except ANSWERABLE as error:
-            return _failed(broker, partition, error), None, cost_bytes + inspector.opened_bytes - opened_before
+            return _failed(context, partition, error), None, cost_bytes + inspector.opened_bytes - opened_before
         cost_bytes += inspector.opened_bytes - opened_before
         yield
-        if topic.number not in broker.topics:
-            return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
+        if topic.number not in context.topics:
+            return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
     start = topic.queues[index].start_offset
     result = PartitionProduced(name, index, 0, base_offset, log_append_ms, start)
     return result, promise, cost_bytes + inspector.opened_bytes - opened_before
 
 
 def _misdirected(
-    broker: "Broker", request: Request, partition: PartitionRecords, opened_bytes: int
+    context: KafkaContext, request: Request, partition: PartitionRecords, opened_bytes: int
 ) -> PartitionProduced:
     """Say what is wrong before a batch is looked at."""
     acks = request.body.acks
     if acks not in _ACKS:
-        return _refused(broker, partition, ErrorCode.invalid_required_acks, f"acks is {acks}")
-    if opened_bytes >= broker.options.convert.inflate_bytes_max:
+        return _refused(context, partition, ErrorCode.invalid_required_acks, f"acks is {acks}")
+    if opened_bytes >= context.options.convert.inflate_bytes_max:
         message = "the request's batches inflate to too much"
-        return _refused(broker, partition, ErrorCode.kafka_storage_error, message)
-    return _refused(broker, partition, ErrorCode.unknown_topic_or_partition, None)
+        return _refused(context, partition, ErrorCode.kafka_storage_error, message)
+    return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None)
 
 
-def _failed(broker: "Broker", partition: PartitionRecords, error: Exception) -> PartitionProduced:
+def _failed(context: KafkaContext, partition: PartitionRecords, error: Exception) -> PartitionProduced:
     """Give the answer for a batch that is refused."""
     code = code_of(error)
     if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
@@ -206,22 +203,22 @@ def _failed(broker: "Broker", partition: PartitionRecords, error: Exception) -> 
             "record refused topic=%s queue=%d reason=%r", partition.topic, partition.partition, message_of(error)
         )
     record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
-    return _refused(broker, partition, code, message_of(error), record_errors)
+    return _refused(context, partition, code, message_of(error), record_errors)
 
 
 def _refused(
-    broker: "Broker",
+    context: KafkaContext,
     partition: PartitionRecords,
     error: ErrorCode,
     message: str | None,
     record_errors: Sequence[RecordError] = (),
 ) -> PartitionProduced:
-    broker.metrics.errors["kafka", error.name.upper()] += 1
+    context.metrics.errors["kafka", error.name.upper()] += 1
     told = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
     return PartitionProduced(partition.topic, partition.partition, error, error_message=message, record_errors=told)
 
 
-def _close_after_error(connection: "KafkaConnection", results: list[PartitionProduced]) -> None:
+def _close_after_error(connection: OrderedConnection, results: list[PartitionProduced]) -> None:
     for result in results:
         if result.error:
             error = ErrorCode(result.error).name

@@ -4,25 +4,23 @@ There is no Raft, but what Raft's log is for in Apache Kafka the commitlog is he
 of `__cluster_metadata`, and the epoch of the run, which every start raises, for the leader's.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.metadata import NODE_ID
+from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition
 from duolog.bridge.kafka.requests.request import Request, Work
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _ONLY: Final = {"__cluster_metadata": {0: None}}
 _LISTENER: Final = "PLAINTEXT"
 _UNKNOWN: Final = "this server does not host this topic-partition"
 
 
-def describe_quorum(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Describe `__cluster_metadata`, partition 0; whoever asks for anything else, or more, hears that it is unknown."""
     types = request.types
     asked = by_partition(
@@ -30,19 +28,19 @@ def describe_quorum(broker: "Broker", connection: "KafkaConnection", request: Re
     )
     yield
     is_known = asked == _ONLY
-    host, port = broker.kafka_address
+    host, port = context.addresses.kafka
     node = () if "Node" not in types else _node(types, host, port)
     partition = _partition if is_known else _unknown
     entity = types.DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,
         topics=Elements(
-            types.TopicData(topic_name=name, partitions=Elements(partition(broker, types, index) for index in indexes))
+            types.TopicData(topic_name=name, partitions=Elements(partition(context, types, index) for index in indexes))
             for name, indexes in asked.items()
         ),
         nodes=node if is_known else (),
     )
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
 def _node(types: Any, host: str, port: int) -> tuple[Any, ...]:
@@ -50,8 +48,8 @@ def _node(types: Any, host: str, port: int) -> tuple[Any, ...]:
     return (types.Node(node_id=NODE_ID, listeners=(listener,)),)
 
 
-def _partition(broker: "Broker", types: Any, index: int) -> Any:
-    end, now_ms = broker.store.written, broker.clock.now_ms()
+def _partition(context: KafkaContext, types: Any, index: int) -> Any:
+    end, now_ms = context.store.written, context.clock.now_ms()
     voter = types.ReplicaState(
         replica_id=NODE_ID,
         replica_directory_id=None,
@@ -64,14 +62,14 @@ def _partition(broker: "Broker", types: Any, index: int) -> Any:
         error_code=ErrorCode.none,
         error_message=None,
         leader_id=NODE_ID,
-        leader_epoch=broker.store.epoch,
-        high_watermark=broker.store.durable,
+        leader_epoch=context.store.epoch,
+        high_watermark=context.store.durable,
         current_voters=(voter,),
         observers=(),
     )
 
 
-def _unknown(broker: "Broker", types: Any, index: int) -> Any:
+def _unknown(context: KafkaContext, types: Any, index: int) -> Any:
     return types.PartitionData(
         partition_index=index,
         error_code=ErrorCode.unknown_topic_or_partition,

@@ -9,20 +9,18 @@ Java's admin client describes topics with it, and so does kafka-python 3. The ru
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import InvalidRequest
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 PARTITIONS_MAX: Final = 2000  # in one answer; Apache: max.request.partition.size.limit
 
@@ -42,7 +40,7 @@ class _Page:
         self.parts: list[_Part] = []
         self.next: tuple[str, int] | None = None  # A topic and the index of its first partition that is left.
 
-    def collect(self, broker: "Broker", names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
+    def collect(self, context: KafkaContext, names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
         """Take up to `limit` partitions of the names, which may be in any order; those of one topic are a step."""
         heapify(names)  # Sorts no more of them than the page has.
         left = limit
@@ -51,7 +49,7 @@ class _Page:
             if not left:
                 self.next = name, 0
                 return
-            topic = broker.topics.by_kafka_name(name)
+            topic = context.topics.by_kafka_name(name)
             count = topic.queue_count if topic else 0
             first = min(start[1], count) if name == start[0] else 0
             end = min(first + left, count)
@@ -63,18 +61,18 @@ class _Page:
             yield
 
 
-def describe_topic_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Describe the topics from the cursor on. A cursor outside of what is asked is an error for each of its topics."""
     types = request.types
     asked = once(topic.name for topic in request.body.topics)
     page = _Page()
     try:
-        names, start = _from_cursor(broker, asked, request.body.cursor)
+        names, start = _from_cursor(context, asked, request.body.cursor)
     except InvalidRequest:
         topics = (_without_partitions(types, name, ErrorCode.invalid_request) for name in asked)
     else:
         limit = min(max(request.body.response_partition_limit, 1), PARTITIONS_MAX)
-        yield from page.collect(broker, names, start, limit)
+        yield from page.collect(context, names, start, limit)
         topics = (_described(types, part) for part in page.parts)
     next_cursor = None
     if page.next is not None:
@@ -82,23 +80,23 @@ def describe_topic_partitions(broker: "Broker", connection: "KafkaConnection", r
     entity = types.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=Elements(topics), next_cursor=next_cursor
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _from_cursor(broker: "Broker", asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:
+def _from_cursor(context: KafkaContext, asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:
     """Give the names that are not before the cursor, and the cursor itself."""
     start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
     if start[1] < 0:
         raise InvalidRequest(f"the cursor's partition index is {start[1]}")
     if not asked:  # The cursor's own topic may have been deleted since the page before.
-        return [name for name in _all_names(broker) if name >= start[0]], start
+        return [name for name in _all_names(context) if name >= start[0]], start
     if cursor is not None and start[0] not in asked:
         raise InvalidRequest(f"the cursor's topic {start[0]} is not among those asked for")
     return [name for name in asked if name >= start[0]], start
 
 
-def _all_names(broker: "Broker") -> Iterable[str]:
-    return (topic.kafka_name for topic in broker.topics.all() if topic.is_listed)
+def _all_names(context: KafkaContext) -> Iterable[str]:
+    return (topic.kafka_name for topic in context.topics.all() if topic.is_listed)
 
 
 def _described(types: ResponseTypes, part: _Part) -> Any:

@@ -7,16 +7,19 @@ goes on after its answer.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from duolog.bridge.kafka.configs import described, overrides_of
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
     InvalidRequest,
     code_of,
     message_of,
 )
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition, once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
@@ -24,7 +27,6 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topic_configs import TABLE as TOPIC_CONFIGS
 from duolog.bridge.state.topics import InvalidTopicName, Topic
@@ -33,10 +35,6 @@ from duolog.protocol.kafka.response import Elements
 from duolog.protocol.names import is_kafka_topic
 from duolog.store.entry import Promise
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
 _REPLICAS = 1
 _DEFAULT = -1  # of partitions and replicas: the broker's own number
 
@@ -44,15 +42,15 @@ _DEFAULT = -1  # of partitions and replicas: the broker's own number
 # -- CreateTopics
 
 
-def create_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def create_topics(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     repeated = Repeated(topic.name for topic in request.body.topics)
-    promise: Promise | None = broker.state_log.barrier()
+    promise: Promise | None = context.barrier()
 
     def created(wish: Any) -> Any:
         nonlocal promise
         try:
             repeated.check(wish.name, f"topic {wish.name}")
-            result, kept = _create_topic(broker, request, wish)
+            result, kept = _create_topic(context, request, wish)
             promise = later(promise, kept)
         except ANSWERABLE as error:
             result = request.types.CreatableTopicResult(
@@ -63,16 +61,16 @@ def create_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
     wishes = {wish.name: wish for wish in request.body.topics}
     topics = Elements(map(created, wishes.values()))
     entity = request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=topics)
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _create_topic(broker: "Broker", request: Request, wish: Any) -> tuple[Any, Promise | None]:
+def _create_topic(context: KafkaContext, request: Request, wish: Any) -> tuple[Any, Promise | None]:
     if not is_kafka_topic(wish.name):
         raise InvalidTopicName(f"topic name {wish.name!r} is not legal in Kafka")
-    partition_count = _partition_count(broker, wish)
+    partition_count = _partition_count(context, wish)
     overrides = overrides_of((config.name, config.value) for config in wish.configs)
-    topics, now_ms = broker.topics, broker.clock.now_ms()
+    topics, now_ms = context.topics, context.clock.now_ms()
     topic_id: UUID | None = None
     promise: Promise | None = None
     if request.body.validate_only:
@@ -89,12 +87,12 @@ def _create_topic(broker: "Broker", request: Request, wish: Any) -> tuple[Any, P
         num_partitions=partition_count,
         replication_factor=_REPLICAS,
         # Never null: Java's AdminClient would fail on it.
-        configs=_created_configs(broker, request, overrides) if request.version >= 5 else (),
+        configs=_created_configs(context, request, overrides) if request.version >= 5 else (),
     )
     return result, promise
 
 
-def _partition_count(broker: "Broker", wish: Any) -> int:
+def _partition_count(context: KafkaContext, wish: Any) -> int:
     if wish.assignments:
         if (wish.num_partitions, wish.replication_factor) != (_DEFAULT, _DEFAULT):
             raise InvalidRequest("both a count and an assignment of partitions")
@@ -103,13 +101,13 @@ def _partition_count(broker: "Broker", wish: Any) -> int:
             raise InvalidRequest("the partitions assigned are not 0 to n - 1")
         return len(indexes)
     if wish.num_partitions == _DEFAULT:
-        return broker.options.topics.queues
+        return context.options.topics.queues
     return int(wish.num_partitions)
 
 
-def _created_configs(broker: "Broker", request: Request, overrides: dict[str, str]) -> tuple[Any, ...]:
+def _created_configs(context: KafkaContext, request: Request, overrides: dict[str, str]) -> tuple[Any, ...]:
     make = request.types.CreatableTopicConfigs
-    configs = (described(name, overrides, broker.topics.config_defaults) for name in TOPIC_CONFIGS)
+    configs = (described(name, overrides, context.topics.config_defaults) for name in TOPIC_CONFIGS)
     return tuple(
         make(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         for name, value, source in configs
@@ -119,18 +117,18 @@ def _created_configs(broker: "Broker", request: Request, overrides: dict[str, st
 # -- DeleteTopics, CreatePartitions
 
 
-def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def delete_topics(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
     else:
         asked = [(name, None) for name in request.body.topic_names]
-    repeated = Repeated(_named(broker, name, topic_id) or (name, topic_id) for name, topic_id in asked)
-    promise: Promise | None = broker.state_log.barrier()
+    repeated = Repeated(_named(context, name, topic_id) or (name, topic_id) for name, topic_id in asked)
+    promise: Promise | None = context.barrier()
 
     def deleted(name: str | None, topic_id: UUID | None) -> Any:
         nonlocal promise
-        topic = _named(broker, name, topic_id)
+        topic = _named(context, name, topic_id)
         error, message = ErrorCode.none, None
         try:
             repeated.check(topic or (name, topic_id), f"topic {name or topic_id}")
@@ -139,8 +137,8 @@ def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
             if topic is None:
                 error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
             else:
-                promise = later(promise, broker.topics.delete(topic, broker.clock.now_ms()))
-                _wake(broker, topic)
+                promise = later(promise, context.topics.delete(topic, context.clock.now_ms()))
+                _wake(context, topic)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
         return request.types.DeletableTopicResult(
@@ -152,28 +150,28 @@ def delete_topics(broker: "Broker", connection: "KafkaConnection", request: Requ
 
     responses = Elements(deleted(name, topic_id) for name, topic_id in once(asked))
     entity = request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=responses)
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _named(broker: "Broker", name: str | None, topic_id: UUID | None) -> Topic | None:
-    return broker.topics.by_id(topic_id) if topic_id is not None else broker.topics.by_kafka_name(name or "")
+def _named(context: KafkaContext, name: str | None, topic_id: UUID | None) -> Topic | None:
+    return context.topics.by_id(topic_id) if topic_id is not None else context.topics.by_kafka_name(name or "")
 
 
-def _wake(broker: "Broker", topic: Topic) -> None:
+def _wake(context: KafkaContext, topic: Topic) -> None:
     """Let those who wait for the topic's records learn that it is gone."""
-    broker.purgatory.check(queue.key for queue in topic.queues)
+    context.purgatory.check(queue.key for queue in topic.queues)
 
 
-def create_partitions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def create_partitions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     repeated = Repeated(topic.name for topic in request.body.topics)
-    promise: Promise | None = broker.state_log.barrier()
+    promise: Promise | None = context.barrier()
     asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
 
     def widened(wish: Any) -> Any:
         nonlocal promise
         error, message = ErrorCode.none, None
-        topic = broker.topics.by_kafka_name(wish.name)
+        topic = context.topics.by_kafka_name(wish.name)
         try:
             repeated.check(wish.name, f"topic {wish.name}")
             if topic is None:
@@ -181,9 +179,9 @@ def create_partitions(broker: "Broker", connection: "KafkaConnection", request: 
             elif wish.assignments is not None and len(wish.assignments) != wish.count - topic.queue_count:
                 error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
             elif request.body.validate_only:
-                broker.topics.check_more_queues(topic, wish.count)
+                context.topics.check_more_queues(topic, wish.count)
             else:
-                added = broker.topics.add_queues(topic, wish.count, broker.clock.now_ms(), asker)
+                added = context.topics.add_queues(topic, wish.count, context.clock.now_ms(), asker)
                 promise = later(promise, added)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
@@ -192,22 +190,22 @@ def create_partitions(broker: "Broker", connection: "KafkaConnection", request: 
     wishes = {wish.name: wish for wish in request.body.topics}
     results = Elements(map(widened, wishes.values()))
     entity = request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
 # -- Looking
 
 
-def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
     types = request.types
     asked = request.body.topics
     wanted: Iterable[tuple[Topic, Iterable[int]]]
     if asked is None:
-        wanted = ((topic, range(topic.queue_count)) for topic in [*broker.topics.all()] if topic.is_listed)
+        wanted = ((topic, range(topic.queue_count)) for topic in [*context.topics.all()] if topic.is_listed)
     else:
-        wanted = _known_partitions(broker, asked)
+        wanted = _known_partitions(context, asked)
     topics = Elements(
         types.DescribeLogDirsTopic(
             name=topic.kafka_name,
@@ -224,23 +222,23 @@ def describe_log_dirs(broker: "Broker", connection: "KafkaConnection", request: 
         for topic, indexes in wanted
     )
     directory = types.DescribeLogDirsResult(
-        error_code=ErrorCode.none, log_dir=broker.options.store.directory, topics=topics
+        error_code=ErrorCode.none, log_dir=context.options.store.directory, topics=topics
     )
     entity = types.DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=Elements((directory,))
     )
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def _known_partitions(broker: "Broker", asked: Iterable[Any]) -> Iterator[tuple[Topic, list[int]]]:
+def _known_partitions(context: KafkaContext, asked: Iterable[Any]) -> Iterator[tuple[Topic, list[int]]]:
     found = by_partition((wish.topic, index, None) for wish in asked for index in wish.partitions)
     for name, indexes in found.items():
-        topic = broker.topics.by_kafka_name(name)
+        topic = context.topics.by_kafka_name(name)
         if topic is not None:
             yield topic, [index for index in indexes if 0 <= index < topic.queue_count]
 
 
-def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
     types = request.types
     asked = by_partition(
@@ -248,7 +246,7 @@ def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Requ
     )
 
     def elected(name: str, indexes: Iterable[int]) -> Any:
-        topic = broker.topics.by_kafka_name(name)
+        topic = context.topics.by_kafka_name(name)
         known = range(topic.queue_count if topic else 0)
         not_needed, unknown = ErrorCode.election_not_needed, ErrorCode.unknown_topic_or_partition
         return types.ReplicaElectionResult(
@@ -265,10 +263,10 @@ def elect_leaders(broker: "Broker", connection: "KafkaConnection", request: Requ
     entity = types.ElectLeadersResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=results
     )
-    return answered(request, (yield from encoded(broker, request, entity)), None)
+    return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def list_partition_reassignments(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def list_partition_reassignments(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """There are none: there is nowhere to go."""
     entity = request.types.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()

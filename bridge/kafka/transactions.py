@@ -14,8 +14,9 @@ abort a hanging transaction with; a part of a transaction is never ended alone, 
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_offsets import (
     Results,
     asked_positions,
@@ -23,7 +24,9 @@ from duolog.bridge.kafka.group_offsets import (
     sort_out,
 )
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition, once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
@@ -31,7 +34,6 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.kafka.requests.sliced_requests import answered, encoded
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.producers import ProducerPicture
@@ -46,10 +48,6 @@ from duolog.txn.coordinator import (
     Producer,
     State,
 )
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
 
 _FENCED_FROM = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 _RENEWS_FROM = 5  # EndTxn whose answer has a new epoch
@@ -69,23 +67,23 @@ def _code(error: Exception, request: str, version: int) -> ErrorCode:
 # -- Producers
 
 
-def init_producer_id(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def init_producer_id(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """Give a producer id: a fresh one; or a transactional id's own, which fences all that had it before.
 
     Without a transactional id, timeout, id and epoch in the request mean nothing.
     """
     body, types, promise = request.body, request.types, None
     producer, error = Producer(NO_PRODUCER, NO_EPOCH), ErrorCode.none
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     try:
         if body.transactional_id is None:
-            number, promise = broker.producers.allocate(now_ms)
+            number, promise = context.producers.allocate(now_ms)
             producer = Producer(number, 0)
         elif not 0 < len(body.transactional_id) <= NAME_CHARACTERS_MAX:
             error = ErrorCode.invalid_request
         else:
             timeout_ms = milliseconds(body.transaction_timeout)
-            producer, promise = broker.transactions.init(body.transactional_id, timeout_ms, _claimed(body), now_ms)
+            producer, promise = context.transactions.init(body.transactional_id, timeout_ms, _claimed(body), now_ms)
     except ANSWERABLE as refusal:
         error = _code(refusal, "InitProducerId", request.version)
     entity = types.InitProducerIdResponse(
@@ -102,14 +100,14 @@ def _claimed(body: Any) -> Producer | None:
 # -- What becomes part of a transaction
 
 
-def add_partitions_to_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Add all of the partitions, or none if one of them does not exist."""
     body, types, promise = request.body, request.types, None
     asked = by_partition((topic.name, index, None) for topic in body.v3_and_below_topics for index in topic.partitions)
     results: Results = {}
     keys: list[int | None] = []
     for name, indexes in asked.items():
-        found = {index: _key(broker, name, index) for index in indexes}
+        found = {index: _key(context, name, index) for index in indexes}
         missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
         results[name] = {index: missing if key is None else others for index, key in found.items()}
         keys += found.values()
@@ -119,8 +117,8 @@ def add_partitions_to_txn(broker: "Broker", connection: "KafkaConnection", reque
         producer = Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         error = ErrorCode.none
         try:
-            promise = broker.transactions.add_queues(
-                body.v3_and_below_transactional_id, producer, known, broker.clock.now_ms()
+            promise = context.transactions.add_queues(
+                body.v3_and_below_transactional_id, producer, known, context.clock.now_ms()
             )
         except ANSWERABLE as refusal:
             error = _code(refusal, "AddPartitionsToTxn", request.version)
@@ -136,17 +134,17 @@ def add_partitions_to_txn(broker: "Broker", connection: "KafkaConnection", reque
         for name, partitions in results.items()
     )
     entity = types.AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), promise)
+    return answered(request, (yield from encoded(context, request, entity)), promise)
 
 
-def _key(broker: "Broker", name: str, index: int) -> int | None:
-    topic = broker.topics.by_kafka_name(name)
+def _key(context: KafkaContext, name: str, index: int) -> int | None:
+    topic = context.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count or not topic.may_produce:
         return None
     return topic.key(index)
 
 
-def add_offsets_to_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """Say that positions of a group will come; version 2 leaves this out."""
     body, promise, error = request.body, None, ErrorCode.none
     try:
@@ -154,29 +152,29 @@ def add_offsets_to_txn(broker: "Broker", connection: "KafkaConnection", request:
             error = ErrorCode.invalid_group_id
         else:
             producer = Producer(body.producer_id, body.producer_epoch)
-            now_ms = broker.clock.now_ms()
-            promise = broker.transactions.add_group(body.transactional_id, producer, body.group_id, now_ms)
+            now_ms = context.clock.now_ms()
+            promise = context.transactions.add_group(body.transactional_id, producer, body.group_id, now_ms)
     except ANSWERABLE as refusal:
         error = _code(refusal, "AddOffsetsToTxn", request.version)
     return request.answer(request.types.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error), promise)
 
 
-def txn_offset_commit(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Take positions that become the group's with the commit."""
     body, types, promise = request.body, request.types, None
     asked = asked_positions(body)
-    results, positions = yield from sort_out(broker, asked)
-    error = _check_committer(broker, body)
+    results, positions = yield from sort_out(context, asked)
+    error = _check_committer(context, body)
     if error is not ErrorCode.none:
         results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
     elif positions:  # Else nothing of it is right, and it opens no transaction.
         try:
-            promise = broker.transactions.add_positions(
+            promise = context.transactions.add_positions(
                 body.transactional_id,
                 Producer(body.producer_id, body.producer_epoch),
                 body.group_id,
                 positions,
-                broker.clock.now_ms(),
+                context.clock.now_ms(),
                 adds_itself=request.version >= _ADDS_GROUPS_FROM,
             )
         except ANSWERABLE as refusal:
@@ -192,34 +190,34 @@ def txn_offset_commit(broker: "Broker", connection: "KafkaConnection", request: 
         for name, partitions in results.items()
     )
     entity = types.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), promise)
+    return answered(request, (yield from encoded(context, request, entity)), promise)
 
 
-def _check_committer(broker: "Broker", body: Any) -> ErrorCode:
+def _check_committer(context: KafkaContext, body: Any) -> ErrorCode:
     """Whether the consumer that the producer speaks for may commit; older versions do not say who that is."""
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
-    if not broker.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
+    if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
         return ErrorCode.unknown_member_id
     generation, member_id = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
     instance_id = getattr(body, "group_instance_id", None)
     if generation < 0 and not member_id and instance_id is None:
         return ErrorCode.none
-    return broker.kafka_groups.check_commit(body.group_id, member_id, instance_id, generation, broker.clock.mono_ms())
+    return context.groups.check_commit(body.group_id, member_id, instance_id, generation, context.clock.mono_ms())
 
 
 # -- The end
 
 
-def end_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -> Answer:
+def end_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
     """Commit or abort; the answer waits until the log keeps it."""
     body, promise, error = request.body, None, ErrorCode.none
     producer = Producer(NO_PRODUCER, NO_EPOCH)
     try:
-        producer, promise = broker.transactions.end(
+        producer, promise = context.transactions.end(
             body.transactional_id,
             Producer(body.producer_id, body.producer_epoch),
-            broker.clock.now_ms(),
+            context.clock.now_ms(),
             is_commit=body.committed,
             renews=request.version >= _RENEWS_FROM,
         )
@@ -234,18 +232,18 @@ def end_txn(broker: "Broker", connection: "KafkaConnection", request: Request) -
 # -- For operators
 
 
-def write_txn_markers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`).
 
     A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
     """
     types = request.types
-    promise: Promise | None = broker.state_log.barrier()
+    promise: Promise | None = context.barrier()
 
     def aborted(asked: Any, name: str, index: int) -> Any:
         nonlocal promise
         try:
-            error, kept = _abort(broker, asked, _key(broker, name, index))
+            error, kept = _abort(context, asked, _key(context, name, index))
             promise = later(promise, kept)
         except ANSWERABLE as refusal:
             error = code_of(refusal)
@@ -263,26 +261,26 @@ def write_txn_markers(broker: "Broker", connection: "KafkaConnection", request: 
 
     markers = {asked.producer_id: asked for asked in request.body.markers}
     entity = types.WriteTxnMarkersResponse(markers=Elements(map(of_producer, markers.values())))
-    pieces = yield from encoded(broker, request, entity)
+    pieces = yield from encoded(context, request, entity)
     return answered(request, pieces, promise)
 
 
-def _abort(broker: "Broker", asked: Any, key: int | None) -> tuple[ErrorCode, Promise | None]:
+def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCode, Promise | None]:
     if key is None:
         return ErrorCode.unknown_topic_or_partition, None
     if asked.transaction_result:
         return ErrorCode.cluster_authorization_failed, None  # Only who owns a transaction can commit it.
-    transaction = broker.transactions.coordinator.of_producer(asked.producer_id)
-    if transaction is None or not broker.isolation.is_open(key, asked.producer_id):
+    transaction = context.transactions.coordinator.of_producer(asked.producer_id)
+    if transaction is None or not context.isolation.is_open(key, asked.producer_id):
         return ErrorCode.none, None  # There is nothing to abort: somebody was faster.
     if asked.producer_epoch < transaction.producer.epoch:
         return ErrorCode.invalid_producer_epoch, None
-    return ErrorCode.none, broker.transactions.fence(transaction, broker.clock.now_ms())
+    return ErrorCode.none, context.transactions.fence(transaction, context.clock.now_ms())
 
 
-def list_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def list_transactions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """List transactional ids by state, producer and how long their transaction has been open."""
-    body, types, now_ms = request.body, request.types, broker.clock.now_ms()
+    body, types, now_ms = request.body, request.types, context.clock.now_ms()
     titles = {state.title for state in State}
     wanted_titles, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
     duration_ms = getattr(body, "duration_filter", -1)
@@ -309,21 +307,21 @@ def list_transactions(broker: "Broker", connection: "KafkaConnection", request: 
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(name for name in once(body.state_filters) if name not in titles),
-        transaction_states=Elements(map(listed, [*broker.transactions.coordinator])),
+        transaction_states=Elements(map(listed, [*context.transactions.coordinator])),
     )
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def describe_transactions(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Tell state, producer, start and partitions of transactional ids."""
-    states = Elements(_described(broker, request, name) for name in once(request.body.transactional_ids))
+    states = Elements(_described(context, request, name) for name in once(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _described(broker: "Broker", request: Request, name: str) -> Any:
+def _described(context: KafkaContext, request: Request, name: str) -> Any:
     types = request.types
-    transaction = broker.transactions.coordinator.get(name)
+    transaction = context.transactions.coordinator.get(name)
     if transaction is None:
         transaction = Transaction(name, Producer(NO_PRODUCER, NO_EPOCH), 0, began_ms=0)
         error, title = ErrorCode.transactional_id_not_found, ""
@@ -331,7 +329,7 @@ def _described(broker: "Broker", request: Request, name: str) -> Any:
         error, title = ErrorCode.none, transaction.state.title
     topics = Elements(
         types.TopicData(topic=topic, partitions=tuple(partitions))
-        for topic, partitions in _partitions(broker, transaction.keys).items()
+        for topic, partitions in _partitions(context, transaction.keys).items()
     )
     return types.TransactionState(
         error_code=error,
@@ -345,30 +343,30 @@ def _described(broker: "Broker", request: Request, name: str) -> Any:
     )
 
 
-def _partitions(broker: "Broker", keys: Iterable[int]) -> dict[str, list[int]]:
+def _partitions(context: KafkaContext, keys: Iterable[int]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for key in sorted(keys):
         number, queue_id = Queue.split(key)
-        topic = broker.topics.by_number(number)
+        topic = context.topics.by_number(number)
         if topic is not None:
             found.setdefault(topic.kafka_name, []).append(queue_id)
     return found
 
 
-def describe_producers(broker: "Broker", connection: "KafkaConnection", request: Request) -> Work:
+def describe_producers(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
     """Tell which idempotent producers a partition remembers, and where their open transactions begin."""
     types = request.types
     named = ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes)
-    asked = by_partition((name, index, _key(broker, name, index)) for name, index in named)
+    asked = by_partition((name, index, _key(context, name, index)) for name, index in named)
     wanted = {key for keys in asked.values() for key in keys.values() if key is not None}
-    producers = yield from broker.producers.in_queues(wanted)
+    producers = yield from context.producers.in_queues(wanted)
 
     def described(index: int, key: int | None) -> Any:
         return types.PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.none if key is not None else ErrorCode.unknown_topic_or_partition,
             error_message=None,
-            active_producers=Elements(() if key is None else _active_producers(broker, types, key, producers[key])),
+            active_producers=Elements(() if key is None else _active_producers(context, types, key, producers[key])),
         )
 
     topics = Elements(
@@ -376,13 +374,13 @@ def describe_producers(broker: "Broker", connection: "KafkaConnection", request:
         for name, keys in asked.items()
     )
     entity = types.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(broker, request, entity)), broker.state_log.barrier())
+    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
 def _active_producers(
-    broker: "Broker", types: Any, key: int, producers: Iterable[tuple[int, ProducerPicture]]
+    context: KafkaContext, types: Any, key: int, producers: Iterable[tuple[int, ProducerPicture]]
 ) -> Iterator[Any]:
-    isolation = broker.isolation.get(key)
+    isolation = context.isolation.get(key)
     for producer_id, (epoch, last_sequence, stored_ms) in producers:
         first_offset = isolation.first_offset(producer_id) if isolation is not None else None
         yield types.ProducerState(

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from duolog.bridge.config import LimitsOptions, Options
 from duolog.bridge.core import Core
-from duolog.bridge.kafka.group_membership import deliver
+from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.server import Bounds, Server
 from duolog.bridge.rocketmq.pop.revive import revive
@@ -40,7 +40,6 @@ class Members(set[str]):
 class ManualCore(Core):
     """The core of a broker, with a disk in memory and a clock that is moved by hand."""
 
-    node_id = 0
     advertised_host = "broker.example"
 
     def __init__(
@@ -109,7 +108,7 @@ class ManualCore(Core):
         mono_ms = self.clock.mono_ms()
         self.wall_time.observe(self.clock.now_ms(), mono_ms)
         self.purgatory.advance(mono_ms)
-        deliver(self.kafka_groups.expire(mono_ms))
+        expire_sessions(self.kafka_context, mono_ms)
         self.rocketmq_admission.look(mono_ms)
         self.positions.advance(mono_ms, self.clock.now_ms())
         revive(cast(Any, self), self.clock.now_ms())

@@ -1,10 +1,9 @@
 """One request on its way to a handler, and what handlers are made of."""
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple
 
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import OutboxSlot
 from duolog.protocol.kafka.api_messages import (
     NO_THROTTLE,
     ResponseTypes,
@@ -13,11 +12,7 @@ from duolog.protocol.kafka.api_messages import (
 )
 from duolog.store.entry import Promise
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
-
-__all__ = ("NO_THROTTLE", "Handler", "Request", "Work", "later")
+__all__ = ("NO_THROTTLE", "Request", "Work", "later")
 
 
 class Request(NamedTuple):
@@ -54,9 +49,9 @@ class Request(NamedTuple):
 # number of bytes of its answer that it has built so far; None means that the number has not changed.
 Work = Generator[Any, None, Answer | None]
 
-# What a handler gives: the answer; the place in the order of a later one (`connection.outbox.reserve()`, filled by
-# `connection.outbox.fill`); a generator that comes to one of these; or None for a request that has no answer.
-Handler = Callable[["Broker", "KafkaConnection", Request], Answer | OutboxSlot | Work | None]
+
+# The API keys that ApiVersions lists, each with its lowest and its highest version.
+AdvertisedVersions = tuple[tuple[int, int, int], ...]
 
 
 def later(first: Promise | None, second: Promise | None) -> Promise | None:

@@ -20,57 +20,25 @@ requests do not wait for large ones.
 """
 
 from collections import deque
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Final, Protocol
 
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import Request, Work
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import TURN_MS, OutboxSlot, Server
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.api_messages import ApiKey, encode_frame
-from duolog.protocol.kafka.response import AnswerTooLarge, encode_steps
-from duolog.store.entry import Promise
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.kafka.requests.connection import KafkaConnection
+from duolog.protocol.kafka.api_messages import ApiKey
 
 STEPS_MAX: Final = 500  # in one slice, whatever the clock says
 JOBS_MAX: Final = 20  # that end in one turn of the loop
 AT_ONCE_MAX: Final = 5  # that have a slice when they are received and are not done by it, in one turn of the loop
 
 
-def encoded(broker: "Broker", request: Request, entity: Any) -> Generator[int, None, list[bytes]]:
-    """Encode a response whose arrays may be `Elements`, as the pieces of its body."""
-    try:
-        return (yield from encode_steps(entity, broker.options.kafka.answer_bytes_max))
-    except AnswerTooLarge:
-        raise AnswerTooLarge(
-            f"the answer to a request of API {request.api_key} is larger than "
-            f"kafka.answer_bytes_max={broker.options.kafka.answer_bytes_max}"
-        ) from None
-
-
-def answered(request: Request, pieces: list[bytes], promise: Promise | None) -> Answer:
-    """Make the answer of what `encoded` gave."""
-    return Answer(encode_frame(request.api_key, request.version, request.correlation_id, pieces), promise)
-
-
-def whole(steps: Work) -> Answer | None:
-    """Make an answer at once, of which it is known that it is small."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            answer: Answer | None = done.value
-            return answer
-
-
 class Job(Protocol):
     """What `SlicedRequests` runs."""
 
     @property
-    def connection(self) -> "KafkaConnection": ...
+    def connection(self) -> OrderedConnection: ...
 
     @property
     def kind(self) -> str:
@@ -89,7 +57,7 @@ class _Job:
 
     __slots__ = ("answer", "built_bytes", "connection", "is_holding", "request", "slot", "steps")
 
-    def __init__(self, connection: "KafkaConnection", request: Request, steps: Work, slot: OutboxSlot | None) -> None:
+    def __init__(self, connection: OrderedConnection, request: Request, steps: Work, slot: OutboxSlot | None) -> None:
         self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
         self.is_holding = False  # Its connection takes no further request until it is done.
         self.answer: Answer | None = None
@@ -162,7 +130,7 @@ class SlicedRequests:
     def __len__(self) -> int:
         return len(self._new) + len(self._jobs) + len(self._aside)
 
-    def begin(self, connection: "KafkaConnection", request: Request, steps: Work) -> Answer | OutboxSlot | None:
+    def begin(self, connection: OrderedConnection, request: Request, steps: Work) -> Answer | OutboxSlot | None:
         """Work on a request that was just received; what it gives is what a handler gives."""
         job = _Job(connection, request, steps, None)
         jobs = self._new
@@ -178,7 +146,7 @@ class SlicedRequests:
         self._add(jobs, job)
         return job.slot
 
-    def finish(self, connection: "KafkaConnection", request: Request, slot: OutboxSlot, steps: Work) -> None:
+    def finish(self, connection: OrderedConnection, request: Request, slot: OutboxSlot, steps: Work) -> None:
         """Work on the answer of a request that has waited, while its connection takes others."""
         job = _Job(connection, request, steps, slot)
         job.wait()

@@ -202,7 +202,7 @@ class World(ManualCore):
         self.settle()
 
     def kafka(self) -> Attacker:
-        return Attacker(self, KafkaConnection(cast(Any, self)))
+        return Attacker(self, KafkaConnection(self.server, self.kafka_context))
 
     def rocketmq(self) -> Attacker:
         return Attacker(self, RocketMQConnection(cast(Any, self)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sized
 
 import pytest
 
-from duolog.bridge.kafka.metadata import MetadataCache
+from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.monitoring.logs import FloodFilter
 from duolog.bridge.rocketmq.consuming.assignment import Mode
 from duolog.bridge.rocketmq.consuming.offset_resets import OffsetResets
@@ -81,7 +81,7 @@ def modes() -> Sized:
         ("duolog.bridge.rocketmq.namesrv.expected_topics.ASKED_MAX", asked),
         ("duolog.bridge.rocketmq.consuming.offset_resets.MARKS_MAX", marks),
         ("duolog.bridge.monitoring.logs.KINDS_MAX", kinds_of_lines),
-        ("duolog.bridge.kafka.metadata.CACHED_BYTES_MAX", metadata),
+        ("duolog.bridge.kafka.requests.metadata_cache.CACHED_BYTES_MAX", metadata),
         ("duolog.bridge.transactions.half_messages.PATHS_CACHED_MAX", paths),
         ("duolog.bridge.rocketmq.consuming.assignment.MODES_MAX", modes),
     ],

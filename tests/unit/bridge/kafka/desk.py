@@ -43,6 +43,7 @@ class Desk(ManualCore):
         super().__init__(options, store=SMALL_STORE)
         self.rocketmq_groups_with_members = Members()
         self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_groups_with_members)
+        self.kafka_context = self.make_kafka_context()
         self.reader_threads = self.store.readers = ManualThreads()
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
@@ -66,7 +67,7 @@ class Client:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.connection = KafkaConnection(cast(Any, desk))
+        self.connection = KafkaConnection(desk.server, desk.kafka_context)
         self.transport = connect(self.connection, desk.loop)
         self._frames = FrameReader(1 << 26)
         self._asked: deque[tuple[int, int, int]] = deque()  # number, key and version, in the order of asking

@@ -4,6 +4,7 @@ Requests and answers are written and read by kio, so its schemas judge ours. Pro
 """
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_metadata_of_all_topics_leaves_the_templates_out(desk: Desk, client: Cli
     answer = client.ask(ApiKey.METADATA, version, topics=[] if version == 0 else None)
     (topic,) = answer.topics
     assert (topic.name, len(topic.partitions), topic.error_code) == ("orders", 3, OK)
-    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(0, *desk.kafka_address)]
+    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(0, *desk.addresses.kafka)]
     assert {partition.leader_id for partition in topic.partitions} == {0}
     if version >= 1:
         assert client.ask(ApiKey.METADATA, version, topics=[]).topics == ()
@@ -238,14 +239,15 @@ def test_list_offsets_waits_for_the_disk_without_holding_up_other_clients(desk: 
     assert (empty.offset, empty.timestamp, empty.error_code) == (-1, -1, OK)
 
 
-def test_list_offsets_of_many_partitions_gives_others_their_turn(desk: Desk, client: Client) -> None:
+def test_list_offsets_of_many_partitions_gives_others_their_turn(desk: Desk) -> None:
     class TickingClock(ManualClock):
         def mono_ms(self) -> int:
             self.pass_ms(1)
             return super().mono_ms()
 
     desk.topic("orders", 30)
-    desk.clock = TickingClock()
+    desk.kafka_context = replace(desk.kafka_context, clock=TickingClock())
+    client = desk.connect()
     asked = [{"partition_index": each, "timestamp": -1} for each in range(30)]
     frame = frame_of(ApiKey.LIST_OFFSETS, 9, 1, topics=[{"name": "orders", "partitions": asked}])
     client.connection.data_received(frame)

@@ -63,7 +63,7 @@ def test_turns_stay_within_the_budget(desk: Desk, header: tuple[str, bytes], eve
         (number,) = begin(client, batch)
     most = turn.units
     turns = 1
-    while len(desk.kafka_sliced_requests):
+    while len(desk.kafka_context.sliced_requests):
         with budget.counted(calls=True) as turn:
             desk.loop.turn_once()
         most, turns = max(most, turn.units), turns + 1

@@ -4,7 +4,8 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from duolog.bridge.kafka import TABLE, Api, api_versions
+from duolog.bridge.kafka import ADVERTISED_VERSIONS, TABLE, api_versions
+from duolog.bridge.kafka.requests.api import Api
 from duolog.protocol.kafka import fetch, produce
 from duolog.protocol.kafka.api_messages import (
     FLEXIBLE_FROM,
@@ -58,7 +59,7 @@ def test_what_is_not_there_is_not_advertised() -> None:
 
 
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> None:
-    (frame,) = api_versions.unsupported(correlation_id=7).buffers
+    (frame,) = api_versions.unsupported(ADVERTISED_VERSIONS, correlation_id=7).buffers
     entity, size = entity_reader(load_response(0))(bytes(frame), 8)
     assert frame[4:8] == b"\0\0\0\x07"
     assert 8 + size == len(frame)

@@ -65,7 +65,7 @@ def test_many_large_requests_have_one_slice_in_a_turn(desk: Desk) -> None:
     clients = [desk.connect() for _ in range(5)]
     for client in clients:
         begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
-    jobs = desk.kafka_sliced_requests._jobs
+    jobs = desk.kafka_context.sliced_requests._jobs
     turns = 0
     while len(jobs) == 5:
         first = jobs[0]
@@ -82,10 +82,13 @@ def test_of_many_large_requests_in_one_turn_few_have_a_slice_at_once(desk: Desk)
     clients = [desk.connect() for _ in range(AT_ONCE_MAX + 3)]
     for client in clients:
         begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
-    assert (len(desk.kafka_sliced_requests._jobs), len(desk.kafka_sliced_requests._new)) == (AT_ONCE_MAX, 3)
+    assert (len(desk.kafka_context.sliced_requests._jobs), len(desk.kafka_context.sliced_requests._new)) == (
+        AT_ONCE_MAX,
+        3,
+    )
     small = desk.connect()
     (number,) = begin(small, (ApiKey.METADATA, 12, {"topics": [{"name": "a b"}]}))
-    while len(desk.kafka_sliced_requests) == len(clients) + 1:
+    while len(desk.kafka_context.sliced_requests) == len(clients) + 1:
         desk.loop._soon.popleft()()
     desk.server.flush()
     assert small.answer_to(number) is not None, "it waits for the first slices of the others only"
@@ -105,7 +108,7 @@ def test_fetch_of_many_partitions_is_read_in_slices(desk: Desk) -> None:
     }
     (first,) = begin(client, (ApiKey.FETCH, 4, asked))
     slices = 0
-    while len(desk.kafka_sliced_requests):
+    while len(desk.kafka_context.sliced_requests):
         desk.loop._soon.popleft()()
         slices += 1
     assert slices >= 4
@@ -152,7 +155,7 @@ def test_request_is_given_up_with_its_connection(desk: Desk) -> None:
     client.transport.close()
     desk.loop.turn()
     assert len(desk.topics) < NAMES
-    assert len(desk.kafka_sliced_requests) == 0
+    assert len(desk.kafka_context.sliced_requests) == 0
     assert desk.server.answer_bytes == 0
 
 
@@ -196,10 +199,10 @@ def test_without_room_for_answers_one_request_builds_its_answer_further(
     gone = clients[-1]
     small, number = desk.connect(), 0
     most_bytes = 0
-    while len(desk.kafka_sliced_requests):
+    while len(desk.kafka_context.sliced_requests):
         assert desk.loop.turn_once()
         most_bytes = max(most_bytes, desk.server.answer_bytes)
-        if not number and desk.kafka_sliced_requests._aside:
+        if not number and desk.kafka_context.sliced_requests._aside:
             (number,) = begin(small, (ApiKey.DESCRIBE_CONFIGS, 4, asked | {"resources": asked["resources"][:1]}))
             assert small.answer_to(number) is None, "its answer leaves at the end of the turn"
             desk.server.flush()

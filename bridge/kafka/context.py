@@ -1,0 +1,61 @@
+"""What the handlers of Kafka requests use: one frozen context of named collaborators."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.config import Options
+from duolog.bridge.data.publish import Publisher
+from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
+from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
+from duolog.bridge.kafka.requests.request import AdvertisedVersions
+from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.purgatory import Purgatory
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.producers import Producers
+from duolog.bridge.state.topics import Topics
+from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.store.entry import Promise
+from duolog.store.store import Store
+from duolog.txn.isolation import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaContext:
+    """The collaborators of Kafka's handlers; `Core.kafka_context` makes it once the log is open.
+
+    It has more than 15 fields because 45 APIs share it: each field is one owner of state or one service, a handler uses
+    three or four of them, and Produce and Fetch reach each in one step.
+    """
+
+    clock: Clock
+    options: Options
+    metrics: Metrics
+    addresses: Addresses
+    cluster_id: str
+    advertised_versions: AdvertisedVersions
+
+    store: Store
+    barrier: Callable[[], Promise | None]
+    """Gives the promise that an answer which tells of the broker's state must wait for; None: all of it is durable."""
+    publisher: Publisher
+    reader: QueueReader
+    purgatory: Purgatory
+    sliced_requests: SlicedRequests
+
+    topics: Topics
+    metadata_cache: MetadataCache
+    positions: Positions
+    groups: GroupCoordinator[WaitingRequest]
+    client_protocols: ClientProtocols
+    count_failed: Callable[[str], tuple[int, int]]
+    """Counts the retries and the dead letters of a group that its RocketMQ consumers have not read."""
+
+    producers: Producers
+    transactions: Transactions
+    isolation: Isolation

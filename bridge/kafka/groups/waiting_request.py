@@ -1,0 +1,15 @@
+"""A JoinGroup or SyncGroup request that waits for its group."""
+
+from typing import NamedTuple
+
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
+from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.net.server import OutboxSlot
+
+
+class WaitingRequest(NamedTuple):
+    """The ticket that a group holds: the slot that the answer fills, and the request without its body."""
+
+    connection: OrderedConnection
+    slot: OutboxSlot
+    request: Request

@@ -1,0 +1,34 @@
+"""One API that the broker serves: its versions and its handler."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
+from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import OutboxSlot
+from duolog.protocol.kafka.api_messages import ApiKey
+
+Handler = Callable[[KafkaContext, OrderedConnection, Request], Answer | OutboxSlot | Work | None]
+"""What a handler returns: an answer; the slot that `connection.outbox.reserve()` gave, which `connection.outbox.fill`
+fills later; a generator that returns one of these; or None for a request without an answer."""
+
+
+class Api(NamedTuple):
+    """Versions `min_version` to `max_version` are served, and advertised unless `advertised_from` is lower."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    handler: Handler
+    advertised_from: int | None = None
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        """The label by which `Metrics.requests` counts the API."""
+        return "kafka", self.key.name.lower()
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        return self.min_version if self.advertised_from is None else self.advertised_from, self.max_version

@@ -1,0 +1,40 @@
+"""Answers with arrays of unknown length, which are encoded in steps between which the loop may turn."""
+
+from collections.abc import Generator
+from typing import Any
+
+from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.net.answers import Answer
+from duolog.protocol.kafka.api_messages import encode_frame
+from duolog.protocol.kafka.response import AnswerTooLarge, encode_steps
+from duolog.store.entry import Promise
+
+
+def encoded(context: KafkaContext, request: Request, entity: Any) -> Generator[int, None, list[bytes]]:
+    """Encode a response whose arrays may be `Elements`; return the pieces of its body.
+
+    Raises AnswerTooLarge beyond `kafka.answer_bytes_max`.
+    """
+    bytes_max = context.options.kafka.answer_bytes_max
+    try:
+        return (yield from encode_steps(entity, bytes_max))
+    except AnswerTooLarge:
+        raise AnswerTooLarge(
+            f"the answer to a request of API {request.api_key} is larger than kafka.answer_bytes_max={bytes_max}"
+        ) from None
+
+
+def answered(request: Request, pieces: list[bytes], promise: Promise | None) -> Answer:
+    """Make an answer of the pieces that `encoded` returned."""
+    return Answer(encode_frame(request.api_key, request.version, request.correlation_id, pieces), promise)
+
+
+def whole(steps: Work) -> Answer | None:
+    """Run all steps at once, which is right only for an answer that is known to be small."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            answer: Answer | None = done.value
+            return answer
