@@ -1,4 +1,4 @@
-"""All settings by section, and the list of them with their defaults that `duolog settings` and the README show."""
+"""All settings by section, and the list of them with their defaults that `duolog settings` and docs/reference/settings.md show."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
@@ -51,7 +51,7 @@ def field_types(section: str) -> dict[str, Any]:
 
 
 class Setting(NamedTuple):
-    """One row of the README's table."""
+    """One row of docs/reference/settings.md."""
 
     name: str
     default: str

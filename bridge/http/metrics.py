@@ -30,6 +30,11 @@ def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
     return generate_latest(registry)
 
 
+def families(context: HttpContext) -> Iterator[Metric]:
+    """Give all metrics, without the lags of groups."""
+    return _BrokerCollector(context, {}).collect()
+
+
 async def group_lags(context: HttpContext) -> dict[str, GroupLag]:
     """Compute how far groups are behind, some of them at a time; of more than GROUPS_MAX the first by name."""
     lags: dict[str, GroupLag] = {}

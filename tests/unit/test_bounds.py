@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duolog.bridge.config import settings
+from duolog.bridge.config.options import settings
 
 ROOT = Path(__file__).parents[2]
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

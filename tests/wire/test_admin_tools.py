@@ -1,6 +1,7 @@
 """RocketMQ's own admin command line, mqadmin 5.5.0, against the broker.
 
-Each subcommand that the README calls working is run as an operator would, in one JVM for all, and says what it should.
+Each subcommand that docs/reference/mqadmin.md calls working is run as an operator would, in one JVM for all, and says
+what it should.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.wire.clients.message import Message
 
 pytestmark = pytest.mark.usefixtures("both_families")
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/mqadmin.md"
 COUNT = 8
 _numbers = itertools.count(int(time.time()))
 
@@ -200,8 +201,8 @@ def test_subcommand_says_what_it_should(shop: Shop, line: str, expected: str) ->
     )
 
 
-def test_table_of_the_readme_names_every_subcommand_and_those_that_work_are_run(shop: Shop) -> None:
-    table = README.read_text().split("<!-- mqadmin -->")[1].split("<!-- /mqadmin -->")[0]
+def test_table_of_the_page_names_every_subcommand_and_those_that_work_are_run(shop: Shop) -> None:
+    table = PAGE.read_text().split("<!-- mqadmin -->")[1].split("<!-- /mqadmin -->")[0]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.strip().splitlines()[2:]]
     named = {name: verdict for verdict, names, _ in rows for name in re.findall(r"`(\w+)`", names)}
     assert named.keys() == shop.admin.call("list").keys()

@@ -1,4 +1,4 @@
-"""Hooks that are really installed: the README's audit log, and one that refuses, changes, fails and hangs.
+"""Hooks that are really installed: the audit log of docs/reference/hooks.md, and one that refuses, changes, hangs.
 
 Each is a package of its own, installed by pip in an environment that sees the broker's.
 """
@@ -22,7 +22,7 @@ from tests.kit.eventually import eventually
 from tests.wire.clients import frames
 from tests.wire.clients.frames import Wire
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/hooks.md"
 WITHIN_S = 20.0
 TIMEOUT_MS = 300
 NO_PERMISSION = 16
@@ -50,7 +50,7 @@ class Moody(Hook):
 
 
 def block(language: str, after: str) -> str:
-    text = README.read_text()
+    text = PAGE.read_text()
     return text[text.index(after) :].split(f"```{language}\n")[1].split("```")[0]
 
 
@@ -64,8 +64,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     packages = subprocess.run([python, "-c", where], check=True, timeout=60, capture_output=True, text=True).stdout
     host = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     (Path(packages.strip()) / "host.pth").write_text(host)
-    project = block("toml", "### Hooks")
-    for name, hook, code in (("audit", "Audit", block("python", "### Hooks")), ("moody", "Moody", MOODY)):
+    project = block("toml", "# Hooks")
+    for name, hook, code in (("audit", "Audit", block("python", "# Hooks")), ("moody", "Moody", MOODY)):
         (home / name).mkdir()
         (home / name / f"{name}.py").write_text(code)
         told = project.replace("audit:Audit", f"{name}:{hook}").replace("audit", name)

@@ -3,8 +3,8 @@
 Each writer fills a topic of its own by every way to send that it has, with every compression, bodies from nothing to
 the limit. Then each reader reads all topics, and every message is compared: queue, offset, order, body, null or empty,
 key, headers, tags, timestamp. The names of the topics are such that only the writer's family allows them, so that the
-other family meets the escape. A cell of the matrix holds how many messages were compared; README shows the table that
-a run made (`pytest tests/wire/test_matrix.py --rewrite` renews it).
+other family meets the escape. A cell of the matrix holds how many messages were compared; docs/reference/clients.md
+shows the table that a run made (`pytest tests/wire/test_matrix.py --rewrite` renews it).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.wire.clients.message import Message, Position, Seen, fingerprint
 from tests.wire.clients.roles import Reader, Writer
 from tests.wire.clients.spark import Spark
 
-README = Path(__file__).parents[2] / "README.md"
+CLIENTS = Path(__file__).parents[2] / "docs/reference/clients.md"
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 QUEUES = 3
 KIB, MIB = 1 << 10, 1 << 20
@@ -296,17 +296,17 @@ def test_no_cell_is_empty(matrix: Matrix) -> None:
 
 
 @pytest.mark.usefixtures("both_families")
-def test_readme_shows_the_matrix_of_this_run(matrix: Matrix, pytestconfig: pytest.Config) -> None:
-    text = README.read_text()
-    assert BEGIN in text, f"README.md has no {BEGIN}"
-    assert END in text, f"README.md has no {END}"
+def test_the_page_shows_the_matrix_of_this_run(matrix: Matrix, pytestconfig: pytest.Config) -> None:
+    text = CLIENTS.read_text()
+    assert BEGIN in text, f"{CLIENTS.name} has no {BEGIN}"
+    assert END in text, f"{CLIENTS.name} has no {END}"
     before, rest = text.split(BEGIN, 1)
     shown, after = rest.split(END, 1)
     table = f"\n{render(matrix)}\n"
     if pytestconfig.getoption("--rewrite"):
-        README.write_text(before + BEGIN + table + END + after)
+        CLIENTS.write_text(before + BEGIN + table + END + after)
     else:
-        assert shown == table, "README.md shows another matrix; pytest tests/wire/test_matrix.py --rewrite renews it"
+        assert shown == table, "the page shows another matrix; pytest tests/wire/test_matrix.py --rewrite renews it"
 
 
 def render(matrix: Matrix) -> str:
