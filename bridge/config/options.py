@@ -1,4 +1,4 @@
-"""All settings by section, and the list of them with their defaults that `duolog settings` and docs/reference/settings.md show."""
+"""All settings by section, and the list of them that `duolog settings` and docs/reference/settings.md show."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
