@@ -3,7 +3,9 @@
 `pytest tests/unit/test_readme.py --rewrite` renews the generated parts (`tests/kit/reference.py` makes them).
 """
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,49 @@ def _files_in(text: str) -> list[str]:
     return re.findall(
         r"\b((?:bridge|protocol|store|delay|txn|tests|benchmarks|spark)/[\w/]+\.(?:py|c|go|java))\b", text
     )
+
+
+# -- Troubleshooting: the texts of the broker
+
+TROUBLESHOOTING = ROOT / "docs" / "operating" / "troubleshooting.md"
+OF_THE_BROKER = (
+    "When the broker starts",
+    "In the broker's log",
+    "From commands and the HTTP API",
+    "From all clients, about what a message asks for",
+)
+
+
+def _quoted_texts() -> list[str]:
+    """Give the first cell of each row in the sections with texts of the broker."""
+    sections = TROUBLESHOOTING.read_text().split("\n## ")[1:]
+    rows = [row for each in sections if each.partition("\n")[0] in OF_THE_BROKER for row in each.splitlines()]
+    return [found[1] or found[2] for row in rows if (found := re.match(r"\| (?:``(.+?)``|`([^`]+)`) \|", row))]
+
+
+@cache
+def _texts_of_the_code() -> tuple[str, ...]:
+    """Give all texts in the code; what is filled in is NUL."""
+    folders = ("bridge", "delay", "protocol", "store", "txn")
+    modules = [ast.parse(path.read_text()) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return tuple(text for module in modules for node in ast.walk(module) if (text := _text_of(node)))
+
+
+def _text_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%[-.\d]*[a-z]", "\0", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
+    return ""
+
+
+@pytest.mark.parametrize("quoted", _quoted_texts())
+def test_a_quoted_text_of_the_broker_is_in_the_code(quoted: str) -> None:
+    pieces = [piece for piece in quoted.split("...") if piece.strip(" :;,()=")]
+    assert pieces
+    assert any(all(piece in text for piece in pieces) for text in _texts_of_the_code()), f"see {TROUBLESHOOTING}"
+
+
+def test_each_section_of_the_troubleshooting_page_is_compared() -> None:
+    assert all(f"\n## {section}\n" in TROUBLESHOOTING.read_text() for section in OF_THE_BROKER)
+    assert len(_quoted_texts()) > 30
