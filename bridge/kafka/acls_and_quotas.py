@@ -3,7 +3,7 @@
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
@@ -11,17 +11,17 @@ from duolog.protocol.kafka.response import Elements
 _DISABLED = {"error_code": ErrorCode.security_disabled, "error_message": "No Authorizer is configured."}
 
 
-def describe_acls(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def describe_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     return request.answer(request.types.DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **_DISABLED))
 
 
-def create_acls(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def create_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     results = Elements(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
     entity = request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results)
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def delete_acls(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def delete_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     results = Elements(
         request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters
     )
@@ -29,7 +29,7 @@ def delete_acls(context: KafkaContext, connection: OrderedConnection, request: R
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def describe_client_quotas(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def describe_client_quotas(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """No quota is set. Not null, which would be an error to Java's AdminClient."""
     entity = request.types.DescribeClientQuotasResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()

@@ -6,7 +6,7 @@ from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, AdvertisedVersions, Request
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, AdvertisedVersions, KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import (
     ApiKey,
@@ -25,7 +25,7 @@ _FEATURES_FROM_ZERO = 4  # Older Java clients cannot read a supported feature wh
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def api_versions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def api_versions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """List what the table has, and the feature that lets clients use transactions of version 2 (KIP-890)."""
     error = ErrorCode.none
     if request.version >= 3:
@@ -69,7 +69,7 @@ def _features(types: ResponseTypes, version: int) -> dict[str, Any]:
     return found
 
 
-def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """Refuse every mechanism, so that a client that wants to log in says what is wrong instead of "disconnected"."""
     types = request.types
     return request.answer(types.SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=()))

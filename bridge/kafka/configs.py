@@ -23,7 +23,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
-    Request,
+    KafkaRequest,
     Work,
     later,
 )
@@ -73,7 +73,7 @@ def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 # -- DescribeConfigs
 
 
-def describe_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """A resource that is named twice is described once, by what is asked of it last."""
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     results = Elements(_describe(context, request, resource) for resource in asked.values())
@@ -81,7 +81,7 @@ def describe_configs(context: KafkaContext, connection: OrderedConnection, reque
     return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _describe(context: KafkaContext, request: Request, resource: Any) -> Any:
+def _describe(context: KafkaContext, request: KafkaRequest, resource: Any) -> Any:
     error, message = ErrorCode.none, None
     configs: tuple[Any, ...] = ()
     try:
@@ -102,7 +102,7 @@ def _describe(context: KafkaContext, request: Request, resource: Any) -> Any:
     )
 
 
-def _rows(context: KafkaContext, request: Request, resource_type: int, name: str) -> Iterator[Any]:
+def _rows(context: KafkaContext, request: KafkaRequest, resource_type: int, name: str) -> Iterator[Any]:
     if resource_type == _TOPIC:
         topic = _topic(context, name)
         for row in TABLE.values():
@@ -121,7 +121,7 @@ def _rows(context: KafkaContext, request: Request, resource_type: int, name: str
 
 
 def _row(
-    request: Request,
+    request: KafkaRequest,
     config: Described,
     type_: ConfigType,
     doc: str,
@@ -210,7 +210,7 @@ def _check_node(context: KafkaContext, name: str) -> None:
 # -- ListConfigResources
 
 
-def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Name what has configs. Version 0 asks for client metrics, of which there are none; no types are all types."""
     wanted = {*request.body.resource_types} or _LISTED if request.version else {_CLIENT_METRICS}
     types = request.types
@@ -236,7 +236,7 @@ def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[i
 # -- AlterConfigs, IncrementalAlterConfigs
 
 
-def alter_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Replace a topic's whole set of overrides; what is not named falls back to its default."""
 
     def replaced(topic: Topic, resource: Any) -> dict[str, str]:
@@ -245,12 +245,12 @@ def alter_configs(context: KafkaContext, connection: OrderedConnection, request:
     return _alter(context, request, replaced, request.types.AlterConfigsResponse)
 
 
-def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Change single configs of a topic."""
     return _alter(context, request, _changed, request.types.IncrementalAlterConfigsResponse)
 
 
-def _alter(context: KafkaContext, request: Request, overrides_for: Any, response: Any) -> Work:
+def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, response: Any) -> Work:
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     repeated = Repeated((each.resource_type, each.resource_name) for each in request.body.resources)
     promise: Promise | None = context.barrier()

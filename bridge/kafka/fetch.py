@@ -22,7 +22,7 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.net.server import TURN_MS, OutboxSlot
@@ -40,7 +40,7 @@ WAIT_MS_MAX = 600_000  # Longer than any client waits for an answer; Kafka's bro
 READ_AT_ONCE = 200  # partitions in one turn of the loop, at some 10 us each
 
 
-def fetch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | OutboxSlot:
+def fetch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer | OutboxSlot:
     asked: FetchRequest = request.body
     if asked.session_id:
         # We never gave one out: it is of an earlier broker. With the error the client starts over with all it wants.
@@ -80,7 +80,7 @@ class _Fetch:
         "connection",
     )  # fmt: skip
 
-    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: Request) -> None:
+    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> None:
         self._context, self.connection, self._request = context, connection, request
         self._asked: FetchRequest = request.body
         self._is_last = self._asked.max_wait_ms <= 0  # What this reading finds is the answer, however little.

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.groups.classic_group import (
-    Group,
-    Join,
-    Joined,
-    Leaver,
-    Reply,
-    State,
-    Sync,
-    Synced,
-)
+from duolog.bridge.kafka.groups.classic_group import ClassicGroup
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.groups.group_requests import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
+from duolog.bridge.kafka.groups.rebalance import GroupState
+from duolog.bridge.kafka.groups.replies import Reply
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.kafka.requests.encoding import answered, encoded, whole
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
@@ -28,7 +28,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
-    Request,
+    KafkaRequest,
     Work,
     later,
 )
@@ -52,7 +52,7 @@ def deliver(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> 
     at_once = len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
         steps = _answer(context, request, decided)
-        if at_once and (isinstance(decided, Synced) or len(decided.members) <= DELIVERED_AT_ONCE):
+        if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
             try:
                 connection.outbox.fill(slot, whole(steps))
             except Exception as error:  # noqa: BLE001 - the other members are answered as well
@@ -66,8 +66,8 @@ def expire_sessions(context: KafkaContext, mono_ms: int) -> None:
     deliver(context, context.groups.expire(mono_ms))
 
 
-def _answer(context: KafkaContext, request: Request, decided: Joined | Synced) -> Work:
-    entity = _joined(request, decided) if isinstance(decided, Joined) else _synced(request, decided)
+def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse | SyncResponse) -> Work:
+    entity = _joined(request, decided) if isinstance(decided, JoinResponse) else _synced(request, decided)
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
@@ -84,13 +84,15 @@ def _tell_what_is_left(context: KafkaContext, group: str) -> None:
         )  # fmt: skip
 
 
-def join_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | OutboxSlot | None:
+def join_group(
+    context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
+) -> Answer | OutboxSlot | None:
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
-        return whole(_answer(context, request, Joined(ErrorCode.inconsistent_group_protocol, body.member_id)))
+        return whole(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
     was_empty = not context.groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
-    join = Join(
+    join = JoinRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         instance_id=getattr(body, "group_instance_id", None),
@@ -111,9 +113,9 @@ def join_group(context: KafkaContext, connection: OrderedConnection, request: Re
     return slot
 
 
-def sync_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> OutboxSlot:
+def sync_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> OutboxSlot:
     body = request.body
-    sync = Sync(
+    sync = SyncRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         generation=body.generation_id,
@@ -128,7 +130,7 @@ def sync_group(context: KafkaContext, connection: OrderedConnection, request: Re
     return slot
 
 
-def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def heartbeat(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     body = request.body
     instance_id = getattr(body, "group_instance_id", None)
     error = context.groups.heartbeat(
@@ -137,13 +139,13 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Req
     return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
 
 
-def leave_group(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
     body, types = request.body, request.types
     if request.version < 3:
-        leavers = [Leaver(body.member_id)]
+        leavers = [MemberIdentity(body.member_id)]
     else:
-        leavers = once(Leaver(member.member_id, member.group_instance_id) for member in body.members)
+        leavers = once(MemberIdentity(member.member_id, member.group_instance_id) for member in body.members)
     errors, replies = context.groups.leave(body.group_id, leavers, context.clock.mono_ms())
     deliver(context, replies)
     if request.version < 3:
@@ -156,7 +158,7 @@ def leave_group(context: KafkaContext, connection: OrderedConnection, request: R
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def _joined(request: Request, joined: Joined) -> Any:
+def _joined(request: KafkaRequest, joined: JoinResponse) -> Any:
     types = request.types
     members = Elements(
         types.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
@@ -176,7 +178,7 @@ def _joined(request: Request, joined: Joined) -> Any:
     )
 
 
-def _synced(request: Request, synced: Any) -> Any:
+def _synced(request: KafkaRequest, synced: Any) -> Any:
     return request.types.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=synced.error,
@@ -189,7 +191,7 @@ def _synced(request: Request, synced: Any) -> Any:
 # -- Looking at groups, and deleting them
 
 
-def list_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def list_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """List groups with members or positions, whichever protocol moved them."""
     types = request.types
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
@@ -208,22 +210,24 @@ def list_groups(context: KafkaContext, connection: OrderedConnection, request: R
     return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _type_and_state(context: KafkaContext, group_id: str, group: Group[WaitingRequest] | None) -> tuple[str, str]:
+def _type_and_state(
+    context: KafkaContext, group_id: str, group: ClassicGroup[WaitingRequest] | None
+) -> tuple[str, str]:
     if group is not None:
         return group.protocol_type or "", group.state.value
     if context.client_protocols.active(group_id) is ClientProtocol.ROCKETMQ:
         # Java's AdminClient then says that this is no consumer group, instead of showing one without members.
-        return ClientProtocol.ROCKETMQ.value, State.STABLE.value
-    return CONSUMER, State.EMPTY.value
+        return ClientProtocol.ROCKETMQ.value, GroupState.STABLE.value
+    return CONSUMER, GroupState.EMPTY.value
 
 
-def describe_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     groups = Elements(_described(context, request, group_id) for group_id in once(request.body.groups))
     entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
     return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _described(context: KafkaContext, request: Request, group_id: str) -> Any:
+def _described(context: KafkaContext, request: KafkaRequest, group_id: str) -> Any:
     group = context.groups.group(group_id)
     error, message = ErrorCode.none, None
     protocol_type, state = _type_and_state(context, group_id, group)
@@ -231,7 +235,7 @@ def _described(context: KafkaContext, request: Request, group_id: str) -> Any:
         protocol_type, state = "", "Dead"
         if request.version >= 6:
             error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
-    is_stable = group is not None and group.state is State.STABLE
+    is_stable = group is not None and group.state is GroupState.STABLE
     return request.types.DescribedGroup(
         error_code=error,
         error_message=message,
@@ -243,7 +247,7 @@ def _described(context: KafkaContext, request: Request, group_id: str) -> Any:
     )
 
 
-def _described_members(request: Request, group: Group[WaitingRequest]) -> Elements:
+def _described_members(request: KafkaRequest, group: ClassicGroup[WaitingRequest]) -> Elements:
     protocol_name = group.protocol_name
     return Elements(
         request.types.DescribedGroupMember(
@@ -254,11 +258,11 @@ def _described_members(request: Request, group: Group[WaitingRequest]) -> Elemen
             member_metadata=member.metadata_of(protocol_name),
             member_assignment=member.assignment,
         )
-        for member in [*group.members.values()]
+        for member in [*group.members]
     )
 
 
-def delete_groups(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def delete_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     types = request.types
     promise: Promise | None = context.barrier()
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_membership import CONSUMER
-from duolog.bridge.kafka.groups.classic_group import Group
+from duolog.bridge.kafka.groups.classic_group import ClassicGroup
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX, GroupCoordinator
 from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.positions import Position
 from duolog.bridge.state.records import CommittedPosition
@@ -36,7 +36,7 @@ Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the orde
 # -- OffsetCommit
 
 
-def offset_commit(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Commit for a member, or for anybody while the group has no members. The answer waits for the log."""
     body, types = request.body, request.types
     asked = asked_positions(body)
@@ -64,7 +64,7 @@ def offset_commit(context: KafkaContext, connection: OrderedConnection, request:
     return answered(request, (yield from encoded(context, request, entity)), promise)
 
 
-def _check_committer(context: KafkaContext, request: Request) -> ErrorCode:
+def _check_committer(context: KafkaContext, request: KafkaRequest) -> ErrorCode:
     body = request.body
     generation = body.generation_id_or_member_epoch
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
@@ -122,7 +122,7 @@ def refused(results: Results, error: ErrorCode) -> Results:
 # -- OffsetFetch
 
 
-def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows.
 
     A group that is asked twice for is answered once, by what is asked of it last.
@@ -148,7 +148,7 @@ def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: 
 
 
 def _fetch(
-    context: KafkaContext, request: Request, topic_type: str, group_id: str, asked: Iterable[Any] | None
+    context: KafkaContext, request: KafkaRequest, topic_type: str, group_id: str, asked: Iterable[Any] | None
 ) -> Elements:
     """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
     types = request.types
@@ -210,7 +210,7 @@ def _position(make_partition: Any, index: int, position: Position | None) -> Any
 # -- OffsetDelete
 
 
-def offset_delete(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def offset_delete(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Forget positions of topics that no live member of the group subscribes to."""
     body, types = request.body, request.types
     asked = by_partition((topic.name, part.partition_index, None) for topic in body.topics for part in topic.partitions)
@@ -220,7 +220,7 @@ def offset_delete(context: KafkaContext, connection: OrderedConnection, request:
     promise = context.barrier()
     if error is ErrorCode.none:
         subscribed: set[str] = set()
-        for member in [*group.members.values()] if group else ():
+        for member in [*group.members] if group else ():
             for _, metadata in member.protocols:
                 for topic in topics_of(metadata):
                     subscribed.add(topic)
@@ -262,7 +262,7 @@ def _deletable(context: KafkaContext, subscribed: Collection[str], asked: Partit
     return results, keys
 
 
-def _check_deletion(context: KafkaContext, group_id: str, group: Group[Any] | None) -> ErrorCode:
+def _check_deletion(context: KafkaContext, group_id: str, group: ClassicGroup[Any] | None) -> ErrorCode:
     if group is None and group_id not in context.positions:
         return ErrorCode.group_id_not_found
     if not context.client_protocols.admits(group_id, ClientProtocol.KAFKA):
@@ -276,7 +276,7 @@ def subscribed_topics(groups: GroupCoordinator[Any], group_id: str) -> Iterator[
     """Name the topics that a group's live members subscribe to, perhaps repeatedly; None: the loop may turn here."""
     group = groups.group(group_id)
     if group is not None and group.protocol_type == CONSUMER:
-        for metadata in {member.metadata_of(group.protocol_name) for member in group.members.values()}:
+        for metadata in {member.metadata_of(group.protocol_name) for member in group.members}:
             yield from topics_of(metadata)
             yield None
 

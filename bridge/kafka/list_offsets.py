@@ -20,7 +20,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
-    Request,
+    KafkaRequest,
     Work,
     later,
 )
@@ -57,7 +57,7 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 # -- ListOffsets
 
 
-def list_offsets(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work | OutboxSlot:
+def list_offsets(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work | OutboxSlot:
     return _ListOffsets(context, connection, request).start()
 
 
@@ -73,7 +73,7 @@ class Listed(NamedTuple):
 class _ListOffsets:
     """One request; it is answered when the last of its partitions is looked up."""
 
-    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: Request) -> None:
+    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> None:
         self._context, self._connection, self._request = context, connection, request
         named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._repeated = Repeated((name, part.partition_index) for name, part in named)
@@ -211,7 +211,7 @@ def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
 # -- OffsetForLeaderEpoch
 
 
-def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
     types = request.types
     asked = by_partition(
@@ -227,7 +227,7 @@ def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def _epoch_end(context: KafkaContext, request: Request, name: str, asked: Any) -> Any:
+def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: Any) -> Any:
     epoch = end_offset = -1
     try:
         topic, _ = _partition(context, name, asked.partition)
@@ -244,7 +244,7 @@ def _epoch_end(context: KafkaContext, request: Request, name: str, asked: Any) -
 # -- DeleteRecords
 
 
-def delete_records(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def delete_records(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Move log starts up. What is below is gone for both protocols."""
     types = request.types
     promise: Promise | None = None

@@ -14,7 +14,7 @@ from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import ANSWERABLE
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
@@ -37,7 +37,7 @@ _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 # -- Metadata
 
 
-def metadata(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def metadata(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
@@ -60,7 +60,7 @@ def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
     return asked.name if topic_id is None else None, topic_id
 
 
-def _create_missing(context: KafkaContext, request: Request, names: Iterable[str | None]) -> Iterator[None]:
+def _create_missing(context: KafkaContext, request: KafkaRequest, names: Iterable[str | None]) -> Iterator[None]:
     # Versions 0 to 3 have no say: they always allow it.
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
@@ -72,7 +72,9 @@ def _create_missing(context: KafkaContext, request: Request, names: Iterable[str
             yield
 
 
-def _describe(context: KafkaContext, request: Request, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
+def _describe(
+    context: KafkaContext, request: KafkaRequest, names: Sequence[tuple[str | None, UUID | None]] | None
+) -> Any:
     types = request.types
     operations = _NOT_ASKED
     if getattr(request.body, "include_topic_authorized_operations", False):
@@ -96,7 +98,7 @@ def _describe(context: KafkaContext, request: Request, names: Sequence[tuple[str
 
 
 def _asked_topic(
-    context: KafkaContext, request: Request, name: str | None, topic_id: UUID | None, operations: int
+    context: KafkaContext, request: KafkaRequest, name: str | None, topic_id: UUID | None, operations: int
 ) -> Any:
     types = request.types
     topic = context.topics.by_id(topic_id) if topic_id is not None else context.topics.by_kafka_name(name or "")
@@ -142,7 +144,7 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
 # -- Cluster and coordinators
 
 
-def describe_cluster(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def describe_cluster(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     types = request.types
     host, port = context.addresses.kafka
     asked_type = getattr(request.body, "endpoint_type", 1)
@@ -163,7 +165,7 @@ def describe_cluster(context: KafkaContext, connection: OrderedConnection, reque
     )
 
 
-def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)

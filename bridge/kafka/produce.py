@@ -25,7 +25,7 @@ from duolog.bridge.kafka.requests.errors import (
     message_of,
 )
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka import produce as wire
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -45,7 +45,7 @@ log = logging.getLogger("bridge")
 _Judged = tuple[PartitionProduced, Promise | None, int]
 
 
-def produce(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer | Work | None:
+def produce(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer | Work | None:
     """Judge and append each partition."""
     asked: ProduceRequest = request.body
     if len(asked.partitions) > AT_ONCE or _has_many_records(asked.partitions):
@@ -70,7 +70,7 @@ def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
     return False
 
 
-def _in_slices(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def _in_slices(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Do the same for many partitions or records; wherever it yields the loop may turn."""
     asked: ProduceRequest = request.body
     now_ms, opened_bytes = context.clock.now_ms(), 0
@@ -85,7 +85,7 @@ def _in_slices(context: KafkaContext, connection: OrderedConnection, request: Re
     return _answer(connection, request, judged)
 
 
-def _answer(connection: OrderedConnection, request: Request, judged: list[_Judged]) -> Answer | None:
+def _answer(connection: OrderedConnection, request: KafkaRequest, judged: list[_Judged]) -> Answer | None:
     if len(judged) == 1 and request.body.acks != 0:  # As with nearly all.
         result, promise, _ = judged[0]
         return Answer(wire.encode_response(request.version, request.correlation_id, [result]), promise)
@@ -105,7 +105,7 @@ def _answer(connection: OrderedConnection, request: Request, judged: list[_Judge
 def _judge(
     context: KafkaContext,
     connection: OrderedConnection,
-    request: Request,
+    request: KafkaRequest,
     partition: PartitionRecords,
     now_ms: int,
     opened_bytes: int,
@@ -140,7 +140,7 @@ def _judge(
 def _judge_in_slices(
     context: KafkaContext,
     connection: OrderedConnection,
-    request: Request,
+    request: KafkaRequest,
     partition: PartitionRecords,
     now_ms: int,
     opened_bytes: int,
@@ -183,7 +183,7 @@ def _judge_in_slices(
 
 
 def _misdirected(
-    context: KafkaContext, request: Request, partition: PartitionRecords, opened_bytes: int
+    context: KafkaContext, request: KafkaRequest, partition: PartitionRecords, opened_bytes: int
 ) -> PartitionProduced:
     """Say what is wrong before a batch is looked at."""
     acks = request.body.acks

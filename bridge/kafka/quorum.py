@@ -11,7 +11,7 @@ from duolog.bridge.kafka.metadata import NODE_ID
 from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition
-from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 
@@ -20,7 +20,7 @@ _LISTENER: Final = "PLAINTEXT"
 _UNKNOWN: Final = "this server does not host this topic-partition"
 
 
-def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Describe `__cluster_metadata`, partition 0; whoever asks for anything else, or more, hears that it is unknown."""
     types = request.types
     asked = by_partition(

@@ -17,7 +17,7 @@ from duolog.bridge.kafka.requests.encoding import answered, encoded
 from duolog.bridge.kafka.requests.errors import InvalidRequest
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import once
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, Request, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
@@ -61,7 +61,7 @@ class _Page:
             yield
 
 
-def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Describe the topics from the cursor on. A cursor outside of what is asked is an error for each of its topics."""
     types = request.types
     asked = once(topic.name for topic in request.body.topics)

@@ -23,7 +23,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition, once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
-    Request,
+    KafkaRequest,
     Work,
     later,
 )
@@ -42,7 +42,7 @@ _DEFAULT = -1  # of partitions and replicas: the broker's own number
 # -- CreateTopics
 
 
-def create_topics(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def create_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
 
@@ -65,7 +65,7 @@ def create_topics(context: KafkaContext, connection: OrderedConnection, request:
     return answered(request, pieces, promise)
 
 
-def _create_topic(context: KafkaContext, request: Request, wish: Any) -> tuple[Any, Promise | None]:
+def _create_topic(context: KafkaContext, request: KafkaRequest, wish: Any) -> tuple[Any, Promise | None]:
     if not is_kafka_topic(wish.name):
         raise InvalidTopicName(f"topic name {wish.name!r} is not legal in Kafka")
     partition_count = _partition_count(context, wish)
@@ -105,7 +105,7 @@ def _partition_count(context: KafkaContext, wish: Any) -> int:
     return int(wish.num_partitions)
 
 
-def _created_configs(context: KafkaContext, request: Request, overrides: dict[str, str]) -> tuple[Any, ...]:
+def _created_configs(context: KafkaContext, request: KafkaRequest, overrides: dict[str, str]) -> tuple[Any, ...]:
     make = request.types.CreatableTopicConfigs
     configs = (described(name, overrides, context.topics.config_defaults) for name in TOPIC_CONFIGS)
     return tuple(
@@ -117,7 +117,7 @@ def _created_configs(context: KafkaContext, request: Request, overrides: dict[st
 # -- DeleteTopics, CreatePartitions
 
 
-def delete_topics(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def delete_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
@@ -163,7 +163,7 @@ def _wake(context: KafkaContext, topic: Topic) -> None:
     context.purgatory.check(queue.key for queue in topic.queues)
 
 
-def create_partitions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def create_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
     asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
@@ -197,7 +197,7 @@ def create_partitions(context: KafkaContext, connection: OrderedConnection, requ
 # -- Looking
 
 
-def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
     types = request.types
     asked = request.body.topics
@@ -238,7 +238,7 @@ def _known_partitions(context: KafkaContext, asked: Iterable[Any]) -> Iterator[t
             yield topic, [index for index in indexes if 0 <= index < topic.queue_count]
 
 
-def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
     types = request.types
     asked = by_partition(
@@ -266,7 +266,7 @@ def elect_leaders(context: KafkaContext, connection: OrderedConnection, request:
     return answered(request, (yield from encoded(context, request, entity)), None)
 
 
-def list_partition_reassignments(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def list_partition_reassignments(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """There are none: there is nowhere to go."""
     entity = request.types.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()

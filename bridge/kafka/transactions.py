@@ -30,7 +30,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition, once
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
-    Request,
+    KafkaRequest,
     Work,
     later,
 )
@@ -67,7 +67,7 @@ def _code(error: Exception, request: str, version: int) -> ErrorCode:
 # -- Producers
 
 
-def init_producer_id(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def init_producer_id(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """Give a producer id: a fresh one; or a transactional id's own, which fences all that had it before.
 
     Without a transactional id, timeout, id and epoch in the request mean nothing.
@@ -100,7 +100,7 @@ def _claimed(body: Any) -> Producer | None:
 # -- What becomes part of a transaction
 
 
-def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Add all of the partitions, or none if one of them does not exist."""
     body, types, promise = request.body, request.types, None
     asked = by_partition((topic.name, index, None) for topic in body.v3_and_below_topics for index in topic.partitions)
@@ -144,7 +144,7 @@ def _key(context: KafkaContext, name: str, index: int) -> int | None:
     return topic.key(index)
 
 
-def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """Say that positions of a group will come; version 2 leaves this out."""
     body, promise, error = request.body, None, ErrorCode.none
     try:
@@ -159,7 +159,7 @@ def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, req
     return request.answer(request.types.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error), promise)
 
 
-def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Take positions that become the group's with the commit."""
     body, types, promise = request.body, request.types, None
     asked = asked_positions(body)
@@ -209,7 +209,7 @@ def _check_committer(context: KafkaContext, body: Any) -> ErrorCode:
 # -- The end
 
 
-def end_txn(context: KafkaContext, connection: OrderedConnection, request: Request) -> Answer:
+def end_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """Commit or abort; the answer waits until the log keeps it."""
     body, promise, error = request.body, None, ErrorCode.none
     producer = Producer(NO_PRODUCER, NO_EPOCH)
@@ -232,7 +232,7 @@ def end_txn(context: KafkaContext, connection: OrderedConnection, request: Reque
 # -- For operators
 
 
-def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`).
 
     A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
@@ -278,7 +278,7 @@ def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCod
     return ErrorCode.none, context.transactions.fence(transaction, context.clock.now_ms())
 
 
-def list_transactions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def list_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """List transactional ids by state, producer and how long their transaction has been open."""
     body, types, now_ms = request.body, request.types, context.clock.now_ms()
     titles = {state.title for state in State}
@@ -312,14 +312,14 @@ def list_transactions(context: KafkaContext, connection: OrderedConnection, requ
     return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Tell state, producer, start and partitions of transactional ids."""
     states = Elements(_described(context, request, name) for name in once(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
     return answered(request, (yield from encoded(context, request, entity)), context.barrier())
 
 
-def _described(context: KafkaContext, request: Request, name: str) -> Any:
+def _described(context: KafkaContext, request: KafkaRequest, name: str) -> Any:
     types = request.types
     transaction = context.transactions.coordinator.get(name)
     if transaction is None:
@@ -353,7 +353,7 @@ def _partitions(context: KafkaContext, keys: Iterable[int]) -> dict[str, list[in
     return found
 
 
-def describe_producers(context: KafkaContext, connection: OrderedConnection, request: Request) -> Work:
+def describe_producers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
     """Tell which idempotent producers a partition remembers, and where their open transactions begin."""
     types = request.types
     named = ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes)

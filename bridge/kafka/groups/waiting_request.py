@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.server import OutboxSlot
 
 
@@ -12,4 +12,4 @@ class WaitingRequest(NamedTuple):
 
     connection: OrderedConnection
     slot: OutboxSlot
-    request: Request
+    request: KafkaRequest

@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import OutboxSlot
 from duolog.protocol.kafka.api_messages import ApiKey
 
-Handler = Callable[[KafkaContext, OrderedConnection, Request], Answer | OutboxSlot | Work | None]
+Handler = Callable[[KafkaContext, OrderedConnection, KafkaRequest], Answer | OutboxSlot | Work | None]
 """What a handler returns: an answer; the slot that `connection.outbox.reserve()` gave, which `connection.outbox.fill`
 fills later; a generator that returns one of these; or None for a request without an answer."""
 
 
-class Api(NamedTuple):
+class KafkaApi(NamedTuple):
     """Versions `min_version` to `max_version` are served, and advertised unless `advertised_from` is lower."""
 
     key: ApiKey

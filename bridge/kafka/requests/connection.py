@@ -20,7 +20,7 @@ from types import GeneratorType
 from duolog.bridge.kafka import TABLE, api_versions
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import Server
 from duolog.protocol.errors import ProtocolError
@@ -60,7 +60,7 @@ class KafkaConnection(OrderedConnection):
             )
         body = decode_request(key, version, frame, body_at, self._elements_max)
         context.metrics.requests[_METRICS[key]] += 1
-        request = new_tuple(Request, (key, version, correlation_id, client_id, body, len(frame)))
+        request = new_tuple(KafkaRequest, (key, version, correlation_id, client_id, body, len(frame)))
         reserved_count = self.outbox.reserved_count
         try:
             answer = api.handler(context, self, request)

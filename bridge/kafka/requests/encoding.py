@@ -4,14 +4,14 @@ from collections.abc import Generator
 from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import encode_frame
 from duolog.protocol.kafka.response import AnswerTooLarge, encode_steps
 from duolog.store.entry import Promise
 
 
-def encoded(context: KafkaContext, request: Request, entity: Any) -> Generator[int, None, list[bytes]]:
+def encoded(context: KafkaContext, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
     """Encode a response whose arrays may be `Elements`; return the pieces of its body.
 
     Raises AnswerTooLarge beyond `kafka.answer_bytes_max`.
@@ -25,7 +25,7 @@ def encoded(context: KafkaContext, request: Request, entity: Any) -> Generator[i
         ) from None
 
 
-def answered(request: Request, pieces: list[bytes], promise: Promise | None) -> Answer:
+def answered(request: KafkaRequest, pieces: list[bytes], promise: Promise | None) -> Answer:
     """Make an answer of the pieces that `encoded` returned."""
     return Answer(encode_frame(request.api_key, request.version, request.correlation_id, pieces), promise)
 

@@ -3,7 +3,7 @@
 Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
 Fetch from 7                   the error, and nothing else
 a response with an error code  the same
-the others                     the error for each thing that the request names, as Apache's `Request.getErrorResponse`;
+the others                     the error for each thing that the request names, as Apache's `getErrorResponse` does;
                                a request that names nothing, by an empty array, is answered with an empty one
 DescribeLogDirs below 3        the error for the log directory
 Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
@@ -23,7 +23,7 @@ from typing import Any, Final, get_args, get_origin
 from kio.index import load_response_schema
 
 from duolog.bridge.kafka.requests.repeated_names import once
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import BUG
 from duolog.protocol.kafka import fetch, produce
@@ -47,7 +47,7 @@ class _NotMirrored(Exception):
     """The response has no place for the error that belongs to what the request names."""
 
 
-def answer_of(request: Request, log_directory: str) -> Answer | None:
+def answer_of(request: KafkaRequest, log_directory: str) -> Answer | None:
     """Give the error answer in the form of the request's API and version; None: it has none."""
     key, version, correlation_id = request.api_key, request.version, request.correlation_id
     if key == ApiKey.PRODUCE:

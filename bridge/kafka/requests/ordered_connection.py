@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from duolog.bridge.kafka.requests import fault_answers
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import (
     BUG,
@@ -34,16 +34,16 @@ class OrderedConnection(Connection):
         super().connection_lost(error)
         self.outbox.drop()
 
-    def failed(self, request: Request, error: Exception, slot: OutboxSlot) -> None:
+    def failed(self, request: KafkaRequest, error: Exception, slot: OutboxSlot) -> None:
         """Report an unexpected error of a request that has a slot, and answer the request there."""
         self.report(request, error)
         self.answer_fault(request, partial(self.outbox.fail, slot))
 
-    def report(self, request: Request, error: Exception) -> None:
+    def report(self, request: KafkaRequest, error: Exception) -> None:
         """Count and log an unexpected error, by the API of the request."""
         self.fault(error, ApiKey(request.api_key).name.lower())
 
-    def answer_fault(self, request: Request, answer_with: Callable[[Answer], None]) -> None:
+    def answer_fault(self, request: KafkaRequest, answer_with: Callable[[Answer], None]) -> None:
         """Answer with UNKNOWN_SERVER_ERROR, or close the connection where the API has no place for it."""
         answer = fault_answers.answer_of(request, self._log_directory)
         if answer is None:

@@ -12,10 +12,10 @@ from duolog.protocol.kafka.api_messages import (
 )
 from duolog.store.entry import Promise
 
-__all__ = ("NO_THROTTLE", "Request", "Work", "later")
+__all__ = ("NO_THROTTLE", "KafkaRequest", "Work", "later")
 
 
-class Request(NamedTuple):
+class KafkaRequest(NamedTuple):
     """A decoded request; `body` is what `protocol.kafka.api.decode_request` gave for this key and version."""
 
     api_key: int
@@ -31,7 +31,7 @@ class Request(NamedTuple):
         return 10 * self.size
 
     @property
-    def without_body(self) -> "Request":
+    def without_body(self) -> "KafkaRequest":
         """Give what its answer needs, for a request that waits for long: its body need not stay."""
         return self._replace(body=None, size=0)
 

@@ -23,7 +23,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import Request, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import TURN_MS, OutboxSlot, Server
 from duolog.protocol.errors import ProtocolError
@@ -57,7 +57,9 @@ class _Job:
 
     __slots__ = ("answer", "built_bytes", "connection", "is_holding", "request", "slot", "steps")
 
-    def __init__(self, connection: OrderedConnection, request: Request, steps: Work, slot: OutboxSlot | None) -> None:
+    def __init__(
+        self, connection: OrderedConnection, request: KafkaRequest, steps: Work, slot: OutboxSlot | None
+    ) -> None:
         self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
         self.is_holding = False  # Its connection takes no further request until it is done.
         self.answer: Answer | None = None
@@ -130,7 +132,7 @@ class SlicedRequests:
     def __len__(self) -> int:
         return len(self._new) + len(self._jobs) + len(self._aside)
 
-    def begin(self, connection: OrderedConnection, request: Request, steps: Work) -> Answer | OutboxSlot | None:
+    def begin(self, connection: OrderedConnection, request: KafkaRequest, steps: Work) -> Answer | OutboxSlot | None:
         """Work on a request that was just received; what it gives is what a handler gives."""
         job = _Job(connection, request, steps, None)
         jobs = self._new
@@ -146,7 +148,7 @@ class SlicedRequests:
         self._add(jobs, job)
         return job.slot
 
-    def finish(self, connection: OrderedConnection, request: Request, slot: OutboxSlot, steps: Work) -> None:
+    def finish(self, connection: OrderedConnection, request: KafkaRequest, slot: OutboxSlot, steps: Work) -> None:
         """Work on the answer of a request that has waited, while its connection takes others."""
         job = _Job(connection, request, steps, slot)
         job.wait()

@@ -5,7 +5,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from duolog.bridge.kafka import ADVERTISED_VERSIONS, TABLE, api_versions
-from duolog.bridge.kafka.requests.api import Api
+from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.protocol.kafka import fetch, produce
 from duolog.protocol.kafka.api_messages import (
     FLEXIBLE_FROM,
@@ -27,7 +27,7 @@ TELEMETRY = (71, 72)
 
 
 @pytest.mark.parametrize("api", ROWS)
-def test_every_version_of_a_row_has_a_schema_and_a_handler(api: Api) -> None:
+def test_every_version_of_a_row_has_a_schema_and_a_handler(api: KafkaApi) -> None:
     assert callable(api.handler)
     for version in range(api.min_version, api.max_version + 1):
         assert load_request_schema(api.key, version).__flexible__ is is_flexible(api.key, version)

@@ -14,7 +14,7 @@ from kio.serial import entity_reader, entity_writer
 
 from duolog.bridge.kafka import TABLE as KAFKA
 from duolog.bridge.kafka.requests import fault_answers
-from duolog.bridge.kafka.requests.request import Request
+from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.net.server import BUG
@@ -131,7 +131,7 @@ def test_fault_of_a_request_that_names_things_is_told_for_each(key: ApiKey, vers
     entity: Any = filled(load_request_schema(key, version), "orders")
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
-    asked = Request(key, version, 7, "c", decode_request(key, version, body.getvalue()))
+    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()))
     answer = fault_answers.answer_of(asked, DIRECTORY)
     assert answer is not None
     frame = b"".join(map(bytes, answer.buffers))
@@ -160,7 +160,7 @@ def test_fault_of_a_request_that_names_nothing_is_told_or_the_connection_closed(
     entity: Any = filled(request_type, "orders", 0, **nullable)
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
-    asked = Request(key, version, 7, "c", decode_request(key, version, body.getvalue()))
+    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()))
     answer = fault_answers.answer_of(asked, DIRECTORY)
     means_all = (bool(nullable) and key == ApiKey.ELECT_LEADERS and version == 0) or (
         key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -193,7 +193,7 @@ def errors_in(value: Any) -> Iterator[ErrorCode]:
 def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
     creation = {"resource_name": "orders", "principal": "User:a", "host": "*"}
     body = decode(ApiKey.CREATE_ACLS, 3, creations=[creation] * 3)
-    answer = fault_answers.answer_of(Request(ApiKey.CREATE_ACLS, 3, 7, "c", body), DIRECTORY)
+    answer = fault_answers.answer_of(KafkaRequest(ApiKey.CREATE_ACLS, 3, 7, "c", body), DIRECTORY)
     assert answer is not None
     response, _ = entity_reader(load_response_schema(ApiKey.CREATE_ACLS, 3))(b"".join(map(bytes, answer.buffers)), 9)
     assert len(response.results) == 3
@@ -202,7 +202,7 @@ def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
 @pytest.mark.parametrize(("count", "is_told"), [(fault_answers.ITEMS_MAX, True), (fault_answers.ITEMS_MAX + 1, False)])
 def test_fault_is_told_in_one_turn_of_the_loop_or_not_at_all(count: int, is_told: bool) -> None:
     body = decode(ApiKey.DESCRIBE_GROUPS, 5, groups=tuple(f"g{n}" for n in range(count)))
-    answer = fault_answers.answer_of(Request(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body), DIRECTORY)
+    answer = fault_answers.answer_of(KafkaRequest(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body), DIRECTORY)
     assert (answer is not None) is is_told
 
 

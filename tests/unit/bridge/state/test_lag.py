@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from duolog.bridge.kafka.groups.classic_group import Join, Sync
+from duolog.bridge.kafka.groups.group_requests import JoinRequest, SyncRequest
 from duolog.bridge.state.records import CommittedPosition
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
@@ -66,12 +66,14 @@ def test_topics_that_live_members_subscribe_to_count_before_the_first_commit() -
 
 
 def join_as_kafka(core: ManualCore, group: str, subscription: bytes) -> None:
-    join = Join(group, "", "c", "h", 10_000, 10_000, "consumer", (("range", subscription),), member_id_required=False)
+    join = JoinRequest(
+        group, "", "c", "h", 10_000, 10_000, "consumer", (("range", subscription),), member_id_required=False
+    )
     ticket: Any = object()
     core.kafka_groups.join(join, ticket, core.clock.mono_ms())
     (joined,) = core.kafka_groups.expire(core.clock.mono_ms() + 60_000) or [None]
     member = joined.answer.member_id if joined is not None else ""
-    core.kafka_groups.sync(Sync(group, member, 1), ticket, core.clock.mono_ms())
+    core.kafka_groups.sync(SyncRequest(group, member, 1), ticket, core.clock.mono_ms())
 
 
 def test_group_that_nobody_knows_is_404() -> None:

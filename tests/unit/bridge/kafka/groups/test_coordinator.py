@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duolog.bridge.config import GroupsOptions
-from duolog.bridge.kafka.groups.classic_group import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    Join,
-    Joined,
-    JoinedMember,
-    Leaver,
-    Reply,
-    State,
-    Sync,
-    Synced,
-)
+from duolog.bridge.kafka.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.groups.group_requests import (
+    JoinedMember,
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
+from duolog.bridge.kafka.groups.rebalance import GroupState
+from duolog.bridge.kafka.groups.replies import Reply
 from duolog.protocol.kafka.api_messages import ErrorCode
 
 OK = ErrorCode.none
@@ -42,32 +42,32 @@ class History:
             **(limits or {}),
         )
         self.now_ms = 0
-        self.answers: dict[str, Joined | Synced] = {}
+        self.answers: dict[str, JoinResponse | SyncResponse] = {}
 
     def take(self, replies: list[Reply[str]]) -> None:
         for ticket, answer in replies:
             assert ticket not in self.answers, f"{ticket} is answered twice"
             self.answers[ticket] = answer
 
-    def join(self, ticket: str, member_id: str = "", **fields: object) -> Joined | None:
+    def join(self, ticket: str, member_id: str = "", **fields: object) -> JoinResponse | None:
         values: dict[str, object] = {
             "group_id": "g", "member_id": member_id, "client_id": "c", "client_host": "/127.0.0.1",
             "session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS, "protocol_type": "consumer",
             "protocols": RANGE, "member_id_required": False,
         }  # fmt: skip
-        self.take(self.coordinator.join(Join(**(values | fields)), ticket, self.now_ms))  # type: ignore[arg-type]
+        self.take(self.coordinator.join(JoinRequest(**(values | fields)), ticket, self.now_ms))  # type: ignore[arg-type]
         answer = self.answers.get(ticket)
-        assert answer is None or isinstance(answer, Joined)
+        assert answer is None or isinstance(answer, JoinResponse)
         return answer
 
     def sync(
         self, ticket: str, member_id: str, generation: int, /, *, instance_id: str | None = None, **assignments: bytes
-    ) -> Synced | None:
+    ) -> SyncResponse | None:
         pairs = tuple((name.replace("_", "-"), assignment) for name, assignment in assignments.items())
-        sync = Sync("g", member_id, generation, pairs, instance_id)
+        sync = SyncRequest("g", member_id, generation, pairs, instance_id)
         self.take(self.coordinator.sync(sync, ticket, self.now_ms))
         answer = self.answers.get(ticket)
-        assert answer is None or isinstance(answer, Synced)
+        assert answer is None or isinstance(answer, SyncResponse)
         return answer
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
@@ -76,7 +76,7 @@ class History:
     def commit(self, member_id: str, generation: int) -> ErrorCode:
         return self.coordinator.check_commit("g", member_id, None, generation, self.now_ms)
 
-    def leave(self, *leavers: Leaver) -> list[ErrorCode]:
+    def leave(self, *leavers: MemberIdentity) -> list[ErrorCode]:
         errors, replies = self.coordinator.leave("g", leavers, self.now_ms)
         self.take(replies)
         return errors
@@ -90,18 +90,18 @@ class History:
         self.now_ms = end_ms
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> GroupState | None:
         group = self.coordinator.group("g")
         return group and group.state
 
-    def joined(self, ticket: str) -> Joined:
+    def joined(self, ticket: str) -> JoinResponse:
         answer = self.answers[ticket]
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinResponse)
         return answer
 
-    def synced(self, ticket: str) -> Synced:
+    def synced(self, ticket: str) -> SyncResponse:
         answer = self.answers[ticket]
-        assert isinstance(answer, Synced)
+        assert isinstance(answer, SyncResponse)
         return answer
 
     def stable_pair(self) -> None:
@@ -112,7 +112,7 @@ class History:
         self.join("j1'", "c-1")
         self.sync("s2", "c-2", 2)
         self.sync("s1", "c-1", 2, c_1=b"a1", c_2=b"a2")
-        assert self.state is State.STABLE
+        assert self.state is GroupState.STABLE
 
 
 # -- Joining
@@ -120,16 +120,16 @@ class History:
 
 def test_first_member_leads_at_once_when_no_delay_is_set() -> None:
     history = History()
-    assert history.join("j") == Joined(
+    assert history.join("j") == JoinResponse(
         OK, "c-1", 1, "consumer", "range", "c-1", (JoinedMember("c-1", None, b"sub"),), False
     )
-    assert history.sync("s", "c-1", 1, c_1=b"all") == Synced(OK, b"all", "consumer", "range")
+    assert history.sync("s", "c-1", 1, c_1=b"all") == SyncResponse(OK, b"all", "consumer", "range")
     assert history.heartbeat("c-1", 1) is OK
 
 
 def test_client_that_can_gets_its_member_id_first() -> None:
     history = History()
-    assert history.join("j", member_id_required=True) == Joined(ErrorCode.member_id_required, "c-1")
+    assert history.join("j", member_id_required=True) == JoinResponse(ErrorCode.member_id_required, "c-1")
     answer = history.join("j'", "c-1", member_id_required=True)
     assert answer is not None
     assert (answer.error, answer.generation) == (OK, 1)
@@ -141,11 +141,11 @@ def test_second_member_waits_until_the_first_has_rejoined() -> None:
     history.sync("s1", "c-1", 1, c_1=b"all")
     assert history.join("j2") is None
     assert history.heartbeat("c-1", 1) is ErrorCode.rebalance_in_progress
-    assert history.sync("s1'", "c-1", 1) == Synced(ErrorCode.rebalance_in_progress)
+    assert history.sync("s1'", "c-1", 1) == SyncResponse(ErrorCode.rebalance_in_progress)
     leader = history.join("j1'", "c-1")
     assert leader is not None
     assert [member.member_id for member in leader.members] == ["c-1", "c-2"]
-    assert history.joined("j2") == Joined(OK, "c-2", 2, "consumer", "range", "c-1")
+    assert history.joined("j2") == JoinResponse(OK, "c-2", 2, "consumer", "range", "c-1")
     assert history.heartbeat("c-2", 2) is OK  # CompletingRebalance: it may go on
     assert history.commit("c-2", 2) is ErrorCode.rebalance_in_progress
     assert history.sync("s2", "c-2", 2) is None
@@ -199,7 +199,7 @@ def test_unused_member_id_is_waited_for_until_its_session_ends() -> None:
     assert "j2''" not in history.answers
     history.wait(SESSION_MS)
     assert history.joined("j2''").generation == 3
-    assert history.join("p'", "c-3") == Joined(ErrorCode.unknown_member_id, "c-3")
+    assert history.join("p'", "c-3") == JoinResponse(ErrorCode.unknown_member_id, "c-3")
 
 
 def test_new_member_is_not_waited_for_for_ever() -> None:
@@ -210,7 +210,7 @@ def test_new_member_is_not_waited_for_for_ever() -> None:
     for _ in range(NEW_MEMBER_JOIN_TIMEOUT_MS // 5_000):
         history.heartbeat("c-2", 2)
         history.wait(5_000)
-    assert history.joined("j3") == Joined(ErrorCode.unknown_member_id, "c-3")
+    assert history.joined("j3") == JoinResponse(ErrorCode.unknown_member_id, "c-3")
 
 
 def test_newer_join_of_a_member_supersedes_the_parked_one() -> None:
@@ -237,16 +237,16 @@ def test_rejoin_in_a_stable_group(
     answer = history.join("again", rejoining, protocols=protocols)
     if starts_rebalance:
         assert answer is None
-        assert history.state is State.PREPARING
+        assert history.state is GroupState.PREPARING
     else:
-        assert answer == Joined(OK, "c-2", 2, "consumer", "range", "c-1")
+        assert answer == JoinResponse(OK, "c-2", 2, "consumer", "range", "c-1")
 
 
 def test_lost_join_answer_is_given_again_while_completing() -> None:
     history = History()
     first = history.join("j1")
     assert history.join("j1'", "c-1") == first
-    assert history.state is State.COMPLETING
+    assert history.state is GroupState.COMPLETING
 
 
 def test_changed_member_while_completing_starts_over_and_frees_parked_syncs() -> None:
@@ -256,8 +256,8 @@ def test_changed_member_while_completing_starts_over_and_frees_parked_syncs() ->
     history.join("j1'", "c-1")
     history.sync("s2", "c-2", 2)
     history.join("j1''", "c-1", protocols=(("range", b"other"),))
-    assert history.synced("s2") == Synced(ErrorCode.rebalance_in_progress)
-    assert history.state is State.PREPARING
+    assert history.synced("s2") == SyncResponse(ErrorCode.rebalance_in_progress)
+    assert history.state is GroupState.PREPARING
 
 
 def test_protocol_that_most_members_prefer_among_the_common_ones_wins() -> None:
@@ -290,20 +290,20 @@ def test_invalid_join_is_refused_and_changes_nothing(fields: dict[str, object], 
     history = History()
     history.stable_pair()
     member_id = str(fields.pop("member_id", ""))
-    assert history.join("bad", member_id, **fields) == Joined(error, member_id)
-    assert history.state is State.STABLE
+    assert history.join("bad", member_id, **fields) == JoinResponse(error, member_id)
+    assert history.state is GroupState.STABLE
     assert [group.group_id for group in history.coordinator.groups()] == ["g"]
 
 
 def test_limits_of_members_and_bytes_are_kept() -> None:
     history = History(members_max=2)
     history.stable_pair()
-    assert history.join("j3") == Joined(ErrorCode.group_max_size_reached, "")
+    assert history.join("j3") == JoinResponse(ErrorCode.group_max_size_reached, "")
 
     history = History({"members_max": 1})
     history.join("j1")
-    assert history.join("j2", group_id="h") == Joined(ErrorCode.group_max_size_reached, "")
-    history.leave(Leaver("c-1"))
+    assert history.join("j2", group_id="h") == JoinResponse(ErrorCode.group_max_size_reached, "")
+    history.leave(MemberIdentity("c-1"))
     assert history.join("j2'", group_id="h", protocols=RANGE) is not None
 
 
@@ -312,33 +312,33 @@ def test_bytes_of_members_are_limited(limit: dict[str, int]) -> None:
     history = History(**limit)
     history.stable_pair()
     large = (("range", bytes(4500)),)
-    assert history.join("j3", protocols=large) == Joined(ErrorCode.group_max_size_reached, "")
-    assert history.join("j3'", "c-1", protocols=large) == Joined(ErrorCode.group_max_size_reached, "c-1")
+    assert history.join("j3", protocols=large) == JoinResponse(ErrorCode.group_max_size_reached, "")
+    assert history.join("j3'", "c-1", protocols=large) == JoinResponse(ErrorCode.group_max_size_reached, "c-1")
     assert history.heartbeat("c-1", 2) is OK, "a refused request changes nothing"
     many = tuple((f"protocol {number}", b"") for number in range(101))
-    assert history.join("j4", protocols=many) == Joined(ErrorCode.group_max_size_reached, "")
+    assert history.join("j4", protocols=many) == JoinResponse(ErrorCode.group_max_size_reached, "")
 
 
 def test_bytes_of_assignments_are_limited_and_replaced_ones_given_back() -> None:
     history = History(group_bytes_max=5000)
     history.join("j1", protocols=RANGE)
     for generation in range(1, 4):
-        assert history.sync(f"s{generation}", "c-1", generation, c_1=bytes(5000)) == Synced(
+        assert history.sync(f"s{generation}", "c-1", generation, c_1=bytes(5000)) == SyncResponse(
             ErrorCode.unknown_server_error
         )
         assert history.sync(f"t{generation}", "c-1", generation, c_1=bytes(4000)).error is OK  # type: ignore[union-attr]
         history.join(f"j{generation + 1}", "c-1", protocols=RANGE)
     (group,) = history.coordinator.groups()
-    assert group.held_bytes == history.coordinator._held_bytes
+    assert group.members.held_bytes == history.coordinator._held_bytes
 
 
 def test_leader_goes_last_or_first_and_another_one_leads() -> None:
     for leavers in (["c-1", "c-2"], ["c-2", "c-1"], ["c-1"], ["c-2"]):
         history = History()
         history.stable_pair()
-        history.leave(*map(Leaver, leavers))
+        history.leave(*map(MemberIdentity, leavers))
         left = {"c-1", "c-2"} - {*leavers}
-        assert {group.leader_id for group in history.coordinator.groups()} == left
+        assert {group.members.leader_id for group in history.coordinator.groups()} == left
 
 
 # -- Staying and leaving
@@ -350,7 +350,7 @@ def test_silent_member_is_removed_when_its_session_ends() -> None:
     history.wait(SESSION_MS - 1)
     assert history.heartbeat("c-1", 2) is OK
     history.wait(1)
-    assert history.state is State.PREPARING
+    assert history.state is GroupState.PREPARING
     assert history.heartbeat("c-2", 2) is ErrorCode.unknown_member_id
     rejoined = history.join("again", "c-1")
     assert rejoined is not None
@@ -380,25 +380,25 @@ def test_member_that_never_syncs_is_removed_and_the_rest_starts_over() -> None:
         history.wait(5_000)
         history.heartbeat("c-1", 2)
         history.heartbeat("c-2", 2)
-    assert history.state is State.PREPARING
+    assert history.state is GroupState.PREPARING
     assert history.heartbeat("c-2", 2) is ErrorCode.unknown_member_id
 
 
 def test_leaving_starts_a_rebalance_and_the_last_one_ends_the_group() -> None:
     history = History()
     history.stable_pair()
-    assert history.leave(Leaver("c-2"), Leaver("nobody")) == [OK, ErrorCode.unknown_member_id]
+    assert history.leave(MemberIdentity("c-2"), MemberIdentity("nobody")) == [OK, ErrorCode.unknown_member_id]
     assert history.heartbeat("c-1", 2) is ErrorCode.rebalance_in_progress
-    assert history.leave(Leaver("c-1")) == [OK]
+    assert history.leave(MemberIdentity("c-1")) == [OK]
     assert history.state is None
     assert history.coordinator.next_deadline_ms() is None or history.now_ms < 60_000
-    assert history.leave(Leaver("c-1")) == [ErrorCode.unknown_member_id]
+    assert history.leave(MemberIdentity("c-1")) == [ErrorCode.unknown_member_id]
 
 
 def test_leader_that_leaves_hands_over() -> None:
     history = History()
     history.stable_pair()
-    history.leave(Leaver("c-1"))
+    history.leave(MemberIdentity("c-1"))
     answer = history.join("j2''", "c-2")
     assert answer is not None
     assert (answer.leader_id, answer.generation) == ("c-2", 3)
@@ -408,8 +408,8 @@ def test_leaving_with_an_unused_member_id_disturbs_nobody() -> None:
     history = History()
     history.stable_pair()
     history.join("p", member_id_required=True)
-    assert history.leave(Leaver("c-3")) == [OK]
-    assert history.state is State.STABLE
+    assert history.leave(MemberIdentity("c-3")) == [OK]
+    assert history.state is GroupState.STABLE
 
 
 COMMITS = [
@@ -448,16 +448,18 @@ def static_history() -> History:
 def test_static_member_takes_its_place_again_without_a_rebalance() -> None:
     history = static_history()
     answer = history.join("again", instance_id="one")
-    assert answer == Joined(OK, "one-2", 1, "consumer", "range", "one-2", (JoinedMember("one-2", "one", b"sub"),), True)
-    assert history.sync("s", "one-2", 1, instance_id="one") == Synced(OK, b"all", "consumer", "range")
+    assert answer == JoinResponse(
+        OK, "one-2", 1, "consumer", "range", "one-2", (JoinedMember("one-2", "one", b"sub"),), True
+    )
+    assert history.sync("s", "one-2", 1, instance_id="one") == SyncResponse(OK, b"all", "consumer", "range")
     assert history.heartbeat("one-1", 1, "one") is ErrorCode.fenced_instance_id
-    assert history.join("zombie", "one-1", instance_id="one") == Joined(ErrorCode.fenced_instance_id, "one-1")
+    assert history.join("zombie", "one-1", instance_id="one") == JoinResponse(ErrorCode.fenced_instance_id, "one-1")
 
 
 def test_older_client_is_told_that_its_former_self_leads() -> None:
     history = static_history()
     answer = history.join("again", instance_id="one", can_skip_assignment=False)
-    assert answer == Joined(OK, "one-2", 1, "consumer", "range", "one-1")
+    assert answer == JoinResponse(OK, "one-2", 1, "consumer", "range", "one-1")
 
 
 def test_static_member_that_prefers_another_protocol_starts_a_rebalance() -> None:
@@ -469,9 +471,9 @@ def test_static_member_that_prefers_another_protocol_starts_a_rebalance() -> Non
 
 def test_static_member_is_named_by_its_instance_when_it_leaves() -> None:
     history = static_history()
-    assert history.leave(Leaver("one-9", "one")) == [ErrorCode.fenced_instance_id]
-    assert history.leave(Leaver("", "two")) == [ErrorCode.unknown_member_id]
-    assert history.leave(Leaver("", "one")) == [OK]
+    assert history.leave(MemberIdentity("one-9", "one")) == [ErrorCode.fenced_instance_id]
+    assert history.leave(MemberIdentity("", "two")) == [ErrorCode.unknown_member_id]
+    assert history.leave(MemberIdentity("", "one")) == [OK]
     assert history.state is None
 
 
@@ -503,7 +505,7 @@ def perform(history: History, step: tuple[Any, ...], ids: dict[int, str], ticket
     """Do one step as client number `step[1]`, which remembers the last member id it was given."""
     kind, who, instance_id, *rest = step
     group = history.coordinator.group("g")
-    generation = group.generation if group else 1
+    generation = group.rebalance.generation if group else 1
     ticket = f"{kind} {next(tickets)}"
     if kind == "join":
         fields = {"protocols": (("range", rest[0]),), "member_id_required": rest[1], "instance_id": instance_id}
@@ -514,7 +516,7 @@ def perform(history: History, step: tuple[Any, ...], ids: dict[int, str], ticket
         if kind == "beat":
             history.heartbeat(ids.get(who, "?"), generation, instance_id)
         elif kind == "leave":
-            history.leave(Leaver(ids.get(who, ""), instance_id))
+            history.leave(MemberIdentity(ids.get(who, ""), instance_id))
         else:
             history.wait(who)
         return None
@@ -533,7 +535,7 @@ def test_every_request_is_answered_once_and_silence_ends_the_group(steps: list[t
             sent.append((ticket, step[1]))
         for name, who in sent:
             answer = history.answers.get(name)
-            if isinstance(answer, Joined) and answer.error in (OK, ErrorCode.member_id_required):
+            if isinstance(answer, JoinResponse) and answer.error in (OK, ErrorCode.member_id_required):
                 ids[who] = answer.member_id
             elif answer is not None and answer.error is ErrorCode.unknown_member_id:
                 ids.pop(who, None)

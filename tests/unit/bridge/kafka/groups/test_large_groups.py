@@ -10,14 +10,10 @@ import pytest
 
 from duolog.bridge.config import GroupsOptions
 from duolog.bridge.kafka.groups import coordinator
-from duolog.bridge.kafka.groups.classic_group import (
-    Join,
-    Joined,
-    Reply,
-    State,
-    Sync,
-)
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.groups.group_requests import JoinRequest, JoinResponse, SyncRequest
+from duolog.bridge.kafka.groups.rebalance import GroupState
+from duolog.bridge.kafka.groups.replies import Reply
 from tests.unit.adversary.budget import UNITS_MAX, counted
 
 MOST: int = get_type_hints(GroupsOptions, include_extras=True)["members_max"].__metadata__[0].le
@@ -42,7 +38,9 @@ class Groups:
     def fill(self, group_id: str, count: int) -> None:
         for number in range(count):
             protocols = (("range", b"x" * 100), ("sticky", b"x" * 100))
-            join = Join(group_id, "", f"c{number}", "/1", SESSION_MS, 300_000, "consumer", protocols, None, False)
+            join = JoinRequest(
+                group_id, "", f"c{number}", "/1", SESSION_MS, 300_000, "consumer", protocols, None, False
+            )
             assert self.call(lambda join=join, number=number: self.coordinator.join(join, number, self.now_ms)) == []
 
     def pass_ms(self, ms: int) -> list[Reply[int]]:
@@ -58,15 +56,17 @@ def test_rebalance_of_the_largest_group_keeps_the_budget() -> None:
     groups.fill("g", MOST)
     replies = groups.pass_ms(DELAY_MS) + groups.pass_ms(DELAY_MS) + groups.pass_ms(DELAY_MS)
     assert len(replies) == MOST
-    ids = [reply.answer.member_id for reply in replies if isinstance(reply.answer, Joined)]
+    ids = [reply.answer.member_id for reply in replies if isinstance(reply.answer, JoinResponse)]
     group = groups.coordinator.group("g")
     assert group is not None
     synced: list[Reply[int]] = []
-    for member_id in sorted(ids, key=lambda each: each == group.leader_id):  # The leader's completes everybody's.
-        parts = tuple((each, b"y" * 100) for each in ids) if member_id == group.leader_id else ()
-        sync = Sync("g", member_id, 1, parts)
+    for member_id in sorted(
+        ids, key=lambda each: each == group.members.leader_id
+    ):  # The leader's completes everybody's.
+        parts = tuple((each, b"y" * 100) for each in ids) if member_id == group.members.leader_id else ()
+        sync = SyncRequest("g", member_id, 1, parts)
         synced += groups.call(lambda sync=sync: groups.coordinator.sync(sync, 0, groups.now_ms))
-    assert (group.state, len(synced)) == (State.STABLE, MOST)
+    assert (group.state, len(synced)) == (GroupState.STABLE, MOST)
     groups.pass_ms(SESSION_MS)
     assert groups.coordinator.group("g") is None
     assert groups.units_most < UNITS_MAX // SHARE
