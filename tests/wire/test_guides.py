@@ -1,4 +1,4 @@
-"""Every example of docs/guides does what its page says: the blocks of a page run in their order, against a broker of their own.
+"""Every example of docs/guides does what its page says: the blocks of a page run in their order, against one broker.
 
 A comment above each block of code says what becomes of the block:
 
@@ -11,9 +11,9 @@ A comment above each block of code says what becomes of the block:
     <!-- example: NAME -->        Another test runs the block (test_guide_streams.py, test_hooks.py).
     <!-- not run: REASON -->      The block is an illustration.
 
-Shell blocks run in bash with `duolog` on the path, Python blocks share one namespace, and a Java block becomes the body of
-`main` in a class of its own. The default addresses are replaced by those of the test's broker. A page may name the
-settings of its broker: `<!-- broker: SECTION.NAME=VALUE ... -->`.
+Shell blocks run in bash with `duolog` and `mqadmin` on the path, Python blocks share one namespace, and a Java block
+becomes the body of `main` in a class of its own. The default addresses are replaced by those of the test's broker, and
+port 8080 by a free one. A page may name the settings of its broker: `<!-- broker: SECTION.NAME=VALUE ... -->`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.broker import Broker
+from tests.kit.broker import Broker, free_ports
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import JVM_OPTIONS, jars
 
@@ -90,8 +90,12 @@ def blocks(page: str) -> Iterator[Block]:
 class Examples:
     """Runs the blocks of one page, one after the other."""
 
-    def __init__(self, broker: Broker, folder: Path) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, folder: Path, local_port: int) -> None:
+        self._addresses = {f"127.0.0.1:{port}": getattr(broker, name) for name, port in DEFAULT_PORTS.items()}
+        # A server of the example's own, as a URL and as Python's pair.
+        self._addresses["127.0.0.1:8080"] = f"127.0.0.1:{local_port}"
+        self._addresses['"127.0.0.1", 8080'] = f'"127.0.0.1", {local_port}'
+        self._http = broker.http
         self._folder = folder
         self._names: dict[str, Any] = {"__name__": "__main__"}  # What the Python blocks share.
 
@@ -114,13 +118,15 @@ class Examples:
         (self._folder / block.argument).write_text(self._at_this_broker(block.code))
 
     def _at_this_broker(self, code: str) -> str:
-        for name, port in DEFAULT_PORTS.items():
-            code = code.replace(f"127.0.0.1:{port}", getattr(self._broker, name))
+        for shown, actual in self._addresses.items():
+            code = code.replace(shown, actual)
         return code
 
     def _bash(self, code: str, block: Block) -> str:
-        path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "DUOLOG_HTTP": self._broker.http, "COLUMNS": "120"}
+        if "mqadmin" in code:
+            self._install_mqadmin()
+        path = f"{self._folder}:{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path, "DUOLOG_HTTP": self._http, "COLUMNS": "120"}
         wanted = int(block.argument.removeprefix("status ")) if block.argument.startswith("status ") else 0
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", code],
@@ -135,9 +141,16 @@ class Examples:
         assert done.returncode == wanted, f"status {done.returncode}, not {wanted}\n{done.stdout}{done.stderr or ''}"
         return done.stdout
 
+    def _install_mqadmin(self) -> None:
+        options = " ".join([*JVM_OPTIONS, f"-Duser.home={self._folder}", f"-Drocketmq.client.logRoot={self._folder}"])
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        script = self._folder / "mqadmin"
+        script.write_text(f"#!/bin/sh\nexec java {options} -cp '{jars('rocketmq-tools-5.5')}/*' {main} \"$@\"\n")
+        script.chmod(0o755)
+
     def _python(self, code: str, block: Block) -> str:
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.chdir(self._folder):
+        with contextlib.redirect_stdout(printed):
             exec(compile("\n" * (block.line - 1) + code, "guide", "exec"), self._names)
         return printed.getvalue()
 
@@ -189,8 +202,14 @@ def _trimmed(text: str) -> str:
 
 
 @pytest.fixture
-def own_broker(page: str, tmp_path: Path) -> Iterator[Broker]:
-    found = SETTINGS.search((GUIDES / page).read_text())
+def local_port() -> int:
+    """Stands for port 8080 of the page."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture
+def own_broker(page: str, tmp_path: Path, local_port: int) -> Iterator[Broker]:
+    found = SETTINGS.search((GUIDES / page).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{local_port}"))
     settings = dict(setting.split("=", 1) for setting in found[1].split()) if found else {}
     with Broker(tmp_path / "data", {"store.flush": "async"} | settings) as broker:
         yield broker
@@ -206,11 +225,17 @@ def test_each_block_says_what_becomes_of_it(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.kind == "run" for block in blocks(page))])
 def test_examples_of_a_guide_do_what_the_page_says(
-    page: str, own_broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+    page: str,
+    own_broker: Broker,
+    local_port: int,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "examples"
     folder.mkdir()
-    examples = Examples(own_broker, folder)
+    monkeypatch.chdir(folder)  # Also for the threads of the examples.
+    examples = Examples(own_broker, folder, local_port)
     all_blocks = list(blocks(page))
     for block, following in zip(all_blocks, [*all_blocks[1:], None], strict=True):
         if block.kind == "file":

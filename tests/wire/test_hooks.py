@@ -1,4 +1,4 @@
-"""Hooks that are really installed: the audit log of docs/reference/hooks.md, and one that refuses, changes, hangs.
+"""Hooks that are really installed: the audit log of docs/guides/hooks.md, and one that refuses, changes and hangs.
 
 Each is a package of its own, installed by pip in an environment that sees the broker's.
 """
@@ -22,7 +22,7 @@ from tests.kit.eventually import eventually
 from tests.wire.clients import frames
 from tests.wire.clients.frames import Wire
 
-PAGE = Path(__file__).parents[2] / "docs/reference/hooks.md"
+GUIDE = Path(__file__).parents[2] / "docs/guides/hooks.md"
 WITHIN_S = 20.0
 TIMEOUT_MS = 300
 NO_PERMISSION = 16
@@ -49,9 +49,8 @@ class Moody(Hook):
 """
 
 
-def block(language: str, after: str) -> str:
-    text = PAGE.read_text()
-    return text[text.index(after) :].split(f"```{language}\n")[1].split("```")[0]
+def block(language: str) -> str:
+    return GUIDE.read_text().split(f"```{language}\n")[1].split("```")[0]
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +63,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     packages = subprocess.run([python, "-c", where], check=True, timeout=60, capture_output=True, text=True).stdout
     host = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     (Path(packages.strip()) / "host.pth").write_text(host)
-    project = block("toml", "# Hooks")
-    for name, hook, code in (("audit", "Audit", block("python", "# Hooks")), ("moody", "Moody", MOODY)):
+    project = block("toml")
+    for name, hook, code in (("audit", "Audit", block("python")), ("moody", "Moody", MOODY)):
         (home / name).mkdir()
         (home / name / f"{name}.py").write_text(code)
         told = project.replace("audit:Audit", f"{name}:{hook}").replace("audit", name)
@@ -98,7 +97,7 @@ def skipped(broker: Broker) -> dict[str, int]:
     return {labels: int(float(count)) for labels, count in lines}
 
 
-def test_audit_log_of_the_readme_has_a_line_for_each_message(hooked: Broker) -> None:
+def test_audit_log_of_the_guide_has_a_line_for_each_message(hooked: Broker) -> None:
     topic = f"hooks-{next(_numbers)}"
     with Wire(hooked.rocketmq) as wire:
         assert send(wire, topic, b"plain") == (0, "")

@@ -1,6 +1,6 @@
-"""The streams that the README shows do what it says; the one into a database stays right though it is killed.
+"""The streams that docs/guides/spark-streams.md shows do what it says; the one into a database stays right though it is killed.
 
-Each example is the block of Python below its mark in README.md, run as it stands there.
+Each example is the block of Python below its mark on the page, run as it stands there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.wire.clients.topics import create_topic
 
 pytestmark = pytest.mark.usefixtures("both_families")
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/spark-streams.md"
 NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WITHIN_S = 150
 PREAMBLE = """
@@ -42,7 +42,7 @@ session = open_session("example", "local[2]")
 
 
 def example(name: str) -> str:
-    text = README.read_text().split(f"<!-- example: {name} -->")[1]
+    text = PAGE.read_text().split(f"<!-- example: {name} -->")[1]
     return text.split("```python\n")[1].split("```")[0]
 
 
@@ -50,7 +50,7 @@ def run(code: str, broker: Broker, spark: Spark, folder: Path, **more: str) -> N
     from duolog.spark.messages import messages
 
     values = {"session": spark.session, "messages": messages, "kafka": broker.kafka, "folder": str(folder)} | more
-    exec(compile(code, "README.md", "exec"), values)
+    exec(compile(code, PAGE.name, "exec"), values)
 
 
 class Database(Protocol):
@@ -59,7 +59,7 @@ class Database(Protocol):
     name: str  # what to connect to
 
     def adapted(self, example: str) -> str:
-        """Give the README's example as it says that it is to be changed for this database."""
+        """Give the page's example as it says that it is to be changed for this database."""
 
     def totals(self) -> dict[str, int]:
         """Give what is committed; nothing yet, if there are no tables."""
