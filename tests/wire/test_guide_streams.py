@@ -1,4 +1,4 @@
-"""The streams that docs/guides/spark-streams.md shows do what it says; the one into a database stays right though it is killed.
+"""The streams that docs/guides/spark-streams.md shows do what it says; the database is right though one is killed.
 
 Each example is the block of Python below its mark on the page, run as it stands there.
 """
