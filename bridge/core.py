@@ -17,9 +17,11 @@ from typing import Any, cast
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options, level_delays_ms
+from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
-from duolog.bridge.data.expiry import Lifetimes
-from duolog.bridge.data.publish import Publisher
+from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
+from duolog.bridge.data.publishing.delivery_frames import DeliveryFrames
+from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
 from duolog.bridge.data.reading import QueueReader
 from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.hooks import Hooks
@@ -78,7 +80,7 @@ from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics, system_topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions import half_decisions
-from duolog.bridge.transactions.half_messages import Halves
+from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.files import Files
@@ -117,14 +119,15 @@ class Core:
         )
         self.positions = Positions(self.state_log, self.topics.__contains__, options.groups)
         self.producers = Producers(self.state_log, options.kafka)
-        self.lifetimes = Lifetimes(self.state_log, options.delay)
+        self.expiring_queues = ExpiringQueues(self.state_log)
+        self.delay_parser, self.expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
         self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
         self.transactions = Transactions(
             self.state_log, self.topics, self.positions, self.producers, self.delays, options
         )
         self.isolation = self.transactions.isolation
-        self.halves = Halves(self.state_log, options.txn, options.store.segment_bytes // 2)
+        self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
         self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
         self.rocketmq_members: Members[RocketMQConnection] = Members(
@@ -197,26 +200,21 @@ class Core:
         self.wall_time.begin(self.store, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
-        self.publisher = Publisher(
-            turn_log,
-            self.producers,
-            self.transactions,
-            self.delays,
-            self.schedules,
-            self.halves,
-            self.lifetimes,
-            self.metrics,
-            self.wall_time,
-            self.options,
+        owners = PublishOwners(
+            self.delays, self.schedules, self.halves, self.expiring_queues, self.producers, self.transactions
         )
+        self.publisher = Publisher(
+            turn_log, self.state_log, owners, self.metrics, self.wall_time, self.options, store_host
+        )
+        self.delivery_frames = DeliveryFrames(self.delays, self.expiring_queues, self.wall_time, store_host)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
-        self.publisher.store_host = self.reader.store_host = store_host
+        self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)
         self.store.on_visible = self.purgatory.on_visible
         self.store.contain = partial(self.faults.contain, kind="answer")
         self._cluster.name_if_new(now_ms)
-        self.delays.attach(self.store, self.publisher, self._cluster.id)
-        self.schedules.attach(self.publisher)
+        self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
+        self.schedules.attach(self.delivery_frames)
         self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.has_time_steps:
@@ -274,7 +272,14 @@ class Core:
             topics=self.topics,
             leases=self.leases,
             messages=MessageContext(self.reader, self.publisher, self.isolation),
-            delayed=DelayedContext(self.delays, self.schedules, self.lifetimes, self.idempotency_keys),
+            delayed=DelayedContext(
+                self.delays,
+                self.schedules,
+                self.delay_parser,
+                self.expiry_parser,
+                self.expiring_queues,
+                self.idempotency_keys,
+            ),
             groups=GroupContext(
                 positions=self.positions,
                 lags=GroupLags(self.topics, self.positions, self._subscribed_topics),

@@ -1,17 +1,18 @@
-"""What a message asks for about its time: read from RocketMQ's properties, or from a Kafka record's headers.
+"""What a message asks about its delivery time: read from RocketMQ's properties or from a Kafka record's headers.
 
-    DELAY               level 1..n of `delay.levels`; above the greatest: the greatest; wins over all below
-    TIMER_DELAY_SEC     seconds from now                 of these three the first that is there counts
-    TIMER_DELAY_MS      milliseconds from now
-    TIMER_DELIVER_MS    wall time in milliseconds
-    AMQ_SCHEDULED_*     ActiveMQ's names, all of them text: a delay, or a schedule (`delay/recurring.py`)
+    DELAY               A level from 1 to n of `delay.levels`. A greater number means the greatest level. It overrides
+                        all names below.
+    TIMER_DELAY_SEC     Seconds from now. The first of these three names that is present counts.
+    TIMER_DELAY_MS      Milliseconds from now.
+    TIMER_DELIVER_MS    Wall time in milliseconds.
+    AMQ_SCHEDULED_*     ActiveMQ's names, whose values are text: a delay or a schedule (`delay/recurring.py`).
 
-A RocketMQ property is text. A Kafka header's value is text if all of it is ASCII digits, else a big-endian integer of
-eight bytes; of a name that occurs twice the last counts. A time that has passed asks for nothing: the message is
-delivered at once. What cannot be read, or lies beyond `delay.max_days`, is refused. Source: HookUtils.java.
+A RocketMQ property is text. The value of a Kafka header is text if it consists of ASCII digits, otherwise a big-endian
+integer of eight bytes. If a header name occurs twice, the last one counts. A time that has passed means no delay. A
+value that cannot be read, or that lies beyond `delay.max_days`, is refused. Source: HookUtils.java.
 
-A delayed message with TIMER_REPLACE = true takes the place of those that wait for the same topic with the same key
-(Kafka's record key, RocketMQ's KEYS): they are cancelled in its own unit.
+A delayed message with TIMER_REPLACE = true replaces the pending messages of the same topic and key (Kafka's record key,
+RocketMQ's KEYS). The unit that stores the new message cancels the old ones.
 """
 
 import re
@@ -34,7 +35,7 @@ from duolog.delay.recurring import (
 from duolog.protocol.kafka.record_batch import Header
 from duolog.protocol.rocketmq.messages import properties
 
-# In the order in which they count, with what turns them into milliseconds.
+# In order of precedence, with the factor that converts each value to milliseconds.
 _SCALES: Final = {
     properties.TIMER_DELAY_SEC: SECOND_MS,
     properties.TIMER_DELAY_MS: 1,
@@ -53,48 +54,48 @@ _YES: Final = "true"
 
 
 class DelayRefused(Exception):
-    """The time that a message asks for cannot be read, or is too far away; the text names property and limit."""
+    """The requested delivery time cannot be read or is too far away; the text names the property and the limit."""
 
 
-class Wish(NamedTuple):
-    """When to deliver, and by which level RocketMQ's tools show it; 0: a time of the sender's own choice."""
+class RequestedDelay(NamedTuple):
+    """The delivery that a message asks for."""
 
     due_ms: int
-    level: int = 0
-    schedule: Schedule | None = None  # the message recurs; `due_ms` is its first run
+    level: int = 0  # RocketMQ's delay level; 0 if the sender chose a time of its own.
+    schedule: Schedule | None = None  # Set if the message recurs; then `due_ms` is its first run.
 
 
-class Wishes:
-    """Reads what messages ask for."""
+class DelayParser:
+    """Reads delays and schedules from properties and headers."""
 
     def __init__(self, options: DelayOptions) -> None:
         self._levels_ms = level_delays_ms(options.levels)
         self._max_days = options.max_days
         self._zone = options.time_zone
 
-    def of_properties(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
-        """Read RocketMQ's properties; None: deliver now. Raises DelayRefused."""
+    def parse_properties(self, found: Mapping[str, str], now_ms: int) -> RequestedDelay | None:
+        """Read RocketMQ's properties; return None if the message is not delayed. Raises DelayRefused."""
         level = integer(properties.DELAY, found[properties.DELAY].strip()) if properties.DELAY in found else 0
         if level > 0:
             level = min(level, len(self._levels_ms))
-            return Wish(now_ms + self._levels_ms[level - 1], level)
+            return RequestedDelay(now_ms + self._levels_ms[level - 1], level)
         for name in TIMER_NAMES:
             if name in found:
-                return self._wish(name, integer(name, found[name]), now_ms)
-        return self._recurring(found, now_ms)
+                return self._delay(name, integer(name, found[name]), now_ms)
+        return self._activemq(found, now_ms)
 
-    def of_headers(self, headers: Sequence[Header], now_ms: int) -> Wish | None:
-        """Read the headers of a Kafka record; None: deliver now. Raises DelayRefused."""
+    def parse_headers(self, headers: Sequence[Header], now_ms: int) -> RequestedDelay | None:
+        """Read the headers of a Kafka record; return None if it is not delayed. Raises DelayRefused."""
         found = {name: value for name, value in headers if name in _SCALES}
         for name in TIMER_NAMES:
             if name in found:
-                return self._wish(name, integer_of_header(name, found[name]), now_ms)
+                return self._delay(name, integer_of_header(name, found[name]), now_ms)
         if any(name in AMQ_NAMES for name, _ in headers):
-            return self._recurring({name: _text(value) for name, value in headers if name in AMQ_NAMES}, now_ms)
+            return self._activemq({name: _text(value) for name, value in headers if name in AMQ_NAMES}, now_ms)
         return None
 
-    def _recurring(self, found: Mapping[str, str], now_ms: int) -> Wish | None:
-        """Read ActiveMQ's names, which may ask for a delay or a schedule."""
+    def _activemq(self, found: Mapping[str, str], now_ms: int) -> RequestedDelay | None:
+        """Read ActiveMQ's names, which ask for a delay or a schedule."""
         try:
             asked = activemq(found, self._zone, now_ms)
             run = asked.first(now_ms) if isinstance(asked, Schedule) else None
@@ -102,21 +103,21 @@ class Wishes:
             raise DelayRefused(str(error)) from error
         if isinstance(asked, Schedule):
             assert run is not None, "a schedule without an end"
-            self._wish("the first run", run.due_ms, now_ms, is_absolute=True)
-            return Wish(run.due_ms, schedule=asked)
-        return self._wish(AMQ_DELAY, now_ms + asked, now_ms, is_absolute=True) if asked else None
+            self._delay("the first run", run.due_ms, now_ms, is_absolute=True)
+            return RequestedDelay(run.due_ms, schedule=asked)
+        return self._delay(AMQ_DELAY, now_ms + asked, now_ms, is_absolute=True) if asked else None
 
-    def at(self, due_ms: int, now_ms: int) -> Wish | None:
-        """Check a time that was asked for otherwise."""
-        return self._wish("the time asked for", due_ms, now_ms, is_absolute=True)
+    def parse_time(self, due_ms: int, now_ms: int) -> RequestedDelay | None:
+        """Check a time that came by another way, such as HTTP; return None if it has passed. Raises DelayRefused."""
+        return self._delay("the time asked for", due_ms, now_ms, is_absolute=True)
 
-    def _wish(self, name: str, value: int, now_ms: int, *, is_absolute: bool = False) -> Wish | None:
+    def _delay(self, name: str, value: int, now_ms: int, *, is_absolute: bool = False) -> RequestedDelay | None:
         due_ms = value if is_absolute or name == _ABSOLUTE else now_ms + value * _SCALES[name]
         if due_ms <= now_ms:
             return None
         if due_ms - now_ms > self._max_days * DAY_MS:
             raise too_far(name if is_absolute else f"{name}={value}", due_ms - now_ms, self._max_days)
-        return Wish(due_ms)
+        return RequestedDelay(due_ms)
 
 
 def _text(value: bytes | None) -> str:
@@ -124,12 +125,12 @@ def _text(value: bytes | None) -> str:
 
 
 def replaces(found: Mapping[str, str]) -> bool:
-    """Whether properties ask that the message replaces those with its key."""
+    """Tell whether the properties ask to replace the pending messages with the same key."""
     return found.get(TIMER_REPLACE, "").strip().lower() == _YES
 
 
 def replaces_header(headers: Sequence[Header]) -> bool:
-    """Whether the headers of a Kafka record ask for that."""
+    """Tell whether the headers of a Kafka record ask to replace the pending messages with the same key."""
     for name, value in headers:  # noqa: SIM110  # `any` of a generator takes three times as long.
         if name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode():
             return True
@@ -137,19 +138,20 @@ def replaces_header(headers: Sequence[Header]) -> bool:
 
 
 def too_far(what: str, away_ms: int, max_days: int) -> DelayRefused:
+    """Make the error for a time beyond `delay.max_days`."""
     days = -(-away_ms // DAY_MS)  # Rounded up: the limit itself is allowed.
     return DelayRefused(f"{what} is {days} days from now; delay.max_days is {max_days}")
 
 
 def integer(name: str, text: str) -> int:
-    """Read a number of RocketMQ's properties; raises DelayRefused."""
+    """Read an integer from the text of a RocketMQ property. Raises DelayRefused."""
     if not _INTEGER.fullmatch(text):
         raise DelayRefused(f"{name} is no integer: {text[:40]!r}")
     return int(text)
 
 
 def integer_of_header(name: str, value: bytes | None) -> int:
-    """Read a number of a Kafka header; raises DelayRefused."""
+    """Read an integer from the value of a Kafka header. Raises DelayRefused."""
     if value and value.isdigit():
         if len(value) > _DIGITS_MAX:
             raise DelayRefused(f"header {name} has {len(value)} digits; the largest time has {_DIGITS_MAX}")

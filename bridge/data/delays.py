@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from duolog.bridge.config import HOUR_MS, DelayOptions
 from duolog.bridge.data import pending_frames
-from duolog.bridge.data.delay_headers import Wish, Wishes
+from duolog.bridge.data.delay_headers import DelayParser, RequestedDelay
 from duolog.bridge.data.far_timers import FarStore, FarTimers
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
@@ -103,7 +103,7 @@ class DelayStore(FarStore, Protocol):
 
 
 class Door(Protocol):
-    """Makes what leaves fit for its queue (`bridge/data/publish.py`)."""
+    """Makes what leaves fit for its queue (`bridge/data/publishing/delivery_frames.py`)."""
 
     def deliveries(
         self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
@@ -137,7 +137,7 @@ class Delays:
     def __init__(
         self, state_log: StateLog, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison
     ) -> None:
-        self.wishes = Wishes(options)
+        self._delay_parser = DelayParser(options)
         self._state_log, self._topics, self._metrics, self._poison = state_log, topics, metrics, poison
         self._pending_max = options.pending_max
         self._timers = Timers()
@@ -188,11 +188,11 @@ class Delays:
 
     # -- Parking
 
-    def queue_of(self, wish: Wish) -> Queue:
+    def queue_of(self, delay: RequestedDelay) -> Queue:
         """The queue in which a message waits."""
-        topic = self._topics.by_rocketmq_name(SCHEDULE_TOPIC if wish.level else TIMER_TOPIC)
+        topic = self._topics.by_rocketmq_name(SCHEDULE_TOPIC if delay.level else TIMER_TOPIC)
         assert topic is not None, "topics of the broker's own are made at start"
-        return topic.queues[wish.level - 1 if wish.level else 0]
+        return topic.queues[delay.level - 1 if delay.level else 0]
 
     def park(self, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()) -> Appended:
         """Append parked entries, and others that came with them, as one unit.
@@ -295,7 +295,7 @@ class Delays:
         timer_id = self.id_of(text)
         if timer_id is None or self._find(timer_id) is None:
             return self._past(timer_id)
-        self.wishes.at(due_ms, now_ms)
+        self._delay_parser.parse_time(due_ms, now_ms)
         return Decision(Verdict.RESCHEDULED, self._move([timer_id], max(0, due_ms), now_ms))
 
     def _move(self, timer_ids: Iterable[TimerId], due_ms: int, now_ms: int) -> Promise:
@@ -375,7 +375,7 @@ class Delays:
         found = self.named(topic, name)
         if not found:
             return self._past_named(topic, name)
-        self.wishes.at(due_ms, now_ms)
+        self._delay_parser.parse_time(due_ms, now_ms)
         return Decision(Verdict.RESCHEDULED, self._move(found, max(0, due_ms), now_ms), len(found))
 
     def cancels(self, timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:

@@ -1,20 +1,21 @@
-"""How long a message lives: what it says itself, what its topic says, and in which queues to look for that.
+"""The expiry of messages: what a message and its topic say, and which queues hold messages with an expiry of their own.
 
-    EXPIRE_AFTER_MS    milliseconds from when the broker took it    RocketMQ's properties, or headers of a Kafka record;
-    EXPIRE_AT_MS       wall time in milliseconds                    of both, and of the topic's, the earliest counts
-    message.ttl.ms     of a topic: milliseconds from when the message was stored in its queue
+    EXPIRE_AFTER_MS    Milliseconds from the time when the broker received the message.
+    EXPIRE_AT_MS       Wall time in milliseconds.
+    message.ttl.ms     A topic config: milliseconds from the time when the message was stored in its queue.
 
-What must be written anew anyway (a RocketMQ message, a record that is parked or given back) has EXPIRE_AFTER_MS turned
-into EXPIRE_AT_MS. A Kafka batch lies as it was sent, and its store time is when it was taken. A message that recurs
-keeps it, too: each run is a message of its own.
+The first two are RocketMQ properties or headers of a Kafka record. The earliest of the three times counts.
 
-A message that has expired lies in its queue like any other: it is for the group that would get it to put it among its
-dead letters (`bridge/rocketmq/consuming/expired.py`), or to pass over it. Only where the topic's `message.expired` is
-`drop` does
-nothing become visible that has expired while it waited (`Publisher.delivery`, and a half message's commit).
+A message that is written anew in any case (a RocketMQ message, a record that is delayed or redelivered) gets
+EXPIRE_AT_MS in place of EXPIRE_AFTER_MS. A Kafka batch is stored as it was sent, and its store time is the time when it
+was received. A recurring message keeps EXPIRE_AFTER_MS, because each of its runs is a message of its own.
 
-So that nobody else pays, readers look into properties only in queues that were sent a message with an expiry of its
-own: one record says so, in the unit of the first of them.
+An expired message stays in its queue like any other. The group that would receive it moves it to its dead letters or
+skips it (`bridge/rocketmq/consuming/expired.py`). Only in a topic with `message.expired=drop` does a message that
+expired while it waited never become visible (`DeliveryFrames.deliveries`, and the commit of a half message).
+
+Readers parse properties only in queues that received a message with an expiry of its own, so that other queues pay
+nothing. A state record in the unit of the first such message marks the queue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,40 +39,57 @@ from duolog.store.state_log import StateLog
 
 EXPIRE_AT: Final = "EXPIRE_AT_MS"
 EXPIRE_AFTER: Final = "EXPIRE_AFTER_MS"
-PREFIX: Final = "EXPIRE_"  # of both
+PREFIX: Final = "EXPIRE_"  # The beginning of both names.
 NAMES: Final = (EXPIRE_AT, EXPIRE_AFTER)
 
 _PREFIX_BYTES: Final = PREFIX.encode()
 
 
-class Lifetimes:
-    """Reads what messages ask for, and knows which queues have had one that asks."""
+class ExpiringQueues:
+    """The queues that received a message with an expiry of its own."""
 
-    def __init__(self, state_log: StateLog, options: DelayOptions) -> None:
-        self._max_days = options.max_days
-        self._topics: dict[int, set[int]] = {}  # by topic number: keys of queues
+    def __init__(self, state_log: StateLog) -> None:
+        self._topics: dict[int, set[int]] = {}  # The keys of such queues by the number of their topic.
         state_log.own(QueuesExpire, self._replay_queues)
         state_log.own(TopicDeleted, self._replay_topic_deleted)
-        self._moment = state_log.on_copied_snapshot(lambda: self._topics, self._records_of)
+        self._snapshot_copy = state_log.on_copied_snapshot(lambda: self._topics, self._records_of)
 
     def __contains__(self, key: int) -> bool:
-        """Whether messages of that queue may have an expiry of their own."""
+        """Tell whether messages of the queue with this key may have an expiry of their own."""
         return key in self._topics.get(key >> QUEUE_ID_BITS, ())
 
-    def records(self, key: int) -> list[Record]:
-        """Give what belongs into the unit of a message that has one, for that queue."""
+    def records_for(self, key: int) -> list[Record]:
+        """Make the state records that the unit of a message with an expiry needs in this queue."""
         return [] if key in self else [QueuesExpire([key])]
 
-    # -- What is asked for
+    def _replay_queues(self, record: QueuesExpire, slot: Slot) -> None:
+        for key in record.keys:
+            self._snapshot_copy.before_change(key >> QUEUE_ID_BITS)
+            self._topics.setdefault(key >> QUEUE_ID_BITS, set()).add(key)
 
-    def of_properties(self, found: Mapping[str, str], now_ms: int) -> int | None:
-        """Read RocketMQ's properties: when the message expires, None: never. Raises DelayRefused."""
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self._snapshot_copy.before_change(record.number)
+        self._topics.pop(record.number, None)
+
+    def _records_of(self, number: int) -> list[Record] | None:
+        keys = self._topics.get(number)
+        return None if keys is None else [QueuesExpire(sorted(keys))]
+
+
+class ExpiryParser:
+    """Reads the expiry that a message asks for, and refuses times that are invalid or too far away."""
+
+    def __init__(self, options: DelayOptions) -> None:
+        self._max_days = options.max_days
+
+    def parse_properties(self, found: Mapping[str, str], now_ms: int) -> int | None:
+        """Read RocketMQ's properties; return the time of expiry, or None. Raises DelayRefused."""
         return self._expiry({name: integer(name, found[name]) for name in NAMES if name in found}, now_ms)
 
-    def of_headers(self, headers: Sequence[Header], now_ms: int) -> int | None:
-        """Read the headers of a Kafka record; of a name that occurs twice the last counts."""
+    def parse_headers(self, headers: Sequence[Header], now_ms: int) -> int | None:
+        """Read the headers of a Kafka record; if a name occurs twice, the last one counts. Raises DelayRefused."""
         found = {name: value for name, value in headers if name in NAMES}
-        if not found:  # As with nearly all.
+        if not found:  # Nearly all records have none.
             return None
         return self._expiry({name: integer_of_header(name, value) for name, value in found.items()}, now_ms)
 
@@ -86,29 +104,14 @@ class Lifetimes:
                 raise too_far(f"{name}={value}", left_ms, self._max_days)
         return _earliest(asked, now_ms)
 
-    # -- Replay
 
-    def _replay_queues(self, record: QueuesExpire, slot: Slot) -> None:
-        for key in record.keys:
-            self._moment.before_change(key >> QUEUE_ID_BITS)
-            self._topics.setdefault(key >> QUEUE_ID_BITS, set()).add(key)
-
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        self._moment.before_change(record.number)
-        self._topics.pop(record.number, None)
-
-    def _records_of(self, number: int) -> list[Record] | None:
-        keys = self._topics.get(number)
-        return None if keys is None else [QueuesExpire(sorted(keys))]
-
-
-# -- What lies in the log: nothing of it is refused any more
+# -- Stored messages, of which no time is refused
 
 
 def expiry_of(raw: bytes, stored_ms: int, settings: TopicSettings) -> int | None:
-    """Say when a message expires that lies in a queue of a topic with these settings; None: never.
+    """Return when a stored message of a topic with these settings expires, or None if it never does.
 
-    `raw` are its properties as a RocketMQ client gets them.
+    `raw` holds the message's properties as a RocketMQ client gets them.
     """
     own_ms = own_expiry_of(raw, stored_ms)
     if settings.ttl_ms < 0:
@@ -118,7 +121,7 @@ def expiry_of(raw: bytes, stored_ms: int, settings: TopicSettings) -> int | None
 
 
 def own_expiry_of(raw: bytes, stored_ms: int) -> int | None:
-    """The same by what the message itself says."""
+    """Return when a stored message expires by its own properties, or None if they name no time."""
     if raw.find(_PREFIX_BYTES) < 0:
         return None
     found = properties.parse(properties.repaired(raw))
@@ -129,7 +132,7 @@ def own_expiry_of(raw: bytes, stored_ms: int) -> int | None:
             try:
                 asked[header[0]] = integer_of_header(*header)
             except DelayRefused:
-                continue  # A plain header, in a topic where they mean nothing (`delay.headers`).
+                continue  # In a topic with delay.headers=false the name is a plain header.
     return _earliest(asked, stored_ms)
 
 
@@ -138,7 +141,7 @@ def _earliest(asked: Mapping[str, int], from_ms: int) -> int | None:
 
 
 def without_expiry(found: Mapping[str, str]) -> dict[str, str]:
-    """Give properties without those that say when the message expires, also where they are escaped headers."""
+    """Remove the expiry from properties, including expiry headers of Kafka records in their escaped form."""
     kept = {}
     for name, value in found.items():
         header = convert.unescaped_header(name.encode(), value.encode())
@@ -147,14 +150,14 @@ def without_expiry(found: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-# -- As of a moment
+# -- Expiry as an absolute time
 
 
 def fixed_properties(raw: bytes, expires_ms: int) -> bytes:
-    """Give properties that say the same at any later moment."""
+    """Set EXPIRE_AT_MS in place of EXPIRE_AFTER_MS in the properties of a message."""
     return properties.set_many(raw, {EXPIRE_AFTER: None, EXPIRE_AT: str(expires_ms)})
 
 
 def fixed_headers(headers: Sequence[Header], expires_ms: int) -> list[Header]:
-    """Give headers that say the same at any later moment."""
+    """Set EXPIRE_AT_MS in place of EXPIRE_AFTER_MS in the headers of a record."""
     return [*(header for header in headers if header[0] not in NAMES), (EXPIRE_AT, str(expires_ms).encode())]

@@ -1,4 +1,4 @@
-"""The wire forms of frames, as the store numbers them. The numbers are on disk: never change or reuse one."""
+"""The numbers of the frame formats in entry headers. They are stored on disk: never change or reuse a number."""
 
 from typing import Final
 

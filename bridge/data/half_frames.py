@@ -1,11 +1,13 @@
-"""How a Kafka producer's half message asks, lies and leaves: pure functions.
+"""The half messages of Kafka producers: their headers, their stored frames, and the records that a commit delivers.
 
-    TRAN_MSG_ID                     the producer's own id, unique within its topic: this makes a record a half message
-    TRAN_MSG_CHECK_URL              where to ask what became of it; one of `txn.check_urls`; without it nobody is asked
-    CHECK_IMMUNITY_TIME_IN_SECONDS  when to ask first, if not after `txn.immunity_ms`
+    TRAN_MSG_ID                     The producer's own id, unique within its topic. It makes a record a half message.
+    TRAN_MSG_CHECK_URL              The URL for check-backs, which `txn.check_urls` must allow. Without it the broker
+                                    sends no check-back.
+    CHECK_IMMUNITY_TIME_IN_SECONDS  The time until the first check-back, in place of `txn.immunity_ms`.
 
-It lies in RMQ_SYS_TRANS_HALF_TOPIC as a batch of one record, uncompressed and without producer id, as it was sent and
-with REAL_TOPIC and REAL_QID, as RocketMQ's have them. Committed it loses these two, its id and its URL.
+A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC as a batch of one record, uncompressed and without a producer id.
+The record is as it was sent, with REAL_TOPIC and REAL_QID added, as in RocketMQ's half messages. The committed record
+has neither these two headers nor TRAN_MSG_ID and TRAN_MSG_CHECK_URL. All functions here are pure.
 """
 
 from collections.abc import Sequence
@@ -30,29 +32,29 @@ IMMUNITY_S_MAX: Final = 1 << 31
 
 _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
 _OWN: Final = frozenset({ID, CHECK_URL, properties.REAL_TOPIC, properties.REAL_QID})
-_PLACE: Final = frozenset({properties.REAL_TOPIC, properties.REAL_QID})
-_HALF_BYTES_MAX: Final = 64 << 20  # None of ours is compressed, so nothing is inflated.
+_DESTINATION: Final = frozenset({properties.REAL_TOPIC, properties.REAL_QID})
+_HALF_BYTES_MAX: Final = 64 << 20  # Not a limit in practice: half messages are stored uncompressed.
 
 
-class HalfWish(NamedTuple):
-    """What a record asks for that is to be a half message."""
+class HalfRequest(NamedTuple):
+    """What the headers of a half message ask for."""
 
     id: str
-    check_url: str  # "": nobody is to be asked
+    check_url: str  # Empty if the broker sends no check-back.
     immunity_ms: int | None
 
 
 class StoredHalf(NamedTuple):
-    """A half message as it lies in the log."""
+    """A half message as read from the log."""
 
-    wish: HalfWish
+    request: HalfRequest
     topic: str
     queue_id: int
     record: Record
 
 
-def wish_of(headers: Sequence[Header]) -> HalfWish | None:
-    """Read the headers of a record; None: it is no half message. Raises InvalidBatch for what is no such text."""
+def parse_half_request(headers: Sequence[Header]) -> HalfRequest | None:
+    """Read the headers of a record; return None if it is no half message. Raises InvalidBatch for an invalid value."""
     found = {name: value for name, value in headers if name in (ID, CHECK_URL, _IMMUNITY)}
     if ID not in found:
         return None
@@ -61,7 +63,7 @@ def wish_of(headers: Sequence[Header]) -> HalfWish | None:
     seconds = _text(_IMMUNITY, found[_IMMUNITY], 10) if _IMMUNITY in found else ""
     if seconds and not (seconds.isascii() and seconds.isdecimal()):
         raise InvalidBatch(Reason.INVALID, f"header {_IMMUNITY} is no number of seconds: {seconds!r}")
-    return HalfWish(id, url, min(int(seconds), IMMUNITY_S_MAX) * 1000 if seconds else None)
+    return HalfRequest(id, url, min(int(seconds), IMMUNITY_S_MAX) * 1000 if seconds else None)
 
 
 def _text(name: str, value: bytes | None, bytes_max: int) -> str:
@@ -77,23 +79,23 @@ def _text(name: str, value: bytes | None, bytes_max: int) -> str:
 
 
 def half_batch(record: Record, topic: str, queue_id: int) -> bytearray:
-    """Give the form in which it waits."""
-    kept = [header for header in record.headers if header[0] not in _PLACE]
+    """Make the batch in which a half message is stored until it is decided."""
+    kept = [header for header in record.headers if header[0] not in _DESTINATION]
     kept += [(properties.REAL_TOPIC, topic.encode()), (properties.REAL_QID, str(queue_id).encode())]
     return _single(record, kept)
 
 
 def read_half(frame: Buffer) -> StoredHalf:
-    """Read what `half_batch` made."""
+    """Read a batch that `half_batch` made."""
     (record,) = record_batch.records(frame, _HALF_BYTES_MAX)
-    wish = wish_of(record.headers)
-    assert wish is not None, "a half message"
-    place = {name: (value or b"").decode() for name, value in record.headers if name in _PLACE}
-    return StoredHalf(wish, place[properties.REAL_TOPIC], int(place[properties.REAL_QID]), record)
+    request = parse_half_request(record.headers)
+    assert request is not None, "a half message"
+    destination = {name: (value or b"").decode() for name, value in record.headers if name in _DESTINATION}
+    return StoredHalf(request, destination[properties.REAL_TOPIC], int(destination[properties.REAL_QID]), record)
 
 
 def final_record(record: Record) -> Record:
-    """Give the record that consumers get."""
+    """Make the record that consumers get after the commit."""
     return record._replace(offset=0, headers=[header for header in record.headers if header[0] not in _OWN])
 
 

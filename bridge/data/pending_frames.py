@@ -23,7 +23,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from duolog.bridge.data.delay_headers import Wish
+from duolog.bridge.data.delay_headers import RequestedDelay
 from duolog.bridge.state.topics import QUEUE_ID_BITS
 from duolog.delay.names import name_hash
 from duolog.protocol import convert
@@ -94,23 +94,23 @@ def read_held_extra(raw: bytes) -> tuple[int, int, int]:
 
 
 def park_message(
-    message: Message, topic: str, queue_id: int, store_host: bytes, wish: Wish, found: dict[str, str]
+    message: Message, topic: str, queue_id: int, store_host: bytes, delay: RequestedDelay, found: dict[str, str]
 ) -> None:
     """Turn a message for a queue of `topic` into its parked form; `found` are its properties, parsed.
 
     Raises ProtocolError for properties that cannot be written.
     """
-    own = f"TIMER_OUT_MS\x01{wish.due_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
-    level = f"DELAY\x01{wish.level}\x02" if wish.level else ""
-    message.properties = names.join(_own_properties(message.properties, wish, found), (own + level).encode())
+    own = f"TIMER_OUT_MS\x01{delay.due_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+    level = f"DELAY\x01{delay.level}\x02" if delay.level else ""
+    message.properties = names.join(_own_properties(message.properties, delay, found), (own + level).encode())
     message.store_host = store_host
-    message.topic = SCHEDULE_TOPIC if wish.level else TIMER_TOPIC
-    message.queue_id = wish.level - 1 if wish.level else 0
+    message.topic = SCHEDULE_TOPIC if delay.level else TIMER_TOPIC
+    message.queue_id = delay.level - 1 if delay.level else 0
 
 
-def _own_properties(raw: bytes, wish: Wish, found: dict[str, str]) -> bytes:
+def _own_properties(raw: bytes, delay: RequestedDelay, found: dict[str, str]) -> bytes:
     """Give the properties without those that the parked form has for itself, and the wishes that a level overrules."""
-    unwanted = _OWN_OF_LEVEL if wish.level else _OWN
+    unwanted = _OWN_OF_LEVEL if delay.level else _OWN
     if unwanted.isdisjoint(found):
         return raw
     return names.encode({name: value for name, value in found.items() if name not in unwanted}).encode()

@@ -14,9 +14,10 @@ from typing import Any
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
+from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
-from duolog.bridge.data.expiry import Lifetimes
-from duolog.bridge.data.publish import Publisher
+from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
+from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import QueueReader
 from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.hooks import Hooks
@@ -38,7 +39,7 @@ from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.topics import Topics
-from duolog.bridge.transactions.half_messages import Halves
+from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
@@ -62,7 +63,9 @@ class DelayedContext:
 
     delays: Delays
     schedules: Schedules
-    lifetimes: Lifetimes
+    delay_parser: DelayParser
+    expiry_parser: ExpiryParser
+    expiring_queues: ExpiringQueues
     idempotency_keys: IdempotencyKeys
 
 
@@ -87,7 +90,7 @@ class TransactionContext:
     """Transactions of Kafka producers and half messages of both client protocols."""
 
     kafka: Transactions
-    halves: Halves
+    halves: HalfMessageLog
     decide: Callable[[str, str, bytes], Awaitable[tuple[dict[str, str], Promise]]]  # (topic, id, body)
 
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.data.delay_headers import Wish
-from duolog.bridge.data.publish import Publisher, check_record
+from duolog.bridge.data.delay_headers import RequestedDelay
+from duolog.bridge.data.publishing.publisher import Publisher, check_record
 from duolog.bridge.data.reading import Later, is_hidden
 from duolog.bridge.http.answers import (
     Json,
@@ -221,14 +221,11 @@ class MessageApi:
         check_record(topic, record)
         if wanted.at_ms is None and wanted.delay_ms is None:
             return queue_id, record, None
-        return (
-            queue_id,
-            record,
-            self._context.delayed.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms),
-        )
+        due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms)
+        return queue_id, record, self._context.delayed.delay_parser.parse_time(due_ms, now_ms)
 
 
-_Plan = tuple[int, Record, Wish | None]
+_Plan = tuple[int, Record, RequestedDelay | None]
 
 
 def _messages_in(body: bytes) -> Sequence[NewMessage]:
@@ -252,7 +249,9 @@ def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: 
         if wish is None:
             by_queue[queue_id].append(place)
             continue
-        timer_id, kept = context.messages.publisher.timer(topic, queue_id, record, wish, now_ms, replaces=False)
+        timer_id, kept = context.messages.publisher.publish_delayed(
+            topic, queue_id, record, wish, now_ms, replaces=False
+        )
         promise = _later(promise, kept)
         written[place] |= {"id": context.delayed.delays.text_of(timer_id), "due_ms": wish.due_ms}
     for queue_id, places in by_queue.items():
@@ -285,7 +284,7 @@ def _append_run(
     builder = BatchBuilder()
     for delta, record in enumerate(run):
         builder.append(delta, record.timestamp_ms, record.key, record.value, record.headers)
-    published = publisher.kafka(topic, queue_id, builder.finish(0, 0), now_ms)
+    published = publisher.publish_batch(topic, queue_id, builder.finish(0, 0), now_ms)
     return published.base_offset, published.promise
 
 

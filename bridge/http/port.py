@@ -29,7 +29,7 @@ from aiohttp import web
 
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.far_timers import TooManyNamed
-from duolog.bridge.data.publish import IllegalMessage, ProduceRefused
+from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
 from duolog.bridge.http import (
     leases,
     sums,

@@ -116,7 +116,7 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
             )
     if topic.settings.unknown_headers != unknown_headers.IGNORE:
         for name in unknown_headers.unknown(wanted.headers):
-            raise web.HTTPBadRequest(text=unknown_headers.said_of(name))
+            raise web.HTTPBadRequest(text=unknown_headers.refusal_of(name))
     if wanted.tag is not None and TAG in wanted.headers:
         raise web.HTTPBadRequest(text=f"expected either tag or the header {TAG}")
     key = _bytes_of("key", wanted.key, wanted.key_base64)

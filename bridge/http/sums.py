@@ -1,4 +1,4 @@
-"""GET /api/topics/{name}/sums: the broker's side of a comparison with a copy of a queue (`bridge/data/queue_sums.py`).
+"""GET /api/topics/{name}/sums: checksums to compare a copy of a queue with (`bridge/data/range_checksums.py`).
 
     ?queue=0&start=0&end=5000&step=100    ->  {"queue", "start", "next", "absent": [[start, end]], "sums": [...]}
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from duolog.bridge.data.queue_sums import RangeSums, add_batch
+from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
 from duolog.bridge.data.reading import Later, is_hidden
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.messages import Inflating
@@ -37,7 +37,7 @@ async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: 
     step = _number(query, "step", STEP)
     if step < 1:
         raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
-    found = RangeSums(start, max(start, end), step)
+    found = RangeChecksums(start, max(start, end), step)
     try:
         await _add_up(context, inflating, topic, queue, found)
     except OffsetOutOfRange as error:
@@ -47,7 +47,9 @@ async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: 
     return {"queue": queue.queue_id} | found.answer()
 
 
-async def _add_up(context: HttpContext, inflating: Inflating, topic: Topic, queue: Queue, found: RangeSums) -> None:
+async def _add_up(
+    context: HttpContext, inflating: Inflating, topic: Topic, queue: Queue, found: RangeChecksums
+) -> None:
     room = READ_BYTES_MAX
     isolation = context.messages.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
     while not found.is_done and room > 0:

@@ -28,9 +28,9 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from duolog.bridge.data import frame_formats
-from duolog.bridge.data.delay_headers import DelayRefused, Wish
+from duolog.bridge.data.delay_headers import DelayRefused, RequestedDelay
 from duolog.bridge.data.delays import Decision, TimerView
-from duolog.bridge.data.publish import check_record
+from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, Standing
 from duolog.bridge.http.answers import Listing, answer, array
 from duolog.bridge.http.context import HttpContext
@@ -151,10 +151,10 @@ class TimerApi:
         topic, queue_id, record = self._message(wanted)
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
-        wish = context.delayed.delays.wishes.at(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        wish = context.delayed.delay_parser.parse_time(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and wish is not None
-        wish = wish or Wish(now_ms)  # A moment that has passed means at once, and becomes the record's timestamp.
-        timer_id, promise = context.messages.publisher.timer(
+        wish = wish or RequestedDelay(now_ms)  # A time that has passed means now.
+        timer_id, promise = context.messages.publisher.publish_delayed(
             topic, queue_id, record, wish, now_ms, replaces=replaces, request=key
         )
         await self._kept(promise)
@@ -383,8 +383,8 @@ class TimerApi:
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), frame_formats.KAFKA, bytes(builder.finish(0, 0)))
         now_ms = self._now_ms()
-        expires = context.delayed.lifetimes.of_headers(record.headers, now_ms) is not None
-        records = context.delayed.lifetimes.records(message.key) if expires else []
+        expires = context.delayed.expiry_parser.parse_headers(record.headers, now_ms) is not None
+        records = context.delayed.expiring_queues.records_for(message.key) if expires else []
         outcome, promise = context.delayed.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
         standing = context.delayed.schedules.get(wanted.name)
         assert standing is not None, "it was registered"

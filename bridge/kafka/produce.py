@@ -16,7 +16,7 @@ What the batches of one request may inflate to is bounded, since it shares the l
 import logging
 from collections.abc import Generator, Sequence
 
-from duolog.bridge.data.produced_batches import RECORDS_AT_ONCE
+from duolog.bridge.data.publishing.produced_batches import RECORDS_AT_ONCE, BatchOrigin
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
@@ -117,24 +117,17 @@ def _judge(
     is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
         return _misdirected(context, request, partition, opened_bytes), None, 0
-    inspector = context.publisher.inspector
-    opened_before = inspector.opened_bytes
+    checker = context.publisher.checker
+    opened_before = checker.opened_bytes
     try:
-        base_offset, log_append_ms, promise = context.publisher.kafka(
-            topic,
-            index,
-            records or b"",
-            now_ms,
-            allows_zstd=request.version >= _ZSTD_FROM,
-            transactional_id=asked.transactional_id,
-            adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
-            sender=connection,
+        base_offset, log_append_ms, promise = context.publisher.publish_batch(
+            topic, index, records or b"", now_ms, _origin(connection, request)
         )
     except ANSWERABLE as error:
-        return _failed(context, partition, error), None, inspector.opened_bytes - opened_before
+        return _failed(context, partition, error), None, checker.opened_bytes - opened_before
     start = topic.queues[index].start_offset
     result = new_tuple(PartitionProduced, (name, index, 0, base_offset, log_append_ms, start, None, ()))
-    return result, promise, inspector.opened_bytes - opened_before
+    return result, promise, checker.opened_bytes - opened_before
 
 
 def _judge_in_slices(
@@ -152,34 +145,32 @@ def _judge_in_slices(
     is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
         return _misdirected(context, request, partition, opened_bytes), None, 0
-    inspector = context.publisher.inspector
-    steps = context.publisher.kafka_in_slices(
-        topic,
-        index,
-        records or b"",
-        now_ms,
-        allows_zstd=request.version >= _ZSTD_FROM,
-        transactional_id=asked.transactional_id,
-        adds_itself=request.version >= _ADDS_PARTITIONS_FROM,
-        sender=connection,
-    )
+    checker = context.publisher.checker
+    origin = _origin(connection, request)
+    steps = context.publisher.publish_batch_in_slices(topic, index, records or b"", now_ms, origin)
     cost_bytes = 0
     while True:
-        opened_before = inspector.opened_bytes  # Others open batches between two steps.
+        opened_before = checker.opened_bytes  # Others open batches between two steps.
         try:
             next(steps)
         except StopIteration as done:
             base_offset, log_append_ms, promise = done.value
             break
         except ANSWERABLE as error:
-            return _failed(context, partition, error), None, cost_bytes + inspector.opened_bytes - opened_before
-        cost_bytes += inspector.opened_bytes - opened_before
+            return _failed(context, partition, error), None, cost_bytes + checker.opened_bytes - opened_before
+        cost_bytes += checker.opened_bytes - opened_before
         yield
         if topic.number not in context.topics:
             return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
     start = topic.queues[index].start_offset
     result = PartitionProduced(name, index, 0, base_offset, log_append_ms, start)
-    return result, promise, cost_bytes + inspector.opened_bytes - opened_before
+    return result, promise, cost_bytes + checker.opened_bytes - opened_before
+
+
+def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin:
+    version = request.version
+    adds_partition, allows_zstd = version >= _ADDS_PARTITIONS_FROM, version >= _ZSTD_FROM
+    return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd))
 
 
 def _misdirected(

@@ -54,9 +54,11 @@ def decide(broker: "Broker", half: Stored, verdict: Verdict) -> Promise | None:
         if topic is None:
             return None
         final = final_record(record)
-        frames = broker.publisher.kafka_frames(
-            topic, queue_id % topic.queue_count, final, now_ms, records, sent_ms=half.stored_ms
+        plan = broker.publisher.batches.plan_committed(
+            topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms
         )
+        frames = [planned.frame for planned in plan.frames]
+        records = broker.publisher.records_of(plan, now_ms)
     return broker.halves.end(half.base_offset, Decision(verdict, name, half.stored_ms, frames), now_ms, records)
 
 

@@ -28,10 +28,11 @@ from duolog.bridge.data import frame_formats
 from duolog.bridge.data.half_frames import (
     CHECK_URL,
     ID,
-    HalfWish,
+    HalfRequest,
     half_batch,
     read_half,
 )
+from duolog.bridge.data.publishing.stamps import WAITING_STAMP
 from duolog.bridge.data.reading import Later
 from duolog.bridge.state.records import (
     HalfIdsKnown,
@@ -55,7 +56,7 @@ from duolog.store.errors import following
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
-from duolog.store.unit import Frame, Stamp
+from duolog.store.unit import Frame
 from duolog.txn.half import (
     Half,
     HalfMessages,
@@ -96,7 +97,7 @@ class Decision(NamedTuple):
     frames: Sequence[Frame] = ()  # what becomes of it: none, or its message first
 
 
-class Halves:
+class HalfMessageLog:
     """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
     `unit_bytes_max`: of messages of several verdicts that become one unit, which a segment must take.
@@ -171,35 +172,35 @@ class Halves:
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         return appended
 
-    def check_kafka(self, topic: Topic, wishes: Sequence[HalfWish]) -> None:
+    def check_kafka(self, topic: Topic, requests: Sequence[HalfRequest]) -> None:
         """Raise what forbids these half messages: InvalidBatch, TooManyHalves."""
-        if len(self.ids) + len(wishes) > self._ids_max:
+        if len(self.ids) + len(requests) > self._ids_max:
             raise TooManyHalves(f"{len(self.ids)} half messages are open; txn.half_ids_max={self._ids_max}")
-        taken = {wish.id for wish in wishes if self.ids.offset_of(topic.name, wish.id) is not None}
-        if taken or len({wish.id for wish in wishes}) < len(wishes):
+        taken = {request.id for request in requests if self.ids.offset_of(topic.name, request.id) is not None}
+        if taken or len({request.id for request in requests}) < len(requests):
             raise InvalidBatch(Reason.INVALID, f"{ID} is taken in topic {topic.name}: {(*sorted(taken)[:3], '')[0]!r}")
-        for wish in wishes:
-            if wish.check_url and not self.may_ask(wish.check_url):
-                raise InvalidBatch(Reason.INVALID, f"{CHECK_URL} {wish.check_url[:200]!r} is none of txn.check_urls")
+        for request in requests:
+            if request.check_url and not self.may_ask(request.check_url):
+                raise InvalidBatch(Reason.INVALID, f"{CHECK_URL} {request.check_url[:200]!r} is none of txn.check_urls")
 
     def may_ask(self, url: str) -> bool:
         return self._check_urls.allow(url)
 
-    def kafka_frame(self, topic: Topic, queue_id: int, record: KafkaRecord, stamp: Stamp) -> Frame:
+    def kafka_frame(self, topic: Topic, queue_id: int, record: KafkaRecord) -> Frame:
         """Give the half message that a Kafka record becomes, to be appended with others of its batch."""
         body = half_batch(record, topic.name, queue_id)
-        return Frame(self.half_queue, frame_formats.KAFKA, body, 1, record.timestamp_ms, tags.NO_TAG, stamp)
+        return Frame(self.half_queue, frame_formats.KAFKA, body, 1, record.timestamp_ms, tags.NO_TAG, WAITING_STAMP)
 
-    def prepared_kafka(self, topic: Topic, wish: HalfWish, slot: Slot) -> None:
+    def follow_kafka(self, topic: Topic, request: HalfRequest, slot: Slot) -> None:
         """Follow what was appended of `kafka_frame`, live and at recovery alike."""
         with following("a half message"):
-            self._prepared_kafka(topic.name, wish, slot)
+            self._prepared_kafka(topic.name, request, slot)
 
-    def _prepared_kafka(self, topic: str, wish: HalfWish, slot: Slot) -> None:
+    def _prepared_kafka(self, topic: str, request: HalfRequest, slot: Slot) -> None:
         # Nobody can be asked where no URL is: then it waits for its verdict until it is given up.
-        immunity_ms = wish.immunity_ms if wish.check_url else self._immunity_max_ms
-        self.state.prepared(slot.base_offset, wish.check_url, slot.stored_ms, immunity_ms)
-        self.ids.prepared(slot.base_offset, topic, wish.id)
+        immunity_ms = request.immunity_ms if request.check_url else self._immunity_max_ms
+        self.state.prepared(slot.base_offset, request.check_url, slot.stored_ms, immunity_ms)
+        self.ids.prepared(slot.base_offset, topic, request.id)
 
     def end(self, offset: int, decision: Decision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
         """Append a verdict that `judge` has approved, and what becomes of the message, as one unit."""
@@ -283,8 +284,9 @@ class Halves:
     def given_up_frame(self, message: Message, now_ms: int) -> Frame:
         return _frame(self._given_up_queue, self._given_up_writer, message, now_ms)
 
-    def given_up_kafka_frame(self, half: Stored, stamp: Stamp) -> Frame:
-        return Frame(self._given_up_queue, frame_formats.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
+    def given_up_kafka_frame(self, half: Stored) -> Frame:
+        queue, stamp = self._given_up_queue, WAITING_STAMP
+        return Frame(queue, frame_formats.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
 
     def looked(self, halves: Iterable[Half], put_off: Iterable[Half], now_ms: int) -> None:
         """Take note that these are looked at now, and that those are not, but an interval later."""
@@ -296,7 +298,7 @@ class Halves:
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if key == self._half_key and form == frame_formats.KAFKA:
             half = read_half(frame)
-            self._prepared_kafka(half.topic, half.wish, slot)
+            self._prepared_kafka(half.topic, half.request, slot)
         elif key == self._half_key:
             asker, immunity_ms = wishes_of(rocketmq_message.properties_of(frame))
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)

@@ -136,5 +136,5 @@ class ManualCore(Core):
         raw = f"TAGS\x01{tag}\x02".encode() if tag else b""
         for body in bodies:
             one = Message("", body, raw, born_ms=self.clock.now_ms())
-            self.publisher.rocketmq(topic, queue_id, [one], self.clock.now_ms())
+            self.publisher.publish_messages(topic, queue_id, [one], self.clock.now_ms())
         self.settle()

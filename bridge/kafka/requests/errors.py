@@ -7,7 +7,7 @@ from typing import Final
 
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.far_timers import TooManyNamed
-from duolog.bridge.data.publish import NotSupported, ProduceRefused
+from duolog.bridge.data.publishing.refusals import NotSupported, ProduceRefused
 from duolog.bridge.state.positions import MetadataTooLarge, TooManyPositions
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
 from duolog.bridge.state.topic_configs import InvalidConfig

@@ -424,7 +424,7 @@ def broker_config(broker: "Broker", connection: "RocketMQConnection", command: R
         "traceTopicEnable": "true",
         "flushDiskType": "SYNC_FLUSH" if options.store.flush == "sync" else "ASYNC_FLUSH",
         "storePathRootDir": options.store.directory,
-        "maxMessageSize": str(broker.publisher.body_bytes_max),
+        "maxMessageSize": str(broker.publisher.messages.body_bytes_max),
         "fileReservedTime": str(options.retention.ms // HOUR_MS),
         **{name: str(broker.rocketmq_admission.limit_of(kind)) for name, kind in _CAPACITIES.items()},
     }
@@ -456,7 +456,7 @@ def _change_auto_create(broker: "Broker", value: str) -> Callable[[], None]:
 
 def _change_body_bytes(broker: "Broker", value: str) -> Callable[[], None]:
     count = _whole("maxMessageSize", value, broker.options.rocketmq.frame_bytes_max)
-    return lambda: setattr(broker.publisher, "body_bytes_max", count)
+    return lambda: setattr(broker.publisher.messages, "body_bytes_max", count)
 
 
 def _change_capacity(name: str, kind: Kind, broker: "Broker", value: str) -> Callable[[], None]:

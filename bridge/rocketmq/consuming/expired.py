@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duolog.bridge.data import expiry
-from duolog.bridge.data.publish import IllegalMessage
+from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Records
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
 from duolog.bridge.rocketmq.retry.send_back import (
@@ -165,7 +165,7 @@ class Sifted(NamedTuple):
 
 def may_expire(broker: "Broker", group: str, topic: Topic, queue: Queue) -> bool:
     """Whether what a group reads of a queue has to be sifted; for nearly all there is nothing else to do."""
-    if topic.settings.ttl_ms < 0 and queue.key not in broker.lifetimes:
+    if topic.settings.ttl_ms < 0 and queue.key not in broker.expiring_queues:
         return False
     return topic.may_produce and not topic.rocketmq_name.startswith(DLQ_PREFIX) and group not in SYSTEM_GROUPS
 
@@ -189,7 +189,7 @@ def sift(broker: "Broker", group: str, topic: Topic, queue: Queue, offset: int, 
     """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
     now_ms, behind, name = broker.clock.now_ms(), broker.rocketmq_expired, group_of_rocketmq(group)
     careful_ms = broker.wall_time.careful_ms(now_ms, broker.clock.mono_ms())
-    if queue.key not in broker.lifetimes and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > careful_ms:
+    if queue.key not in broker.expiring_queues and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > careful_ms:
         return Sifted(found)  # Only the topic says when, and the first was stored first.
     alive: list[Buffer] = []
     dead: list[Message] = []
@@ -263,10 +263,13 @@ def _frames(broker: "Broker", group: str, dead: list[Message], now_ms: int, reco
     frames: list[Frame] = []
     for each in dead:
         try:
-            frames += broker.publisher.rocketmq_frames(topic, 0, [each], now_ms, records)
+            plan = broker.publisher.plan_messages(topic, 0, [each], now_ms)
         except IllegalMessage as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("expired message let go group=%s reason=%r", group, str(error))
+            continue
+        frames += plan.frames
+        records += plan.records
     return frames
 
 

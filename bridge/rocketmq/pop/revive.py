@@ -13,7 +13,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from duolog.bridge.data.publish import IllegalMessage
+from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.server import TURN_MS
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Checkpoint, settled
@@ -129,11 +129,13 @@ def _frames(
         again, is_dead = copy
         target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
         try:
-            frames += broker.publisher.rocketmq_frames(target, 0, [again], now_ms, records)
+            plan = broker.publisher.plan_messages(target, 0, [again], now_ms)
         except IllegalMessage as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
             continue
+        frames += plan.frames
+        records += plan.records
         if is_dead:
             broker.metrics.dead_letters += 1
         else:

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Final
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.half_frames import read_half
-from duolog.bridge.data.publish import MessageTooLarge
+from duolog.bridge.data.publishing.refusals import MessageTooLarge
+from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.consuming import heartbeats
@@ -94,7 +95,7 @@ def prepare(
     sent: Message,
     unique_key: str,
 ) -> Appended:
-    """Append a half message for that queue; raises what `Publisher.rocketmq` does, and TooManyHalves.
+    """Append a half message for that queue; raises what `Publisher.publish_messages` does, and TooManyHalves.
 
     Its answer promises what the queue that it is meant for does.
     """
@@ -108,7 +109,7 @@ def prepare(
     if len(group) > NAME_CHARACTERS_MAX:
         raise MessageTooLarge(f"producer group of {len(group)} characters; {NAME_CHARACTERS_MAX} are allowed")
     sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
-    broker.publisher.check_half(topic, sent, now_ms, connection)
+    broker.publisher.messages.check_half(topic, sent, now_ms, connection)
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECKED_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
@@ -156,14 +157,17 @@ def _end(
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
-    records: list[Record] = []
+    records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
     if verdict is Verdict.COMMITTED:
         topic = broker.topics.by_rocketmq_name(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
         queue_id %= topic.queue_count  # A topic that was made again may have fewer queues.
-        frames = broker.publisher.committed_half(topic, queue_id, half, outline, raw, now_ms, records)
+        born_ms, sent_ms, topic_at, _ = outline
+        committed = HalfMessageOutline(half, born_ms, sent_ms, topic_at, raw)
+        plan = broker.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
+        frames, records = plan.frames, plan.records
     if gathers and not records and not (frames and frames[0].extra):
         halves.gather(stored.base_offset, Decision(verdict, name, stored.stored_ms, frames), now_ms)
         return NO_ANSWER
@@ -322,18 +326,18 @@ class CheckBackLoop:
 
     def _call_back(self, half: Half, stored: Stored) -> None:
         """Ask a Kafka producer over HTTP; what is not allowed any more is not asked."""
-        wish, topic, queue_id, _ = read_half(stored.frame)
-        if not self._callbacks.room(wish.check_url) or not self._broker.halves.may_ask(wish.check_url):
+        request, topic, queue_id, _ = read_half(stored.frame)
+        if not self._callbacks.room(request.check_url) or not self._broker.halves.may_ask(request.check_url):
             self.unheard += 1
             return
         self.asked += 1
-        question = {"topic": topic, "id": wish.id, "queue": queue_id, "checks": half.checks + 1}
+        question = {"topic": topic, "id": request.id, "queue": queue_id, "checks": half.checks + 1}
 
         def done(verdict: Verdict) -> None:
             if half.offset in self._broker.halves.state:  # Else it was decided meanwhile, and may be gone.
                 self._read(half, lambda _, found: self._decided(found, verdict))
 
-        self._callbacks.ask(wish.check_url, question, done)
+        self._callbacks.ask(request.check_url, question, done)
 
     def _decided(self, stored: Stored, verdict: Verdict) -> None:
         try:
@@ -347,7 +351,7 @@ class CheckBackLoop:
         broker = self._broker
         if stored.form == frame_formats.KAFKA:
             topic = read_half(stored.frame).topic
-            frame = broker.halves.given_up_kafka_frame(stored, broker.publisher.half_stamp())
+            frame = broker.halves.given_up_kafka_frame(stored)
         else:
             kept = message.decode(stored.frame)
             topic = properties.get(kept.properties, properties.REAL_TOPIC) or ""

@@ -58,7 +58,7 @@ def _pushed(broker: "Broker", connection: "RocketMQConnection", request: SendReq
         reconsume_times=request.reconsume_times,
         unit_mode=request.unit_mode,
         born_host=_endpoint(connection.packed_peer),
-        store_host=_endpoint(broker.publisher.store_host),
+        store_host=_endpoint(broker.publisher.messages.store_host),
         store_timestamp=now_ms,
     )
 

@@ -1,7 +1,7 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
 The checks come in RocketMQ's order, because they decide the code: name, topic (made from its template when it is not
-there), queue, then what the door says (`bridge/data/publish.py`). A half message of a transaction goes another way from
+there), queue, then the publisher's (`bridge/data/publishing/`). A half message of a transaction goes another way from
 there (`transactions.py`). The answer carries the place of the record; it waits for the log unless the message says
 `WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from duolog.bridge.data.delay_headers import TIMER_NAMES
 from duolog.bridge.data.pending_frames import due_of
-from duolog.bridge.data.publish import MessageTooLarge
+from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.schedules import SCHEDULE_NAME
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.producing import half_messages
@@ -56,7 +56,7 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
     broker.rocketmq_admission.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
-    if len(command.body) > broker.publisher.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+    if len(command.body) > broker.publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
         raise _too_large(broker, command, raw)
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     if request.topic.startswith(RETRY_PREFIX):
@@ -82,8 +82,8 @@ def send_message(broker: "Broker", connection: "RocketMQConnection", command: Re
         if broker.halves.gathered:
             half_messages.settle(broker)
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
-        slots, promise = broker.publisher.rocketmq(topic, queue_id, [message], broker.clock.now_ms(), sender)
-    stored_id = message_id(broker.publisher.store_host, slots[0][0])
+        slots, promise = broker.publisher.publish_messages(topic, queue_id, [message], broker.clock.now_ms(), sender)
+    stored_id = message_id(broker.publisher.messages.store_host, slots[0][0])
     handle = _recall_handle(broker, request.topic, message, slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
     return Answer(buffers, promise if _waits(request, raw) else None)
@@ -98,7 +98,7 @@ def _too_large(broker: "Broker", command: RemotingCommand, raw: bytes) -> Messag
     """Give what refuses a message before anything looks into it or makes a topic for it."""
     return MessageTooLarge(
         f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
-        f" {broker.publisher.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
+        f" {broker.publisher.messages.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
     )
 
 
@@ -170,7 +170,7 @@ def _send_batch(
     queue_id: int,
     raw: bytes,
 ) -> Answer | None:
-    """Store the messages of a batch; of the properties of the whole only WAIT counts, and no wish may stand there."""
+    """Store the messages of a batch; of the properties of the whole only WAIT counts, and none may ask for a delay."""
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
@@ -184,7 +184,7 @@ def _send_batch(
 
 def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
     return Message(
-        topic="",  # The door knows topic, queue and store host.
+        topic="",  # The publisher sets topic, queue and store host.
         body=body,
         properties=raw,
         flag=flag,

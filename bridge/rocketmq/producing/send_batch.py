@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.publish import IllegalMessage
+from duolog.bridge.data.publishing.refusals import IllegalMessage
+from duolog.bridge.data.publishing.rocketmq_plan import MessagePlan
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.server import TURN_MS
 from duolog.bridge.rocketmq.producing import half_messages
@@ -32,7 +33,7 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import message_ids
 from duolog.protocol.rocketmq.remoting import RemotingCommand, encode_stored
-from duolog.store.entry import Buffer, Promise, Slot
+from duolog.store.entry import Buffer, Promise
 from duolog.store.log.format import entry_size
 from duolog.store.unit import Frame, FrameRun
 
@@ -63,7 +64,7 @@ class Target(NamedTuple):
 
 
 def sending(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, target: Target) -> Sending:
-    """Store the messages of a request, and give its answer. Raises as `Publisher.rocketmq` does."""
+    """Store the messages of a request, and give its answer. Raises as `Publisher.publish_messages` does."""
     body = command.body
     assert isinstance(body, memoryview), "decoded from a frame"
     gathered, unique_key = _Gathered(broker, target), ""
@@ -87,7 +88,7 @@ def sending(broker: "Broker", connection: "RocketMQConnection", command: Remotin
     positions, base_offset, promise = gathered.append()
     if is_large:
         yield True
-    ids = message_ids(broker.publisher.store_host, positions)
+    ids = message_ids(broker.publisher.messages.store_host, positions)
     buffers = encode_stored(command, ids, target.queue_id, base_offset, unique_key, "")
     return Answer(buffers, promise if target.waits else None)
 
@@ -114,17 +115,14 @@ class _Gathered:
 
     def add(self, messages: Sequence[Message], connection: "RocketMQConnection") -> None:
         """Make frames of the next messages, and hold the batch to its limits."""
-        publisher = self._broker.publisher
-        records: list[Record] = []
-        self._schedules += publisher.check_schedule_count(messages, self._schedules)
-        frames = publisher.rocketmq_frames(
-            self._topic, self._queue_id, messages, self._now_ms, records, sender=connection, is_part=True
-        )
-        self.count += len(frames)
-        self._body_bytes += sum([len(message.body) for message in messages])
-        self._check_delayed(frames)
-        self._keep(frames)
-        for record in records:
+        planner = self._broker.publisher.messages
+        self._schedules += planner.check_schedule_count(messages, self._schedules)
+        plan = planner.plan_messages(self._topic, self._queue_id, messages, self._now_ms, sender=connection)
+        self.count += len(plan.frames)
+        self._body_bytes += plan.body_bytes
+        self._check_delayed(plan.frames)
+        self._keep(plan.frames)
+        for record in plan.records:
             if not isinstance(record, QueuesExpire):
                 self._records.append(record)
             elif not self._expire:
@@ -157,22 +155,13 @@ class _Gathered:
         broker.schedules.check_room(self._records)
         positions: Iterable[int]
         if self._frames is None:
-            (slot,), promise = self._append_run()
+            (slot,), promise = broker.publisher.append_run(self._run, self._records, self._body_bytes, self._now_ms)
             positions = _positions(slot.position, self._bodies)
         else:
-            slots, promise = broker.publisher.append_rocketmq(
-                topic, self._queue_id, self._frames, self._records, self._now_ms
-            )
+            plan = MessagePlan(self._frames, self._records, self._body_bytes)
+            slots, promise = broker.publisher.append_messages(topic, self._queue_id, plan, self._now_ms)
             slot, positions = slots[0], map(_position_of, slots)
-        broker.publisher.count_rocketmq(self.count, self._body_bytes)
         return positions, slot.base_offset, promise
-
-    def _append_run(self) -> tuple[Sequence[Slot], Promise]:
-        """Append messages of which none is delayed: this takes a third of the time of so many frames."""
-        if not self._records:
-            return self._broker.publisher.append_run(self._run, self._now_ms)
-        slots, promise = self._broker.state_log.commit(self._records, self._now_ms, [self._run])
-        return slots[:1], Promise(promise.end, self._run.queue.durable)
 
 
 def _positions(first: int, bodies: Sequence[Buffer]) -> Iterator[int]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.far_timers import TooManyNamed
-from duolog.bridge.data.publish import IllegalMessage, NotSupported, ProduceRefused
+from duolog.bridge.data.publishing.refusals import IllegalMessage, NotSupported, ProduceRefused
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.consuming.members import TooManyMembers
 from duolog.bridge.rocketmq.namesrv.key_values import TooManyValues

@@ -130,7 +130,9 @@ async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue
         records: list[Record] = []
         frames: list[Frame] = []
         for topic, queue_id, each in again:
-            frames += broker.publisher.rocketmq_frames(topic, queue_id, [each], now_ms, records)
+            plan = broker.publisher.plan_messages(topic, queue_id, [each], now_ms)
+            frames += plan.frames
+            records += plan.records
         broker.state_log.commit([*records, *broker.positions.records(group, [position], now_ms)], now_ms, frames)
         count += len(frames)
         await asyncio.sleep(0)

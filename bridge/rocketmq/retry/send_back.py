@@ -106,7 +106,7 @@ def _give_back(
     reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
     again = copy_of(failed, {**delay, **fixed(expires_ms), REASON: reason})
     queue_id = random.randrange(topic.queue_count)
-    promise = broker.publisher.rocketmq(topic, queue_id, [again], broker.clock.now_ms()).promise
+    promise = broker.publisher.publish_messages(topic, queue_id, [again], broker.clock.now_ms()).promise
     _count(broker, is_dead=is_dead)
     return answer(command, promise=promise)
 
@@ -134,7 +134,7 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
     merged: dict[str, str | None] = {**found, **_WISHES, **marks, **changes}
     raw = properties.encode({name: value for name, value in merged.items() if value is not None})
     return Message(
-        topic="",  # The door writes topic, queue and store host.
+        topic="",  # The publisher sets topic, queue and store host.
         body=failed.body,
         properties=raw.encode(),
         flag=failed.flag,
@@ -187,10 +187,10 @@ def _let_go(broker: "Broker", config: SubscriptionGroupConfig, failed: Message, 
     offset, now_ms = failed.queue_offset, broker.clock.now_ms()
     if drops_expired(broker, topic, failed.properties) or broker.rocketmq_expired.has(group, key, offset):
         return broker.state_log.barrier()
-    records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)])]
     target = dead_letters_of(broker, config)
-    frames = broker.publisher.rocketmq_frames(target, 0, [expired_copy(failed, expires_ms)], now_ms, records)
-    promise = broker.state_log.commit(records, now_ms, frames).promise
+    plan = broker.publisher.plan_messages(target, 0, [expired_copy(failed, expires_ms)], now_ms)
+    records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)]), *plan.records]
+    promise = broker.state_log.commit(records, now_ms, plan.frames).promise
     _count(broker, is_dead=True)
     return promise
 

@@ -194,10 +194,10 @@ class World(ManualCore):
         self.replenish()
         orders = self.topic("orders")
         for codec in Codec:
-            self.publisher.kafka(orders, 0, batch([b"a", b"b"], codec=codec), now_ms)
+            self.publisher.publish_batch(orders, 0, batch([b"a", b"b"], codec=codec), now_ms)
         messages = [Message("", b"m", b"UNIQ_KEY\x01U%d\x02TAGS\x01paid\x02" % n, born_ms=now_ms) for n in range(20)]
         for queue_id in range(4):
-            self.publisher.rocketmq(orders, queue_id, messages, now_ms)
+            self.publisher.publish_messages(orders, queue_id, messages, now_ms)
         self.positions.commit("idle", [CommittedPosition(orders.queues[0].key, 1)], now_ms)
         self.settle()
 

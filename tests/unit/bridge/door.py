@@ -2,6 +2,7 @@
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import frame_formats
+from duolog.bridge.data.publishing.stamps import WAITING_STAMP
 from duolog.bridge.data.reading import Later
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import record_batch
@@ -21,20 +22,20 @@ class Door(ManualCore):
         super().__init__(Options(**sections), disk, store)
 
     def kafka(self, topic: Topic, batch: bytes, now_ms: int = NOW):
-        published = self.publisher.kafka(topic, 0, batch, now_ms)
+        published = self.publisher.publish_batch(topic, 0, batch, now_ms)
         self.settle()
         return published
 
     def store_unchecked(self, topic: Topic, batch: bytes) -> None:
         """Append a batch that the door would refuse, as an earlier version may have done."""
         header = record_batch.read_header(batch)
-        stamp = self.publisher.half_stamp()
-        frame = Frame(topic.queues[0], frame_formats.KAFKA, batch, header.record_count, header.max_timestamp, 0, stamp)
+        count, timestamp_ms = header.record_count, header.max_timestamp
+        frame = Frame(topic.queues[0], frame_formats.KAFKA, batch, count, timestamp_ms, 0, WAITING_STAMP)
         self.store.append([frame], NOW)
         self.settle()
 
     def rocketmq(self, topic: Topic, *messages: Message, now_ms: int = NOW):
-        appended = self.publisher.rocketmq(topic, 0, messages, now_ms)
+        appended = self.publisher.publish_messages(topic, 0, messages, now_ms)
         self.settle()
         return appended
 

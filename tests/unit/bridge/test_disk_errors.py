@@ -42,7 +42,7 @@ class Struck(ManualCore):
         topic, body = self.topics.get(name), b"%s-%d;" % (name.encode(), number) + bytes(400)
         assert topic is not None
         one = Message("", body, properties, born_ms=self.clock.now_ms())
-        appended = self.publisher.rocketmq(topic, 0, [one], self.clock.now_ms())
+        appended = self.publisher.publish_messages(topic, 0, [one], self.clock.now_ms())
 
         def done(error: StoreError | None) -> None:
             if error is None and not properties:

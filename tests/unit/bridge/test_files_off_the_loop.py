@@ -90,7 +90,7 @@ def flush_an_index(core: SidedCore) -> None:
     one = message(b"x")
     topic = core.topic("fresh", 1)
     for _ in range(1300):
-        core.publisher.rocketmq(topic, 0, [one], core.clock.now_ms())
+        core.publisher.publish_messages(topic, 0, [one], core.clock.now_ms())
     core.work()
 
 
@@ -130,7 +130,9 @@ def put_timers_into_buckets_and_take_them_out(core: SidedCore) -> None:
     topic = core.topic("orders-4", 4)
     for number in range(20):
         due_ms = core.clock.now_ms() + HOUR_MS + number
-        core.publisher.rocketmq(topic, 0, [message(b"x", b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)], core.clock.now_ms())
+        core.publisher.publish_messages(
+            topic, 0, [message(b"x", b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)], core.clock.now_ms()
+        )
     core.work()
     for _ in range(60):
         core.clock.pass_ms(NEAR_MS)

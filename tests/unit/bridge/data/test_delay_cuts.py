@@ -86,7 +86,7 @@ class History:
         body = self.new_body(due_ms)
         one = message(body, b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)
         topic = self.core.topic("orders", 1)
-        slots, promise = self.core.publisher.rocketmq(topic, 0, [one], self.now_ms())
+        slots, promise = self.core.publisher.publish_messages(topic, 0, [one], self.now_ms())
         self.timers[body] = self.core.delays.text_of((due_ms, slots[0].position))
         self.when(promise, lambda: self.kept.add(body))
 
@@ -95,7 +95,7 @@ class History:
         due_ms = self.now_ms() + delay
         bodies = [self.new_body(due_ms) for _ in range(self.rng.randint(1, 4))]
         sent = batch(bodies, headers=[("TIMER_DELAY_MS", b"%d" % delay)])
-        promise = self.core.publisher.kafka(self.core.topic("orders", 1), 0, sent, self.now_ms()).promise
+        promise = self.core.publisher.publish_batch(self.core.topic("orders", 1), 0, sent, self.now_ms()).promise
         self.when(promise, lambda: self.kept.update(bodies))
 
     def cancel(self) -> None:

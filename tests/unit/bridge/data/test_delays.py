@@ -8,8 +8,8 @@ import pytest
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.delays import DELIVERED_IN_SLICE, GATHER_MS, TooManyTimers
-from duolog.bridge.data.produced_batches import REBUILT_RECORDS_MAX
-from duolog.bridge.data.publish import MessageTooLarge
+from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
+from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.bridge.state.topics import Topic
 from duolog.delay.cancellations import Verdict
@@ -70,7 +70,7 @@ class Bench(Door):
     def send(self, topic: Topic, body: bytes, wish: str, queue_id: int = 0) -> str:
         """Send one RocketMQ message; gives the id of its timer."""
         one = message(body, f"UNIQ_KEY\x01U\x02{wish}".encode())
-        slots, _ = self.publisher.rocketmq(topic, queue_id, [one], self.clock.now_ms())
+        slots, _ = self.publisher.publish_messages(topic, queue_id, [one], self.clock.now_ms())
         self.settle()
         due_ms = int(names.get(one.properties, names.TIMER_OUT_MS) or 0)
         return self.delays.text_of((due_ms, slots[0].position))

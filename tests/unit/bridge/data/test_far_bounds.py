@@ -33,7 +33,7 @@ def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
     for at in range(0, MANY, IN_BATCH):
         due_ms = start_ms + first_ms + at // IN_BATCH * step_ms
         one = batch([bytes(500)] * IN_BATCH, headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
-        bench.core.publisher.kafka(topic, 0, one, start_ms)
+        bench.core.publisher.publish_batch(topic, 0, one, start_ms)
         bench.turn()
     bench.turn_until_idle()
     assert len(bench.far) == MANY

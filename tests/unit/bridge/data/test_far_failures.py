@@ -161,7 +161,7 @@ def test_a_damaged_bucket_costs_what_it_held_and_the_broker_starts(
     bench = Bench()
     for body, delay_ms in ((b"lost", 20 * NEAR_MS), (b"kept", 22 * NEAR_MS)):
         one = batch([body], headers=[("TIMER_DELIVER_MS", b"%d" % (bench.now_ms() + delay_ms))])
-        bench.core.publisher.kafka(bench.core.topic("orders", 1), 0, one, bench.now_ms())
+        bench.core.publisher.publish_batch(bench.core.topic("orders", 1), 0, one, bench.now_ms())
         bench.turn_until_idle()
     disk = bench.core.disk.after_kill()
     first, _ = (path for path in disk.paths() if path.endswith(".bucket"))

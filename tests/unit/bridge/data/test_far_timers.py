@@ -153,7 +153,7 @@ class History:
         core = self.bench.core
         before = {row["id"] for row in self.listed(topic)}
         one = batch(bodies, headers=[("TIMER_DELAY_MS", b"%d" % delay)])
-        core.publisher.kafka(core.topic(topic, 1), 0, one, self.bench.now_ms())
+        core.publisher.publish_batch(core.topic(topic, 1), 0, one, self.bench.now_ms())
         core.settle()
         added = [row["id"] for row in self.listed(topic) if row["id"] not in before]
         for body, text in zip(bodies, added, strict=True):

@@ -41,7 +41,7 @@ def send(made: ManualCore, *ids: str | None, url: str = "", producer: Any = (-1,
         own += [(name, value.encode()) for name, value in headers.items()]
         builder.append(number, made.clock.now_ms(), b"key", f"value {id}".encode(), [*own, ("city", b"Bern")])
     sent = builder.finish(0, -1, producer=producer)
-    offset = made.publisher.kafka(made.topic(), 0, sent, made.clock.now_ms()).base_offset
+    offset = made.publisher.publish_batch(made.topic(), 0, sent, made.clock.now_ms()).base_offset
     made.settle()
     return offset
 
@@ -72,7 +72,7 @@ def test_half_message_that_has_expired_is_committed_unless_its_topic_drops_it(
     builder = record_batch.BatchBuilder()
     builder.append(0, 1, b"k", b"v", [("TRAN_MSG_ID", b"a"), ("EXPIRE_AFTER_MS", b"50")])
     expires_ms = made.clock.now_ms() + 50
-    made.publisher.kafka(topic, 0, builder.finish(0, -1), made.clock.now_ms())
+    made.publisher.publish_batch(topic, 0, builder.finish(0, -1), made.clock.now_ms())
     made.settle()
     made.pass_ms(50)
     assert decide(made, "a", "commit", "codes") == (200, "committed")
@@ -150,7 +150,7 @@ def test_bad_verdict_is_answered_with_its_reason_and_changes_nothing(
     given_up = made.halves.ids.offset_of("orders", "given-up")
     assert given_up is not None
     made.halves.end(given_up, Decision(Verdict.GIVEN_UP, "orders", 0), made.clock.now_ms())
-    made.publisher.kafka(gone, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"of-gone")]), made.clock.now_ms())
+    made.publisher.publish_batch(gone, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"of-gone")]), made.clock.now_ms())
     made.topics.delete(gone, made.clock.now_ms())
     made.settle()
     before, end_position = list(made.halves.state.open()), made.store.next_position
@@ -226,7 +226,7 @@ def test_transaction_and_half_message_exclude_each_other() -> None:
     made = core()
     sent = batch([b"x"], headers=[("TRAN_MSG_ID", b"a")], producer=(7, 0, 0), is_transactional=True)
     with pytest.raises(Exception, match="a record of a transaction is no half message"):
-        made.publisher.kafka(made.topic(), 0, sent, made.clock.now_ms())
+        made.publisher.publish_batch(made.topic(), 0, sent, made.clock.now_ms())
 
 
 def test_listing_shows_whom_it_waits_for() -> None:

@@ -23,7 +23,7 @@ def parked_while_paused(bench: Bench) -> None:
         due_ms = bench.now_ms() + rng.randrange(1, rng.choice((2, 12)) * NEAR_MS)
         values = [b"%d %d" % (due_ms, number + each) for each in range(IN_BATCH)]
         one = batch(values, headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
-        bench.core.publisher.kafka(topic, 0, one, bench.now_ms())
+        bench.core.publisher.publish_batch(topic, 0, one, bench.now_ms())
         bench.core.clock.pass_ms(NEAR_MS // 10)
         bench.turn()
     bench.core.clock.pass_ms(20 * NEAR_MS)
@@ -89,7 +89,7 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
         if number < 2 * COUNT:
             due_ms = bench.now_ms()
             one = batch([b"%d %d" % (due_ms, number)], headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
-            bench.core.publisher.kafka(topic, 0, one, bench.now_ms() - 1)
+            bench.core.publisher.publish_batch(topic, 0, one, bench.now_ms() - 1)
             number += 1
         bench.core.clock.pass_ms(10)
         bench.turn(NEAR_MS // 20)

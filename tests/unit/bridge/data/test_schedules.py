@@ -8,7 +8,7 @@ import pytest
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.publish import REPLACING_RECORDS_MAX
+from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, TooManySchedules
 from duolog.bridge.state.topics import Topic
 from duolog.delay.cancellations import Verdict
@@ -159,12 +159,12 @@ def test_batch_that_would_pass_the_limit_registers_nothing() -> None:
         before = len(desk.schedules)
         sent = batch([b"x"] * count, headers=headers)
         if fits:
-            desk.publisher.kafka(topic, 0, sent, NOW)
+            desk.publisher.publish_batch(topic, 0, sent, NOW)
             continue
         with pytest.raises(TooManySchedules, match=r"delay\.schedules_max is 3"):
-            desk.publisher.kafka(topic, 0, sent, NOW)
+            desk.publisher.publish_batch(topic, 0, sent, NOW)
         with pytest.raises(TooManySchedules, match=r"delay\.schedules_max is 3"):
-            desk.publisher.rocketmq(topic, 0, [message(properties=period) for _ in range(count)], NOW)
+            desk.publisher.publish_messages(topic, 0, [message(properties=period) for _ in range(count)], NOW)
         assert len(desk.schedules) == before
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
-from duolog.bridge.data.delay_headers import Wish
+from duolog.bridge.data.delay_headers import RequestedDelay
 from duolog.bridge.data.delays import Decision
 from duolog.delay.cancellations import Verdict
 from duolog.protocol.kafka.record_batch import Record
@@ -106,7 +106,9 @@ class Race:
         if replaces:
             self.maybe |= {other for other, key in self.names.items() if key == name}
         record = Record(0, now_ms, name, body, [])
-        timer_id, _ = self.core.publisher.timer(self.topic, 0, record, Wish(due_ms), now_ms, replaces=replaces)
+        timer_id, _ = self.core.publisher.publish_delayed(
+            self.topic, 0, record, RequestedDelay(due_ms), now_ms, replaces=replaces
+        )
         self.ids[body], self.due[body] = self.core.delays.text_of(timer_id), due_ms
         self.names[body] = name
         self.core.settle()

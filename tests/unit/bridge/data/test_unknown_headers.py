@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from duolog.bridge.data import produced_batches
+from duolog.bridge.data.publishing import produced_batches
 from duolog.bridge.data.unknown_headers import (
     KNOWN,
     PREFIXES,
     WARNED_MAX,
-    UnknownNames,
+    UnknownHeaders,
     unknown,
 )
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -101,7 +101,7 @@ def test_known_and_foreign_names_are_sent_as_ever(
 
 
 def test_memory_of_warnings_is_bounded() -> None:
-    desk, names = Desk(), UnknownNames()
+    desk, names = Desk(), UnknownHeaders()
     topic, sender = desk.topic("orders"), desk.connect().connection
     names.check(topic, [f"TIMER_{number}" for number in range(WARNED_MAX + 5)], sender)
     assert len(names._warned) == 5
@@ -111,4 +111,4 @@ def test_every_prefix_is_looked_for_in_batches() -> None:
     for prefix in PREFIXES:
         assert unknown([prefix + "X"]) == [prefix + "X"]
         assert prefix.encode() in produced_batches.NAMES
-    assert all(name.startswith(PREFIXES) for name in (*KNOWN, *produced_batches.ASKING_NAMES))
+    assert all(name.startswith(PREFIXES) for name in (*KNOWN, *produced_batches.REQUEST_NAMES))

@@ -83,7 +83,7 @@ def test_unknown_ids_are_not_found(bench: HttpBench, number: str) -> None:
 
 
 def test_message_of_a_compressed_batch_is_found_by_its_id(office: Office, bench: HttpBench) -> None:
-    office.publisher.kafka(office.topic(), 1, batch([b"x", b"y"], codec=Codec.GZIP), office.clock.now_ms())
+    office.publisher.publish_batch(office.topic(), 1, batch([b"x", b"y"], codec=Codec.GZIP), office.clock.now_ms())
     office.settle()
     seen = message.decode_all(bytes(office.connect().pull(0, queueId=1).body))
     _, found = bench.ask("GET", f"/api/messages/{message_id(seen[1].store_host, seen[1].physical_offset)}")

@@ -72,7 +72,7 @@ def test_messages_of_rocketmq_and_in_compressed_batches_are_read(bench: HttpBenc
     core = bench.core
     topic = core.topic()
     core.publish(topic, b"one", tag="paid")
-    core.publisher.kafka(topic, 0, batch([b"two", b"three"], codec=Codec.ZSTD), core.clock.now_ms())
+    core.publisher.publish_batch(topic, 0, batch([b"two", b"three"], codec=Codec.ZSTD), core.clock.now_ms())
     core.settle()
     found = read(bench)
     assert (values(found), found["messages"][0]["tag"]) == (["one", "two", "three"], "paid")

@@ -140,6 +140,6 @@ def _office_with_a_dead_letter() -> Office:
     given_up = {"offset": offset, "group": "billing", "delayLevel": 0, "maxReconsumeTimes": 0}
     assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **given_up).code == 0
     office.positions.commit("billing", [CommittedPosition(topic.key(0), 1)], office.clock.now_ms())
-    office.publisher.kafka(topic, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"a")]), office.clock.now_ms())
+    office.publisher.publish_batch(topic, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"a")]), office.clock.now_ms())
     office.settle()
     return office

@@ -182,13 +182,13 @@ def test_timer_and_schedule_whose_messages_expire() -> None:
         api._add(asked({"topic": "orders", "value": "v", "delay_ms": 60_000, "queue": 1, "headers": headers}))
     )
     core.settle()
-    assert [queue.key in core.lifetimes for queue in topic.queues] == [False, True]
+    assert [queue.key in core.expiring_queues for queue in topic.queues] == [False, True]
     id = json.loads(cast(bytes, made.body))["id"]
     shown = json.loads(cast(bytes, asyncio.run(api._view(SimpleNamespace(match_info={"id": id}))).body))
     assert shown["headers"]["EXPIRE_AT_MS"] == str(expires_ms)
     wanted = {"topic": "orders", "name": "tick", "value": "v", "every_ms": 1000, "queue": 0, "headers": headers}
     asyncio.run(api._register(asked(wanted)))
-    assert topic.queues[0].key in core.lifetimes
+    assert topic.queues[0].key in core.expiring_queues
     core.pass_ms(1000)
     core.schedules.run(core.clock.now_ms(), core.clock.mono_ms())
     core.settle()

@@ -49,7 +49,7 @@ class Desk(ManualCore):
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
         """Append one batch of a Kafka producer, and let it be seen."""
         at_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
-        self.publisher.kafka(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
+        self.publisher.publish_batch(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
         self.settle()
 
     def fill_disk(self, used_ratio: float) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.data.produced_batches import RECORD_ERRORS_MAX
+from duolog.bridge.data.publishing.produced_batches import RECORD_ERRORS_MAX
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode

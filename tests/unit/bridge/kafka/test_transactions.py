@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from duolog.bridge.config import DAY_MS, TxnOptions
+from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.transactions.kafka_transactions import InvalidTransactionState
 from duolog.protocol.kafka import marker, record_batch
@@ -509,7 +510,7 @@ def test_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> N
     talk.begin()
     desk, topic = talk.desk, talk.desk.topics.get("orders")
     with pytest.raises(InvalidTransactionState):
-        desk.publisher.kafka(topic, 0, batch([b"b"], producer=(*talk.producer, 1)), desk.clock.now_ms())
+        desk.publisher.publish_batch(topic, 0, batch([b"b"], producer=(*talk.producer, 1)), desk.clock.now_ms())
 
 
 def test_repeated_batch_is_answered_with_its_place_until_the_producer_is_fenced() -> None:
@@ -771,7 +772,8 @@ def delayed(talk: Talk, *values: bytes, delay_ms: int = 5_000) -> None:
         builder.append(number, talk.desk.clock.now_ms(), None, value, headers)
     frame = builder.finish(0, -1, producer=(*talk.producer, talk.sequence), is_transactional=True)
     desk, topic = talk.desk, talk.desk.topics.get("orders")
-    published = desk.publisher.kafka(topic, 0, frame, desk.clock.now_ms(), transactional_id=ID, adds_itself=True)
+    origin = BatchOrigin(transactional_id=ID, adds_partition=True)
+    published = desk.publisher.publish_batch(topic, 0, frame, desk.clock.now_ms(), origin)
     assert published.base_offset == -1
     talk.sequence += len(values)
     desk.settle()

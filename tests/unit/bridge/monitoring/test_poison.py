@@ -281,14 +281,14 @@ def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(o
     office.topic()
     for number in range(9):
         client.send(body=b"%d" % number, properties="TIMER_DELAY_MS\x015000\x02")
-    deliveries = office.publisher.deliveries
+    deliveries = office.delivery_frames.deliveries
 
     def fails(topic: Any, queue_id: int, form: int, frames: Any, dues_ms: Any, now_ms: int) -> Any:
         if any(_body(frame) == b"4" for frame in frames):
             raise ZeroDivisionError
         return deliveries(topic, queue_id, form, frames, dues_ms, now_ms)
 
-    office.publisher.deliveries = fails  # type: ignore[method-assign]
+    office.delivery_frames.deliveries = fails  # type: ignore[method-assign]
     office.pass_ms(6000)
     while (deadline_ms := office.delays.next_deadline_ms()) is not None and deadline_ms <= office.clock.now_ms():
         office.delays.run(office.clock.now_ms(), 0)

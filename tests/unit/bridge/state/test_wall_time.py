@@ -73,7 +73,7 @@ class Watched(ManualCore):
 
     def send(self, body: bytes, properties: bytes = b"") -> None:
         one = Message("", body, properties, born_ms=self.clock.now_ms())
-        self.publisher.rocketmq(self.topic(retention_ms=str(RETENTION_MS)), 0, [one], self.clock.now_ms())
+        self.publisher.publish_messages(self.topic(retention_ms=str(RETENTION_MS)), 0, [one], self.clock.now_ms())
         self.settle()
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from duolog.bridge.config import Options, TxnOptions
+from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
 from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.bridge.transactions.half_messages import Decision, half_properties, sent_properties
@@ -100,7 +101,8 @@ class History:
         outline = message.outline_of(half)
         raw = sent_properties(half[outline[3] :])[0]
         assert topic is not None
-        return core.publisher.committed_half(topic, number % 2, half, outline, raw, now_ms, [])
+        committed = HalfMessageOutline(half, *outline[:3], raw)
+        return core.publisher.plan_committed_message(topic, number % 2, committed, now_ms).frames
 
     def look(self) -> None:
         now_ms = self.core.clock.now_ms()

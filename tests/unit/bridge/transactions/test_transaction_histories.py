@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import Options, TxnOptions
+from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.producers import ProducerError
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.state.topics import Topic
@@ -226,13 +227,15 @@ class History:
     def append(self, frame: bytes, queue: int, transaction: int, text: str, instance: Instance | None) -> Promise:
         core = self.core
         end = self.topic.queues[queue].end_offset
-        published = core.publisher.kafka(
+        published = core.publisher.publish_batch(
             self.topic,
             queue,
             frame,
             core.clock.now_ms(),
-            transactional_id=instance.name if instance is not None else None,
-            adds_itself=instance is not None and instance.is_version_2,
+            BatchOrigin(
+                transactional_id=instance.name if instance is not None else None,
+                adds_partition=instance is not None and instance.is_version_2,
+            ),
         )
         if published.base_offset == end:  # Not a repetition.
             self.changed(transaction, wrote=(queue, end, text))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import Options, RocketmqOptions
+from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.monitoring.rates import (
     DAY_MS,
     INTERVAL_MS,
@@ -207,7 +208,7 @@ def test_what_is_not_committed_is_not_consumed_directly(office: Office, client: 
     producer, _ = office.transactions.init("id", 60_000, None, now_ms)
     for sequence in (0, 1):
         sent = batch([b"open"], producer=(*producer, sequence), is_transactional=True)
-        office.publisher.kafka(topic, 0, sent, now_ms, transactional_id="id", adds_itself=True)
+        office.publisher.publish_batch(topic, 0, sent, now_ms, BatchOrigin(transactional_id="id", adds_partition=True))
     office.settle()
     (_, second) = office.store.read(topic.queues[0], 0, max_bytes=1000, until=2)
     _online = member(office)
@@ -331,7 +332,7 @@ def test_settings_change_while_the_broker_runs(office: Office, client: Client) -
 )
 def test_settings_that_cannot_change_change_nothing(office: Office, client: Client, body: bytes) -> None:
     assert update(client, body).code == ResponseCode.INVALID_PARAMETER
-    assert (office.topics.auto_create, office.publisher.body_bytes_max) == (True, 4 << 20)
+    assert (office.topics.auto_create, office.publisher.messages.body_bytes_max) == (True, 4 << 20)
 
 
 def update(client: Client, body: bytes) -> Any:

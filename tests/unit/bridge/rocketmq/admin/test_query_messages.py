@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.rocketmq.admin import query_messages
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.record_batch import Record
@@ -49,13 +50,13 @@ def found(answer: Any) -> list[tuple[int, int]]:
 def send(office: Office, keys: str, unique: str, queue_id: int = 0) -> None:
     raw = properties.encode({"KEYS": keys, "UNIQ_KEY": unique} if keys else {"UNIQ_KEY": unique}).encode()
     one = Message("", b"body", raw, born_ms=office.clock.now_ms())
-    office.publisher.rocketmq(office.topic(), queue_id, [one], office.clock.now_ms())
+    office.publisher.publish_messages(office.topic(), queue_id, [one], office.clock.now_ms())
 
 
 def produce(office: Office, *keys: bytes | None, queue_id: int = 0, headers: Any = ()) -> None:
     records = [Record(n, 1, key, b"value", headers) for n, key in enumerate(keys)]
     batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.kafka(office.topic(), queue_id, batch, office.clock.now_ms())
+    office.publisher.publish_batch(office.topic(), queue_id, batch, office.clock.now_ms())
 
 
 def mixed(office: Office, seed: int, count: int = 60) -> dict[str, list[tuple[int, int, int]]]:
@@ -237,7 +238,8 @@ def test_what_was_aborted_is_not_found_though_retention_takes_it_meanwhile(offic
     producer, _ = office.transactions.init("payments", 1000, None, now_ms)
     records = [Record(0, 1, b"k", b"value", ())]
     batch = bytes(record_batch.build(records, 0, 0, producer=(*producer, 0), is_transactional=True))
-    office.publisher.kafka(topic, 0, batch, now_ms, transactional_id="payments", adds_itself=True)
+    origin = BatchOrigin(transactional_id="payments", adds_partition=True)
+    office.publisher.publish_batch(topic, 0, batch, now_ms, origin)
     office.transactions.end("payments", producer, now_ms, is_commit=False, renews=True)
     produce(office, b"k")
     office.settle()

@@ -16,7 +16,7 @@ def test_every_message_is_found_by_its_id(office: Office, client: Client) -> Non
     office.publish(topic, b"a", b"b")
     records = [Record(n, 1, None, b"k%d" % n, ()) for n in range(200)]  # more than their bytes, so that they are padded
     batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.kafka(other, 1, batch, office.clock.now_ms())
+    office.publisher.publish_batch(other, 1, batch, office.clock.now_ms())
     office.publish(topic, b"c")
     for name, queue_id, offset, count in (("orders", 0, 0, 3), ("other", 1, 0, 200)):
         pulled = client.pull(offset, topic=name, queueId=queue_id, maxMsgNums=1000)

@@ -53,7 +53,7 @@ def dead(office: Office, name: str = DEAD) -> list[bytes]:
 def send_kafka(office: Office, *bodies: bytes, topic: str = "orders", **headers: bytes) -> None:
     records = [Record(n, 1, b"key", body, tuple(headers.items())) for n, body in enumerate(bodies)]
     batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.kafka(office.topic(topic), 0, batch, office.clock.now_ms())
+    office.publisher.publish_batch(office.topic(topic), 0, batch, office.clock.now_ms())
     office.settle()
 
 
@@ -286,7 +286,7 @@ def test_held_pull_that_finds_no_reader_free_is_refused() -> None:
     topic, others, client = office.topic(queues=1), office.topic("others", queues=1), office.connect()
     assert client.pull(0, sysFlag=4 | SUSPEND) is None
     soon = Message("", b"body", b"EXPIRE_AFTER_MS\x0110\x02")
-    office.publisher.rocketmq(topic, 0, [soon], office.clock.now_ms())
+    office.publisher.publish_messages(topic, 0, [soon], office.clock.now_ms())
     office.settle_log()
     office.disk.cached = False
     office.rocketmq_admission.limit(Kind.PULL, 0)
@@ -318,15 +318,15 @@ def test_others_do_not_pay(office: Office, client: Client) -> None:
     client.send(properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
     send_kafka(office, b"body", topic="receipts", EXPIRE_AFTER_MS=b"10")
     for core in (office, Office(office.disk.after_kill())):
-        assert [queue.key in core.lifetimes for queue in core.topic().queues] == [False, True]
-        assert core.topic("receipts").queues[0].key in core.lifetimes
+        assert [queue.key in core.expiring_queues for queue in core.topic().queues] == [False, True]
+        assert core.topic("receipts").queues[0].key in core.expiring_queues
     position = office.store.next_position
     client.send(body=b"", properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
     one_more = office.store.next_position - position
     client.send(body=b"", properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
     assert office.store.next_position - position == 2 * one_more, "the queue is marked once"
     office.topics.delete(topic, office.clock.now_ms())
-    assert topic.queues[1].key not in office.lifetimes
+    assert topic.queues[1].key not in office.expiring_queues
 
 
 # -- Retries

@@ -74,7 +74,7 @@ def test_records_of_kafka_come_in_rocketmqs_form(office: Office, client: Client)
     topic = office.topic()
     records = [Record(n, 1, b"k", b"v%d" % n, [("TAGS", b"ab"[n : n + 1])]) for n in range(2)]
     batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.kafka(topic, 0, batch, office.clock.now_ms())
+    office.publisher.publish_batch(topic, 0, batch, office.clock.now_ms())
     office.settle()
     assert bodies(client.pull(0)) == [b"v0", b"v1"]
     assert bodies(client.pull(1)) == [b"v1"]

@@ -270,7 +270,7 @@ def test_half_message_of_a_kafka_producer_is_none_here(verdict: int) -> None:
     client = shop.connect()
     sent = send_half(client)
     own = batch([b"one"], headers=[("TRAN_MSG_ID", b"a")])
-    shop.publisher.kafka(shop.topic(), 0, own, shop.clock.now_ms())
+    shop.publisher.publish_batch(shop.topic(), 0, own, shop.clock.now_ms())
     shop.settle()
     answer = end(client, sent, verdict, tranStateTableOffset=1)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")

@@ -204,7 +204,7 @@ def test_one_way_send_is_kept_and_not_answered(office: Office, client: Client) -
 
 @pytest.mark.parametrize(("body", "raw"), [(b"", "TRAN_MSG\x01true\x02" * 2500), (b"x" * 1001, "")])
 def test_message_over_a_limit_makes_no_topic(office: Office, body: bytes, raw: str) -> None:
-    office.publisher.body_bytes_max = 1000
+    office.publisher.messages.body_bytes_max = 1000
     before = len(office.topics)
     answer = office.connect().send("new", body, raw)
     assert (answer.code, "allowed are 1000 and 32767" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)

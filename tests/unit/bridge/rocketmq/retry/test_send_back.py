@@ -62,7 +62,7 @@ def test_message_of_a_kafka_producer_is_given_back(office: Office, client: Clien
     topic = office.topic()
     records = [Record(n, 1, b"key", b"v%d" % n, (("TIMER_X", b"1"), ("h", b"x"))) for n in range(3)]
     batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.kafka(topic, 1, batch, office.clock.now_ms())
+    office.publisher.publish_batch(topic, 1, batch, office.clock.now_ms())
     office.settle()
     seen = message.decode_all(bytes(client.pull(0, queueId=1).body))
     assert give_back(client, seen[1].physical_offset, delayLevel=-1).code == 0

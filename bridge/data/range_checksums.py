@@ -1,9 +1,11 @@
-"""What a range of a queue holds, for whoever has a copy and wants to prove it: counts, gaps, checksums.
+"""Checksums of a range of a queue, by which a client compares its copy with the queue.
 
-    step of offsets      one sum: [start, end), records, checksum (protocol/checksum.py, added up)
-    absent               offsets of the range that are no records: markers, and what was aborted
+    sums      For each step of offsets: [start, end), the number of records, and the sum of their checksums
+              (protocol/checksum.py).
+    absent    The ranges of offsets that hold no record: transaction markers and aborted records.
 
-Computed as a Kafka reader sees the queue, batch by batch, a few records at a time; between them the loop turns.
+The records are those that a Kafka consumer of committed records sees. They are added up batch by batch, a few records
+at a time; the loop turns in between.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,39 +21,41 @@ from duolog.protocol.kafka.record_batch import (
     records_in_slice,
 )
 
-SUMS_MAX: Final = 1000  # of one answer
-ABSENT_MAX: Final = 1000  # ranges of one answer, after which it ends
+SUMS_MAX: Final = 1000  # In one answer.
+ABSENT_MAX: Final = 1000  # Ranges in one answer, which ends there.
 BYTES_IN_SLICE: Final = 1 << 20
-RECORDS_IN_SLICE: Final = 64  # about half a millisecond
+RECORDS_IN_SLICE: Final = 64  # This takes about half a millisecond.
 
 
-class Sum(NamedTuple):
+class RangeChecksum(NamedTuple):
+    """The records of the offsets from `start` to below `end`."""
+
     start: int
     end: int
     records: int
     checksum: int
 
 
-class RangeSums:
-    """Adds up the records of [start, end), which come in the order of their offsets."""
+class RangeChecksums:
+    """Adds up the records of [start, end). The caller adds them in the order of their offsets."""
 
     def __init__(self, start: int, end: int, step: int) -> None:
         assert step > 0, f"sums over {step} offsets"
-        self.at = start  # what lies before it is added up
+        self.at = start  # All records before this offset are added up.
         self.absent: list[tuple[int, int]] = []
         self._end, self._step = end, step
-        self._records: dict[int, int] = {}  # by number of the step
+        self._records: dict[int, int] = {}  # By the number of the step.
         self._checksums: dict[int, int] = {}
         self._start = start
 
     @property
     def is_done(self) -> bool:
-        """The range is added up, or the answer is as long as it may be."""
+        """Tell whether the whole range is added up, or the answer has reached its greatest length."""
         steps = (self.at - self._start) // self._step
         return self.at >= self._end or steps >= SUMS_MAX or len(self.absent) >= ABSENT_MAX
 
     def add(self, records: Sequence[Record]) -> None:
-        """Add records; those outside the range do not count."""
+        """Add records; those outside the range are ignored."""
         for record in records:
             offset = record.offset
             if not self.at <= offset < self._end:
@@ -63,14 +67,14 @@ class RangeSums:
             self.at = offset + 1
 
     def skip_to(self, offset: int) -> None:
-        """What lies between the last record and `offset` is no record."""
+        """Note that the offsets between the last record and `offset` hold no record."""
         offset = min(offset, self._end)
         if offset > self.at:
             self.absent.append((self.at, offset))
             self.at = offset
 
     def answer(self) -> dict[str, Any]:
-        """Say what was added up so far; it goes on at `next`."""
+        """Return what was added up so far. A client goes on at the offset `next`."""
         return {
             "start": self._start,
             "next": self.at,
@@ -78,15 +82,15 @@ class RangeSums:
             "sums": [sum_._asdict() for sum_ in self._sums()],
         }
 
-    def _sums(self) -> Iterator[Sum]:
+    def _sums(self) -> Iterator[RangeChecksum]:
         for number in range(-(-(self.at - self._start) // self._step)):
             start = self._start + number * self._step
             end = min(start + self._step, self.at)
-            yield Sum(start, end, self._records.get(number, 0), self._checksums.get(number, 0))
+            yield RangeChecksum(start, end, self._records.get(number, 0), self._checksums.get(number, 0))
 
 
-def add_batch(sums: RangeSums, opened: OpenBatch) -> Iterator[None]:
-    """Add an open batch, as a generator: each turn of it is one slice of work. Raises ProtocolError."""
+def add_batch(sums: RangeChecksums, opened: OpenBatch) -> Iterator[None]:
+    """Add the records of an inflated batch; the generator yields after each slice. Raises ProtocolError."""
     header = opened.header
     mark, count = FIRST, records_in_slice(opened, RECORDS_IN_SLICE, BYTES_IN_SLICE)
     while mark.skipped < header.record_count:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.bridge.data.queue_sums import (
+from duolog.bridge.data.range_checksums import (
     ABSENT_MAX,
     SUMS_MAX,
-    RangeSums,
+    RangeChecksums,
     add_batch,
 )
 from duolog.protocol.checksum import record_checksum
@@ -19,7 +19,7 @@ def records(offsets: list[int]) -> list[Record]:
     return [Record(offset, 1000 + offset, b"k", b"v%d" % offset, [("h", None)]) for offset in offsets]
 
 
-def add_up(sums: RangeSums, batches: list[list[Record]]) -> None:
+def add_up(sums: RangeChecksums, batches: list[list[Record]]) -> None:
     for batch in batches:
         for _ in add_batch(sums, open_batch(build(batch, batch[0].offset, 0), 1 << 20)):
             pass
@@ -39,7 +39,7 @@ def test_sums_are_those_of_the_records(offsets: list[int], cuts: set[int], start
         if number in cuts or not batches:
             batches.append([])
         batches[-1].append(record)
-    sums = RangeSums(start, end, step)
+    sums = RangeChecksums(start, end, step)
     add_up(sums, batches)
     answer = sums.answer()
     inside = [record for record in records(offsets) if start <= record.offset < answer["next"]]
@@ -52,10 +52,10 @@ def test_sums_are_those_of_the_records(offsets: list[int], cuts: set[int], start
 
 
 def test_answer_is_bounded() -> None:
-    sparse = RangeSums(0, 1 << 40, 1 << 40)
+    sparse = RangeChecksums(0, 1 << 40, 1 << 40)
     add_up(sparse, [records(list(range(0, 4 * ABSENT_MAX, 2)))])
     assert sparse.is_done
-    dense = RangeSums(0, 1 << 40, 1)
+    dense = RangeChecksums(0, 1 << 40, 1)
     add_up(dense, [records(list(range(SUMS_MAX)))])
     assert dense.is_done
 

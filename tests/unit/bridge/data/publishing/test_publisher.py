@@ -8,8 +8,8 @@ from duolog.bridge.config import (
     RocketmqOptions,
     TopicsOptions,
 )
-from duolog.bridge.data.produced_batches import RECORDS_MAX
-from duolog.bridge.data.publish import MessageTooLarge, NotSupported, ProduceRefused
+from duolog.bridge.data.publishing.produced_batches import RECORDS_MAX, BatchOrigin
+from duolog.bridge.data.publishing.refusals import MessageTooLarge, NotSupported, ProduceRefused
 from duolog.bridge.data.reading import place_of
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.protocol.kafka import record_batch
@@ -65,7 +65,7 @@ def test_answer_waits_for_what_the_topic_promises() -> None:
     door = Door()
     for flush, durable in (("sync", True), ("async", False)):
         topic = door.topic(flush, flush_mode=flush)
-        published = door.publisher.kafka(topic, 0, batch([b"a"]), NOW)
+        published = door.publisher.publish_batch(topic, 0, batch([b"a"]), NOW)
         assert published.promise.durable is durable
         assert not door.store.kept(published.promise)
         door.store.write()
@@ -211,8 +211,9 @@ def test_batch_without_timestamps_is_taken() -> None:
 
 def test_zstd_is_refused_before_produce_7() -> None:
     door = Door()
+    origin = BatchOrigin(allows_zstd=False)
     with pytest.raises(InvalidBatch, match="Produce version 7"):
-        door.publisher.kafka(door.topic(), 0, batch([b"a"], codec=Codec.ZSTD), NOW, allows_zstd=False)
+        door.publisher.publish_batch(door.topic(), 0, batch([b"a"], codec=Codec.ZSTD), NOW, origin)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -248,8 +249,8 @@ def test_repeated_batch_is_answered_with_its_place_and_promise() -> None:
     door = Door()
     topic = door.topic()
     sent = batch([b"a", b"b"], producer=(1, 0, 0))
-    first = door.publisher.kafka(topic, 0, sent, NOW)
-    again = door.publisher.kafka(topic, 0, sent, NOW)
+    first = door.publisher.publish_batch(topic, 0, sent, NOW)
+    again = door.publisher.publish_batch(topic, 0, sent, NOW)
     assert again.base_offset == first.base_offset
     assert topic.queues[0].end_offset == 2
     assert not door.store.kept(again.promise)
@@ -285,7 +286,7 @@ def test_topic_of_the_broker_is_refused_to_both() -> None:
 def test_message_carries_its_place() -> None:
     door = Door()
     topic = door.topic("orders.eu")
-    host = door.publisher.store_host = message_id.pack_host("10.1.2.3", 10911)
+    host = door.publisher.messages.store_host = message_id.pack_host("10.1.2.3", 10911)
     door.rocketmq(topic, message())
     (slot,), _ = door.rocketmq(topic, message(b"second", b"TAGS\x01TagA\x02"))
     entry = stored(door, topic)[1]

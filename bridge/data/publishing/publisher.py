@@ -1,0 +1,344 @@
+"""Appends what clients send: checks the limits of a plan, appends it as one unit, and follows what was appended.
+
+    check     a sound batch (`produced_batches.py`) or message, within the limits of its topic and format
+    plan      the frames and state records that it becomes (`kafka_plan.py`, `rocketmq_plan.py`)
+    producer  a batch of an idempotent producer that is in the log already is answered with its place and not appended;
+              for a batch of a Kafka transaction, its producer must be the newest and the transaction have the partition
+    limits    pending messages, schedules, half messages, and what a transaction may have
+    append    one unit; the store stamps offsets, positions and times into the frames
+
+A batch in which all records are visible at once, and a message that asks for nothing, are appended as one frame without
+a plan's further steps.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from duolog.bridge.config import Options
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.delay_headers import RequestedDelay
+from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.expiry import ExpiringQueues
+from duolog.bridge.data.publishing.kafka_plan import KafkaPlan, KafkaPlanner
+from duolog.bridge.data.publishing.produced_batches import (
+    BROKER_ORIGIN,
+    BatchChecker,
+    BatchOrigin,
+    CheckedBatch,
+    run_to_end,
+)
+from duolog.bridge.data.publishing.refusals import check_may_produce
+from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline, MessagePlan, MessagePlanner
+from duolog.bridge.data.publishing.stamps import KafkaStamps
+from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.state.idempotency_keys import IdempotencyKey
+from duolog.bridge.state.producers import Producers
+from duolog.bridge.state.records import DelayedBatch, TimerRequested
+from duolog.bridge.state.records import Record as StateRecord
+from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.wall_time import WallTime
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.delay.timers import TimerId
+from duolog.protocol.kafka.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    InvalidBatch,
+    Reason,
+    Record,
+    encoded_headers,
+)
+from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.entry import Appended, Buffer, Promise, new_tuple
+from duolog.store.errors import following
+from duolog.store.index.queue import Queue
+from duolog.store.log.format import NO_OFFSET, entry_size
+from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame, FrameRun, Part
+
+NO_TIME: Final = -1  # The timestamps of a published batch are those of the producer.
+
+
+class Log(Protocol):
+    """The part of the store that the publisher uses."""
+
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
+
+
+class Published(NamedTuple):
+    """Where a batch was appended; for a repeated batch, where it was appended before."""
+
+    base_offset: int  # -1 if records of the batch are delayed or half messages.
+    log_append_ms: int  # -1 if the timestamps are the producer's.
+    promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOwners:
+    """The owners of the state that published units change."""
+
+    delays: Delays
+    schedules: Schedules
+    half_messages: HalfMessageLog
+    expiring_queues: ExpiringQueues
+    producers: Producers
+    transactions: Transactions
+
+
+class Publisher:
+    """Appends batches, messages and single records, each as one unit.
+
+    `store_host` is the packed address of the RocketMQ port.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        state_log: StateLog,
+        owners: PublishOwners,
+        metrics: Metrics,
+        wall_time: WallTime,
+        options: Options,
+        store_host: bytes,
+    ) -> None:
+        self._log, self._state_log, self._metrics, self._stamps = log, state_log, metrics, KafkaStamps()
+        self._delays, self._schedules, self._half_messages = owners.delays, owners.schedules, owners.half_messages
+        self._expiring_queues = owners.expiring_queues
+        self._producers, self._transactions = owners.producers, owners.transactions
+        unknown_headers = UnknownHeaders()
+        self.checker = BatchChecker(self._delays, unknown_headers, options)
+        self.batches = KafkaPlanner(
+            self._delays, self._schedules, self._half_messages, self._stamps, wall_time, options
+        )
+        self.messages = MessagePlanner(
+            self._delays, self._schedules, self._expiring_queues, unknown_headers, wall_time, options, store_host
+        )
+
+    # -- Kafka batches
+
+    def publish_batch(
+        self, topic: Topic, queue_id: int, batch: Buffer, now_ms: int, origin: BatchOrigin = BROKER_ORIGIN
+    ) -> Published:
+        """Append the batch that a Produce request has for one partition.
+
+        Raises InvalidBatch, DelayRefused, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError,
+        and then nothing was appended.
+        """
+        checked = self.checker.check(topic, batch, now_ms, origin)
+        requested = checked.requested
+        if requested is not None and requested.needs_plan:
+            plan = run_to_end(self.batches.plan_batch(topic, queue_id, checked.header, requested, now_ms))
+            return self._append_plan(plan, checked.header, now_ms, origin)
+        return self._append_whole(topic, queue_id, checked, now_ms, origin)
+
+    def publish_batch_in_slices(
+        self, topic: Topic, queue_id: int, batch: Buffer, now_ms: int, origin: BatchOrigin
+    ) -> Generator[None, None, Published]:
+        """Do the same for a batch of many records. The loop may turn where it yields; the topic must still exist then.
+
+        The batch is appended in the last step, after the requests that other clients make in the meantime.
+        """
+        checked = self.checker.check(topic, batch, now_ms, origin, sorts=False)
+        if checked.unsorted is not None:
+            yield
+            requested = yield from self.checker.sort(topic, checked.unsorted, now_ms, origin.sender)
+            checked = CheckedBatch(checked.batch, checked.header, requested, None)
+            if requested is not None and requested.needs_plan:
+                plan = yield from self.batches.plan_batch(topic, queue_id, checked.header, requested, now_ms)
+                return self._append_plan(plan, checked.header, now_ms, origin)
+        return self._append_whole(topic, queue_id, checked, now_ms, origin)
+
+    def _append_whole(
+        self, topic: Topic, queue_id: int, checked: CheckedBatch, now_ms: int, origin: BatchOrigin
+    ) -> Published:
+        """Append a batch as it came, because all its records are visible at once."""
+        batch, header, requested, _ = checked
+        queue = topic.queues[queue_id]
+        log_append_time = topic.settings.log_append_time
+        if header.producer_id >= 0:
+            repeated = self._check_producer(topic, queue, header, now_ms, origin)
+            if repeated is not None:
+                return repeated
+        count = header.record_count
+        stamp = self._stamps.of(topic.leader_epoch(queue_id), log_append_time)
+        timestamp_ms = now_ms if log_append_time else header.max_timestamp
+        frame = Frame(queue, frame_formats.KAFKA, batch, count, timestamp_ms, 0, stamp)
+        if requested is None or queue.key in self._expiring_queues:
+            (slot,), promise = self._log.append([frame], now_ms)
+        else:
+            (slot, *_), promise = self._delays.park([frame], now_ms, self._expiring_queues.records_for(queue.key))
+            promise = Promise(promise.end, queue.durable)
+        if header.producer_id >= 0:
+            with following("a batch of an idempotent producer"):
+                self._producers.remember_header(queue.key, slot, header)
+                if header.is_transactional:
+                    self._transactions.wrote(queue.key, header.producer_id, slot)
+        self._metrics.records_in["kafka"] += count
+        self._metrics.bytes_in["kafka"] += len(batch)
+        return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else NO_TIME, promise))
+
+    def _check_producer(
+        self, topic: Topic, queue: Queue, header: BatchHeader, now_ms: int, origin: BatchOrigin
+    ) -> Published | None:
+        """Check a batch against what is known of its producer; return where a repeated batch was appended before."""
+        repeated = self._producers.check(queue.key, header, now_ms)
+        if repeated is not None:
+            # A promise covers whole units, so the position behind the entry's first byte stands for the entry.
+            promise = Promise(repeated.position + 1, queue.durable)
+            log_append_time = topic.settings.log_append_time
+            return Published(repeated.base_offset, repeated.stored_ms if log_append_time else NO_TIME, promise)
+        self._transactions.admit(queue.key, header, origin.transactional_id, adds_itself=origin.adds_partition)
+        return None
+
+    def _append_plan(self, plan: KafkaPlan, header: BatchHeader, now_ms: int, origin: BatchOrigin) -> Published:
+        """Append the plan of a batch, and what the window of its producer needs, as one unit.
+
+        In a transaction the visible records belong to it, and the delayed ones wait for its commit.
+        """
+        topic, queue = plan.topic, plan.topic.queues[plan.queue_id]
+        if header.producer_id >= 0:
+            repeated = self._check_producer(topic, queue, header, now_ms, origin)
+            if repeated is not None:
+                return repeated
+        if header.is_transactional:
+            self._transactions.check_delayed(header.producer_id, plan.delayed_count)
+        self._half_messages.check_kafka(topic, plan.half_requests)
+        records = self.records_of(plan, now_ms)
+        self._schedules.check_room(records)
+        if header.producer_id >= 0:
+            first, last = header.base_sequence, header.last_sequence
+            records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
+        slots, promise = self._delays.park([planned.frame for planned in plan.frames], now_ms, records)
+        for planned, slot in zip(plan.frames, slots, strict=False):
+            if planned.half is not None:
+                self._half_messages.follow_kafka(topic, planned.half, slot)
+            elif planned.is_visible and header.is_transactional:
+                self._transactions.wrote(queue.key, header.producer_id, slot)
+        self._metrics.records_in["kafka"] += header.record_count
+        self._metrics.bytes_in["kafka"] += header.size
+        log_append_ms = now_ms if topic.settings.log_append_time else NO_TIME
+        return Published(NO_OFFSET, log_append_ms, Promise(promise.end, queue.durable))
+
+    def records_of(self, plan: KafkaPlan, now_ms: int) -> list[StateRecord]:
+        """Make the state records of a plan, as of now: timers that it cancels, its schedules, and the mark of expiry.
+
+        A caller that appends a plan in a unit of its own adds these to the unit.
+        """
+        records: list[StateRecord] = []
+        replaced: dict[TimerId, None] = {}
+        for key in plan.replacing_keys:
+            replaced |= dict.fromkeys(self._delays.replaced(plan.topic, key))
+        if replaced:
+            records.append(self._delays.cancels(replaced, now_ms))
+        if plan.has_expiry:
+            records += self._expiring_queues.records_for(plan.topic.queues[plan.queue_id].key)
+        return [*records, *plan.schedules]
+
+    # -- Single records, over HTTP
+
+    def publish_delayed(
+        self,
+        topic: Topic,
+        queue_id: int,
+        record: Record,
+        delay: RequestedDelay,
+        now_ms: int,
+        *,
+        replaces: bool,
+        request: IdempotencyKey | None = None,
+    ) -> tuple[TimerId, Promise]:
+        """Append one delayed record; return its timer's id, which is recorded as the answer to `request`.
+
+        Raises InvalidBatch, DelayRefused, ProduceRefused, StoreError.
+        """
+        check_record(topic, record)
+        plan = self.batches.plan_delayed(topic, queue_id, record, delay, now_ms, replaces=replaces)
+        frames = [planned.frame for planned in plan.frames]
+        records = self.records_of(plan, now_ms)
+        if request is not None:
+            records.insert(0, _answer_record(request, frames[0], topic.key(queue_id), now_ms))
+        slots, promise = self._delays.park(frames, now_ms, records)
+        self._metrics.records_in["kafka"] += 1
+        self._metrics.bytes_in["kafka"] += frames[0].size
+        return (delay.due_ms, slots[0].position), promise
+
+    # -- RocketMQ messages
+
+    def publish_messages(
+        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, sender: Sender | None = None
+    ) -> Appended:
+        """Append messages as one unit; the slots are those of the messages.
+
+        Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused, ProtocolError, StoreError, and then nothing
+        was appended.
+        """
+        plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sender=sender)
+        return self.append_messages(topic, queue_id, plan, now_ms)
+
+    def append_messages(self, topic: Topic, queue_id: int, plan: MessagePlan, now_ms: int) -> Appended:
+        """Append a plan as one unit; the slots are those of its messages. Raises StoreError and appends nothing."""
+        frames, records, body_bytes = plan
+        if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
+            if len(records) > 1:
+                self._schedules.check_room(records)
+            slots, promise = self._delays.park(frames, now_ms, records)
+            slots = [slot for _, slot in zip(frames, slots, strict=False)]
+            appended = Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
+        else:
+            appended = self._log.append(frames, now_ms)
+        self._count_messages(len(frames), body_bytes)
+        return appended
+
+    def append_run(self, run: FrameRun, records: Sequence[StateRecord], body_bytes: int, now_ms: int) -> Appended:
+        """Append messages of which none is delayed as one run; the slot is that of the first.
+
+        This takes a third of the time that as many frames take. Raises StoreError and appends nothing.
+        """
+        if records:
+            slots, promise = self._state_log.commit(records, now_ms, [run])
+            appended = Appended(slots[:1], Promise(promise.end, run.queue.durable))
+        else:
+            appended = self._log.append([run], now_ms)
+        self._count_messages(len(run.frames), body_bytes)
+        return appended
+
+    def plan_messages(
+        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
+    ) -> MessagePlan:
+        """Plan messages that the caller appends in a unit of its own, and count them. Raises as `publish_messages`."""
+        return self._count_plan(self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms))
+
+    def plan_committed_message(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
+        """Plan the message of a half message, and count it; the caller appends it in the unit of the commit."""
+        return self._count_plan(self.messages.plan_committed(topic, queue_id, half, now_ms))
+
+    def _count_plan(self, plan: MessagePlan) -> MessagePlan:
+        if len(plan.records) > 1:
+            self._schedules.check_room(plan.records)
+        self._count_messages(len(plan.frames), plan.body_bytes)
+        return plan
+
+    def _count_messages(self, count: int, body_bytes: int) -> None:
+        self._metrics.records_in["rocketmq"] += count
+        self._metrics.bytes_in["rocketmq"] += body_bytes
+
+
+def check_record(topic: Topic, record: Record) -> None:
+    """Raise ProduceRefused or InvalidBatch for a record that its topic does not take."""
+    check_may_produce(topic)
+    if topic.settings.compact and record.key is None:
+        raise InvalidBatch(Reason.INVALID, f"record without a key for the compacted topic {topic.name}")
+    size = len(record.key or b"") + len(record.value or b"") + len(encoded_headers(record.headers)) + HEADER_BYTES
+    if size > topic.settings.max_message_bytes:
+        raise InvalidBatch(
+            Reason.TOO_LARGE, f"message of {size} bytes; {topic.settings.max_message_bytes} are allowed in {topic.name}"
+        )
+
+
+def _answer_record(request: IdempotencyKey, frame: Frame, key: int, now_ms: int) -> TimerRequested:
+    """Make the record of the answer to a request. It must follow the frame, whose position it is relative to."""
+    distance = entry_size(frame.size, len(frame.extra), 1)
+    return TimerRequested(*request, frame.timestamp_ms, key, distance, now_ms)
