@@ -453,9 +453,9 @@ def _store(pace: Pace) -> Iterator[Measured]:
             for shared in (1, SHARED):
                 yield Measured(f"store: append {words}, a write for {shared}", "entry", pace.us(append(shared)), None)
         last = queue.visible_end
-        read = _repeat(lambda: store.read(queue, last - 64, max_bytes=1 << 20, until=last))
+        read = _repeat(lambda: store.reader.read(queue, last - 64, max_bytes=1 << 20, until=last))
         yield Measured("store: read 64 x 16 KiB of the tail", "entry", pace.us(read) / 64, None)
-        read = _repeat(lambda: store.read(queue, 0, max_bytes=1 << 20, until=last, max_entries=64))
+        read = _repeat(lambda: store.reader.read(queue, 0, max_bytes=1 << 20, until=last, max_entries=64))
         yield Measured("store: read 64 x 128 B of the page cache", "entry", pace.us(read) / 64, None)
         yield from _recovery(Path(folder), store)
     finally:

@@ -197,7 +197,7 @@ class Core:
         self.rocketmq_admission.attach(self.store)
         turn_log = TurnLog(self.store, server.touch)
         self.state_log.attach(turn_log)
-        self.wall_time.begin(self.store, now_ms, mono_ms)
+        self.wall_time.begin(self.store.appender, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
         owners = PublishOwners(
@@ -210,20 +210,21 @@ class Core:
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)
-        self.store.on_visible = self.purgatory.on_visible
-        self.store.contain = partial(self.faults.contain, kind="answer")
+        self.store.durability.on_visible = self.purgatory.on_visible
+        self.store.durability.contain = partial(self.faults.contain, kind="answer")
         self._cluster.name_if_new(now_ms)
         self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
         self.schedules.attach(self.delivery_frames)
         self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
         self.wall_time.observe(now_ms, mono_ms)
-        if self.store.has_time_steps:
+        if self.store.appender.has_time_steps:
             self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
         self.store.checkpoint_after_replay(mono_ms)
         self.after_set_back.run_all()
-        self.leases = Leases(self.store, self.options.leases)
+        self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
         self.maintenance = Maintenance(
             self.store,
+            self.store.retention,
             lambda: [*self.topics.all()],
             self._first_kept_offset,
             self._expire,
@@ -368,7 +369,7 @@ class TurnLog:
     __slots__ = ("_append", "_append_freeing", "_touch", "promise")
 
     def __init__(self, store: Store, touch: Callable[[], None]) -> None:
-        self._append, self._append_freeing = store.append, store.append_freeing
+        self._append, self._append_freeing = store.append, store.appender.append_freeing
         self._touch = touch
         self.promise: Callable[[], Promise] = store.promise
 

@@ -29,6 +29,10 @@ class KeptStore(Protocol):
 
     def check_disk(self) -> None: ...
 
+
+class KeptRetention(Protocol):
+    """What the duties ask of the store's retention."""
+
     def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None: ...
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None: ...
@@ -50,6 +54,7 @@ class Maintenance:
     def __init__(
         self,
         store: KeptStore,
+        retention: KeptRetention,
         topics: Callable[[], Sequence[Topic]],
         first_kept: Callable[[Queue], int | None],
         expire_positions: Callable[[int], Slices],
@@ -57,7 +62,7 @@ class Maintenance:
         mono_ms: int,
         contain: Callable[[Exception], None],
     ) -> None:
-        self._store = store
+        self._store, self._retention = store, retention
         self._contain = contain  # Takes what a queue raised that is not a StoreError.
         self._topics = topics
         self._first_kept = first_kept  # From which offset on a queue must be left alone; None: all may go.
@@ -114,13 +119,13 @@ class Maintenance:
                 if looked_at % QUEUES_IN_SLICE == 0:
                     yield
         yield
-        self.removed_segments += yield from self._store.remove_dead_segments()
+        self.removed_segments += yield from self._retention.remove_dead_segments()
 
     def _retain_queue(self, topic: Topic, queue: Queue, now_ms: int) -> None:
         settings = topic.settings
         if not settings.delete:
             return
-        start_offset = self._store.expire(
+        start_offset = self._retention.expire(
             queue,
             keep_ms=settings.retention_ms,
             keep_bytes=settings.retention_bytes,
@@ -131,7 +136,7 @@ class Maintenance:
         if start_offset is not None and first_kept is not None:
             start_offset = min(start_offset, first_kept)
         if start_offset is not None and start_offset > queue.start_offset:
-            self._store.trim(queue, start_offset, now_ms)
+            self._retention.trim(queue, start_offset, now_ms)
             self.trimmed_queues += 1
 
     def _expire(self, now_ms: int, mono_ms: int) -> Slices:

@@ -3,9 +3,9 @@
     loop      append append write |wake           append append write |wake   synced, answers
     thread                        [---- fdatasync 1 ----][---- fdatasync 2 --------------]
 
-While one sync runs those who come next gather, and the following sync serves them all: no timer, no batch size. Under
-async nobody waits; `advance` syncs in the background every `store.flush_interval_ms`. All steps are the store's own,
-so a test can drive them one by one without a thread.
+Requests that arrive while one sync runs share the next sync; there is no timer and no batch size. With `store.flush`
+`async` no answer waits for a sync, and `advance` syncs in the background every `store.flush_interval_ms`. The steps are
+methods of `Durability`, so a test can take them one by one without a thread.
 """
 
 from functools import partial
@@ -16,51 +16,53 @@ from duolog.store.log.commitlog import SyncTask
 from duolog.store.store import Store
 from duolog.store.workers import Failure, Post, Workers
 
-SEARCHES_WAITING_MAX = 256  # by key; further ones are refused
-SEARCH_PAUSE_S = 0.001  # after a millisecond of work: it gets half of what the loop leaves
-BACKGROUND_WAITING_MAX = 64  # checkpoints, removals and look-ups for retention; more are left out until the next round
+SEARCHES_WAITING_MAX = 256  # Searches by key that may wait; further ones are refused.
+SEARCH_PAUSE_S = 0.001  # After about a millisecond of work, so that a search takes half of what the loop leaves.
+BACKGROUND_WAITING_MAX = 64  # Tasks of checkpoints and removals that may wait; further ones wait for the next round.
 
 
 class Flusher:
-    """Owns the threads of one store: those that sync, write checkpoints, search by key, and do its cold reads."""
+    """Owns the threads of one store: for syncs, checkpoints, cold reads, and searches by key."""
 
     def __init__(self, store: Store, post: Post) -> None:
         options = store.options
-        self._store = store
+        self._durability = store.durability
         self._interval_ms = options.flush_interval_ms
-        self._next_sync_mono_ms = 0  # in the background
+        self._next_sync_mono_ms = 0  # When the next background sync is due.
         self._is_stopped = False
-        self._syncs = Workers("flusher", 1, post, 1, StoreError("a sync is running"))
-        self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, StoreError("too much to do"))
-        too_many = StoreError(f"{options.cold_reads_max} reads wait for the disk")
+        self._syncs = Workers("flusher", 1, post, 1, StoreError("a sync is already running"))
+        too_many = StoreError(f"{BACKGROUND_WAITING_MAX} background tasks of the store wait already")
+        self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, too_many)
+        too_many = StoreError(f"{options.cold_reads_max} reads wait for the disk already (store.cold_reads_max)")
         self._readers = Workers("reader", options.reader_threads, post, options.cold_reads_max, too_many)
-        self._searches = Workers("search", 1, post, SEARCHES_WAITING_MAX, StoreError("too many searches wait"))
+        self._searches = Workers(
+            "search", 1, post, SEARCHES_WAITING_MAX, StoreError(f"{SEARCHES_WAITING_MAX} searches by key wait already")
+        )
         self._is_ending = Event()
         store.keys.pause = partial(self._is_ending.wait, SEARCH_PAUSE_S)
-        store.searches = self._searches
-        store.background = self._background
-        store.readers = self._readers
+        executors = store.executors
+        executors.readers, executors.background, executors.searches = self._readers, self._background, self._searches
 
     def wake(self) -> None:
-        """Sync if anybody waits for it. To be called after each `Store.write`."""
-        task = self._store.sync_wanted()
+        """Start a sync if a promise or a queue waits for one. Call it after each `Store.write`."""
+        task = self._durability.sync_wanted()
         if task is not None:
             self._start(task)
 
     def next_deadline_ms(self) -> int:
-        """When `advance` has something to do; monotonic."""
+        """Return the monotonic time at which `advance` has something to do."""
         return self._next_sync_mono_ms
 
     def advance(self, mono_ms: int) -> None:
-        """Sync in the background when it is due."""
+        """Start a background sync if one is due."""
         if mono_ms >= self._next_sync_mono_ms:
             self._next_sync_mono_ms = mono_ms + self._interval_ms
-            task = self._store.sync_wanted(background=True)
+            task = self._durability.sync_wanted(background=True)
             if task is not None:
                 self._start(task)
 
     def stop(self) -> None:
-        """Finish what runs and end the threads; before `Store.close`, which syncs once more. Late posts do nothing."""
+        """Finish the running tasks and end the threads. Call it before `Store.close`, which syncs once more."""
         self._is_stopped = True
         self._is_ending.set()
         self._searches.stop()
@@ -74,6 +76,6 @@ class Flusher:
     def _finish(self, task: SyncTask, outcome: Failure | None) -> None:
         if self._is_stopped:
             return
-        # A StoreError is a bug in the thread: nobody knows what it synced, as after an fsync that failed.
-        self._store.synced(task, OSError(str(outcome)) if isinstance(outcome, StoreError) else outcome)
+        # A StoreError is a bug in the thread: what it synced is unknown, as after a failed fsync.
+        self._durability.synced(task, OSError(str(outcome)) if isinstance(outcome, StoreError) else outcome)
         self.wake()

@@ -1,8 +1,9 @@
-"""Threads for what blocks: syncs, cold reads, checkpoints. Results are posted to the loop's thread."""
+"""Threads for work that blocks: syncs, cold reads, checkpoints, searches. Results are posted to the loop's thread."""
 
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -13,25 +14,24 @@ from duolog.store.errors import Fault, StoreError
 T = TypeVar("T")
 
 Failure = StoreError | OSError
-Post = Callable[
-    [Callable[[], None]], None
-]  # runs its argument in the loop's thread, soon (`loop.call_soon_threadsafe`)
+# Runs its argument in the loop's thread soon, as `loop.call_soon_threadsafe` does.
+Post = Callable[[Callable[[], None]], None]
 
 
 class Executor(Protocol):
-    """Where blocking work goes. A StoreError or OSError that `run` raises is handed to `done` instead of a result.
+    """Runs blocking work. If `run` raises a StoreError or OSError, `done` is called with the error.
 
-    For anything else that it raises `done` gets a Fault, and then the error itself is raised in the loop's thread.
+    If `run` raises anything else, `done` is called with a Fault, and the error itself is raised in the loop's thread.
     """
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None: ...
 
 
 class Inline:
-    """Runs everything at once in the caller's thread: for recovery, shut-down, and tests that go step by step.
+    """Runs each task at once in the caller's thread: for recovery, for shutdown, and for tests that go step by step.
 
-    What `done` submits runs when `done` has returned: a chain of a thousand tasks needs no deeper stack than one.
-    Once `gives_up()` is true nothing more is begun.
+    Tasks that `done` submits run after `done` has returned, so a chain of a thousand tasks does not deepen the stack.
+    Once `gives_up()` returns true, no further task is started.
     """
 
     def __init__(self, gives_up: Callable[[], bool] = lambda: False) -> None:
@@ -52,8 +52,20 @@ class Inline:
             self._waiting.clear()
 
 
+@dataclass(slots=True)
+class Executors:
+    """The executors of one store, shared by its parts.
+
+    The parts look an executor up at each use, because the Flusher replaces the defaults after recovery.
+    """
+
+    readers: Executor = field(default_factory=Inline)  # Cold reads, index look-ups for retention, opening files.
+    background: Executor = field(default_factory=Inline)  # Checkpoints, index flushes, removal of files.
+    searches: Executor = field(default_factory=Inline)  # Searches by key, one at a time.
+
+
 class Workers:
-    """A few threads with one queue in front; at most `waiting_max` wait, one more is refused with `refusal`."""
+    """Some threads with one queue of tasks; a task beyond `waiting_max` waiting ones is refused with `refusal`."""
 
     def __init__(self, name: str, threads: int, post: Post, waiting_max: int, refusal: StoreError) -> None:
         self._post = post
@@ -65,16 +77,16 @@ class Workers:
             thread.start()
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
-        """Run in one of the threads; `done` is called in the loop's thread, never before this returns."""
+        """Run a task in one of the threads. `done` is called in the loop's thread, never before `submit` returns."""
         if self._queue.qsize() >= self._waiting_max:
             self._post(partial(done, self._refusal))
         else:
             self._queue.put(partial(self._run, run, done))
 
     def stop(self) -> None:
-        """Finish what runs and end the threads; what waits is left, as if the process had ended before it.
+        """Finish the running tasks and end the threads. Waiting tasks are dropped, as if the process had ended.
 
-        Nobody hears of its outcome any more, and whatever must be on disk is synced by `Store.close`.
+        `done` is not called for dropped tasks; `Store.close` syncs whatever must be on disk.
         """
         with suppress(Empty):
             while True:
@@ -91,7 +103,7 @@ class Workers:
     def _run(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
         try:
             outcome = _outcome(run)
-        except BaseException as bug:  # noqa: BLE001 - a bug is raised in the loop's thread, where it is seen
+        except BaseException as bug:  # noqa: BLE001 - the error is raised in the loop's thread, where it is reported
             self._post(partial(_break_off, bug, done))
         else:
             self._post(partial(done, outcome))
@@ -106,6 +118,6 @@ def _outcome(run: Callable[[], T]) -> T | Failure:
 
 def _break_off(bug: BaseException, done: Callable[[Failure], None]) -> NoReturn:
     try:
-        done(Fault(f"work in a thread broke off: {bug!r}"))
+        done(Fault(f"a task in a worker thread raised {bug!r}"))
     finally:
         raise bug

@@ -96,12 +96,6 @@ class TooManyTimers(StoreError):
     """`delay.pending_max` is reached; senders may try again."""
 
 
-class DelayStore(FarStore, Protocol):
-    """What this asks of the store."""
-
-    def read_at(self, places: Sequence[EntryLocation]) -> list[Stored] | ColdEntries: ...
-
-
 class Door(Protocol):
     """Makes what leaves fit for its queue (`bridge/data/publishing/delivery_frames.py`)."""
 
@@ -152,7 +146,7 @@ class Delays:
         self._run_ms = 0  # when `run` ran last
         self._delivered_ms = 0  # when it delivered last
         self._was_read: list[tuple[Turn, list[Stored]]] = []  # by a thread, to be delivered by the next `run`
-        self._store: DelayStore | None = None
+        self._store: FarStore | None = None
         self._door: Door | None = None
         self._id_salt = b""
         state_log.own(TimersDelivered, self._replay_delivered)
@@ -173,7 +167,7 @@ class Delays:
         self._timers = Timers(now_ms)
         self.far.begin(files, self._timers)
 
-    def attach(self, store: DelayStore, door: Door, cluster_id: str) -> None:
+    def attach(self, store: FarStore, door: Door, cluster_id: str) -> None:
         """Name the parts that stand on the recovered log. Raises Corruption."""
         self._store, self._door = store, door
         self.far.open(store)
@@ -336,7 +330,7 @@ class Delays:
             done(found if isinstance(found, StoreError) else picture(found[0].frame))
 
         assert self._store is not None, "the store is not open"
-        found = self._store.read_at([EntryLocation(timer.address, timer.size, timer.form)])
+        found = self._store.reader.read_at([EntryLocation(timer.address, timer.size, timer.form)])
         if isinstance(found, ColdEntries):
             found.start(read)
         else:
@@ -565,7 +559,7 @@ class Delays:
         assert self._store is not None, "the store is not open"
         timers = sorted([timer for turn in turns for timer in turn.timers if not timer.home], key=_address_of)
         places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form, _ in timers]
-        return self._store.read_at(places) if places else []
+        return self._store.reader.read_at(places) if places else []
 
     def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
         """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""

@@ -55,9 +55,10 @@ from duolog.delay.rows import IN_BUCKET, ROW_SIZE, Timer
 from duolog.delay.spill import Spill
 from duolog.delay.timers import TimerId, Timers
 from duolog.delay.tombstones import Fate, Flush
-from duolog.store.entry import Appended, Buffer, EntryLocation, Promise, Slot, Stored
+from duolog.store.entry import Appended, Buffer, Promise, Slot
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
+from duolog.store.log.entry_reader import EntryReader
 from duolog.store.options import StoreOptions
 from duolog.store.promises import Done
 from duolog.store.state_log import StateLog
@@ -101,13 +102,12 @@ class FarStore(Protocol):
     """What this asks of the store."""
 
     options: StoreOptions
+    reader: EntryReader
 
     @property
     def next_position(self) -> int: ...
 
     def when(self, promise: Promise, done: Done) -> None: ...
-
-    def read_written(self, places: Sequence[EntryLocation]) -> list[Stored]: ...
 
 
 class _Dead(NamedTuple):
@@ -828,7 +828,7 @@ class FarTimers:
         if not self._packs:
             self._spill_from_ms = None
             return
-        spill = Spill(self._packs, self._store.read_written, self._buckets.new_writer(), pending_frames.HASH_AT)
+        spill = Spill(self._packs, self._store.reader.read_written, self._buckets.new_writer(), pending_frames.HASH_AT)
         self._spill, self._packs = spill, []
         self._store.when(Promise(self._store.next_position, durable=False), partial(self._write_spill, spill))
 

@@ -127,7 +127,8 @@ class QueueReader:
 
     def __init__(self, store: Store, isolation: Isolation, metrics: Metrics, options: Options) -> None:
         self.store_host = NO_HOST
-        self._store, self._isolation, self._metrics = store, isolation, metrics
+        self._entries, self._executors = store.reader, store.executors
+        self._isolation, self._metrics = isolation, metrics
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._opened = OpenBatches(options.convert.cache_bytes, options.convert.inflate_bytes_max)
 
@@ -140,7 +141,7 @@ class QueueReader:
 
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
-        found = self._store.read(queue, offset, max_bytes=max_bytes, until=until)
+        found = self._entries.read(queue, offset, max_bytes=max_bytes, until=until)
         return _then(found, lambda stored: self._batches(queue, topic, stored, max_bytes))
 
     def _batches(self, queue: Queue, topic: Topic, stored: list[Stored], max_bytes: int) -> list[Buffer]:
@@ -223,14 +224,14 @@ class QueueReader:
         if wanted is None:
             is_sparse = isolation is not None and isolation.has_aborted_from(offset)
             entries = PASSED_ENTRIES_MAX if is_sparse else max_count
-            found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=entries)
+            found = self._entries.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=entries)
             return _then(
                 found, lambda stored: self._records(queue, topic, isolation, stored, offset, max_count, max_bytes)
             )
         if not wanted.codes:
             return self._by_condition(queue, topic, isolation, offset, max_count, max_bytes, until, wanted)
         scan = TagScan(frame_formats.ROCKETMQ, wanted.codes)
-        found = self._store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
+        found = self._entries.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_count, scan=scan)
         return _then(
             found,
             lambda stored: self._wanted(queue, topic, isolation, stored, offset, max_count, max_bytes, wanted, scan),
@@ -252,7 +253,7 @@ class QueueReader:
         entries = max(max_count, FEWEST_ENTRIES)
         inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
         while True:
-            found = self._store.read(queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=entries)
+            found = self._entries.read(queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=entries)
             if isinstance(found, ColdRead):
                 if offset > start:
                     return Records(buffers, offset)
@@ -406,8 +407,8 @@ class QueueReader:
             return self._find_time_in(stored[0], topic, timestamp_ms) if stored else None
 
         if topic.settings.log_append_time:
-            return _then(_listed(self._store.find_by_store_time(queue, timestamp_ms, until)), find)
-        return _then(_listed(self._store.find_by_time(queue, timestamp_ms, until)), find)
+            return _then(_listed(self._entries.find_by_store_time(queue, timestamp_ms, until)), find)
+        return _then(_listed(self._entries.find_by_time(queue, timestamp_ms, until)), find)
 
     def _find_time_in(self, entry: Stored, topic: Topic, timestamp_ms: int) -> "FoundTime | Later[FoundTime | None]":
         """Find the record in its batch: at once in a small one, in a reader thread in any other."""
@@ -418,7 +419,7 @@ class QueueReader:
                 found = record_batch.find_timestamp(entry.frame, timestamp_ms, INFLATED_AT_ONCE_MAX)
                 return found or _start_of(entry)
         run = partial(record_batch.find_timestamp, entry.frame, timestamp_ms, self._inflate_bytes_max)
-        return Later(InThread(self._store.readers, partial(_sound, entry, run)), lambda found: found)
+        return Later(InThread(self._executors.readers, partial(_sound, entry, run)), lambda found: found)
 
     def find_latest_time(self, queue: Queue, topic: Topic, until: int) -> "FoundTime | Later[FoundTime | None] | None":
         """Find for Kafka the first record with the greatest timestamp; None in an empty queue."""
@@ -428,12 +429,12 @@ class QueueReader:
         def find(stored: list[Stored]) -> "FoundTime | Later[FoundTime | None] | None":
             return self.find_time(queue, topic, stored[-1].timestamp_ms, until) if stored else None
 
-        found = self._store.read(queue, until - 1, max_bytes=1, until=until)
+        found = self._entries.read(queue, until - 1, max_bytes=1, until=until)
         return _then(found, find)
 
     def find_stored(self, queue: Queue, stored_ms: int, until: int) -> int | Later[int]:
         """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
-        found = _listed(self._store.find_by_store_time(queue, stored_ms, until))
+        found = _listed(self._entries.find_by_store_time(queue, stored_ms, until))
         return _then(found, lambda stored: stored[0].base_offset if stored else until)
 
 

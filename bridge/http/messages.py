@@ -152,7 +152,7 @@ class MessageApi:
             text=f"there is no message with the offsetMsgId {text}: retention may have removed it; "
             "an id that the producer made (getMsgId, UNIQ_KEY) is found by mqadmin queryMsgByUniqueKey"
         )
-        place = await awaited(partial(self._context.store.find_address, position))
+        place = await awaited(partial(self._context.store.reader.find_address, position))
         topic = None if place is None else self._context.topics.by_number(place.queue.topic)
         if topic is None:
             raise missing

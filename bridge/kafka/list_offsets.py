@@ -283,5 +283,5 @@ def _delete_records(context: KafkaContext, name: str, index: int, offset: int) -
         raise InvalidRequest(f"topic {name} is the broker's own")
     if until <= queue.start_offset:
         return queue.start_offset, None
-    context.store.trim(queue, until, context.clock.now_ms())
+    context.store.retention.trim(queue, until, context.clock.now_ms())
     return queue.start_offset, context.store.promise()

@@ -150,7 +150,7 @@ class HalfMessageLog:
         if not queue.start_offset <= offset < queue.end_offset:
             raise UnknownHalf(f"there is no half message {offset}")
         assert self._store is not None, "the log is not open"
-        found = self._store.read_one(queue, offset, until=queue.end_offset)
+        found = self._store.reader.read_one(queue, offset, until=queue.end_offset)
         return found if isinstance(found, Stored) else Later(found, lambda stored: stored[0])
 
     def first_kept(self, queue: Queue) -> int | None:

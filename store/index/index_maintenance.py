@@ -1,6 +1,7 @@
-"""What is done to the files of indexes while the store is open: flushes, and the removal of what nothing needs.
+"""Flushes index rows to their files and removes index files that nothing needs, while the store is open.
 
-A thread does what blocks; the loop takes rows and forgets rows, a bounded number of indexes in each turn.
+A thread does what blocks. The loop takes the rows to write and forgets the rows that were dropped, for a bounded number
+of indexes in each turn.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -11,17 +12,17 @@ from duolog.store.index.index_files import IndexFiles
 from duolog.store.index.queue import Queue
 from duolog.store.index.queue_index import QueueIndex, RowsToWrite
 from duolog.store.index.queues import Queues
-from duolog.store.workers import Executor, Failure
+from duolog.store.workers import Executor, Executors, Failure
 
-INDEXES_IN_SLICE = 32  # with something to write or to remove
-LOOKED_AT_IN_SLICE = 2048  # that may have nothing
+INDEXES_IN_SLICE = 32  # Indexes of dropped queues whose files are removed in one slice.
+LOOKED_AT_IN_SLICE = 2048  # Indexes that are checked for files to remove in one slice.
 
 
 class IndexFlush:
-    """One round of flushes: the rows that some indexes have in memory only are written by a thread, in this order."""
+    """One flush of some indexes: a thread writes the rows that are in memory only, index by index."""
 
     def __init__(self, files: IndexFiles, queues: Collection[Queue]) -> None:
-        """Take the rows. `run` must follow in a thread, then `end` in the loop's."""
+        """Take the rows. `run` must follow in a thread, then `end` in the loop's thread."""
         self._files = files
         self._ends = [(queue.index, queue.index.end_row) for queue in queues]
         self._taken = [(queue, rows) for queue in queues if (rows := queue.index.begin_flush()) is not None]
@@ -31,7 +32,7 @@ class IndexFlush:
         return bool(self._taken)
 
     def run(self) -> None:
-        """Blocks; raises OSError, and then nothing more was written."""
+        """Write the rows. Blocks; raises OSError, and then the indexes after the failed one were not written."""
         for _, rows in self._taken:
             rows.write(self._files)
             self._written.append(rows)
@@ -42,21 +43,51 @@ class IndexFlush:
 
     @property
     def is_complete(self) -> bool:
-        """After `end`: all rows that there were at the beginning are in files. A flush before this may have failed."""
+        """After `end`: whether all rows from before this flush are in files. An earlier flush may have failed."""
         return all(index.written_row >= end_row for index, end_row in self._ends)
 
     def end(self, before_change: Callable[[int], None]) -> None:
-        """Note what was written. The rest is in memory still, and the next flush takes it again.
+        """Note what was written. The other rows stay in memory, and the next flush takes them again.
 
-        `before_change` is told the key of each queue of which `written_row` is about to move.
+        `before_change` is called with the key of each queue before its `written_row` moves.
         """
         for number, (queue, rows) in enumerate(self._taken):
             before_change(queue.key)
             rows.index.end_flush(rows.first_row, rows.end_row, is_written=number < len(self._written))
 
 
+class IndexFlusher:
+    """Has the rows of indexes written whose in-memory rows have reached `TAIL_BYTES_MAX`."""
+
+    __slots__ = ("_executors", "_queues", "_write_failed", "wanted")
+
+    def __init__(self, queues: Queues, executors: Executors, write_failed: Callable[[OSError], None]) -> None:
+        self.wanted: dict[Queue, None] = {}  # Queues whose index is flushed at the next `flush`.
+        self._queues = queues
+        self._executors = executors
+        self._write_failed = write_failed
+
+    def flush(self) -> None:
+        """Start one flush of the wanted indexes in the background thread."""
+        wanted, self.wanted = self.wanted, {}
+        flush = IndexFlush(self._queues.index_files, [queue for queue in wanted if queue.index.has_much_to_write])
+        if flush:
+            self._executors.background.submit(flush.run, partial(self._flushed, flush))
+
+    def _flushed(self, flush: IndexFlush, outcome: Failure | None) -> None:
+        """Take the outcome. Rows that a full disk did not take stay in memory and are flushed again."""
+        flush.end(self._queues.moment.before_change)
+        if outcome is not None:
+            self.wanted.update(dict.fromkeys(flush.unwritten))
+        if isinstance(outcome, OSError):
+            self._write_failed(outcome)
+
+
 class CleanUp:
-    """Removes index files that no checkpoint needs any more: of dropped queues, and of rows below log starts."""
+    """Removes the index files that no checkpoint needs any more: of dropped queues, and of rows below log starts.
+
+    `executor` returns None once the store is closed.
+    """
 
     def __init__(
         self,
@@ -74,10 +105,10 @@ class CleanUp:
         self._failed = failed
 
     def start(self) -> None:
-        """Do a slice of it in this turn of the loop; each outcome of a thread brings the next one."""
+        """Run one slice in this turn of the loop; the outcome of its task in the thread starts the next slice."""
         executor = self._executor()
         if executor is None:
-            return  # The store is closed; the next start finds what is left.
+            return  # The store is closed; the next start removes what is left.
         gone = [*islice(self._dropped, INDEXES_IN_SLICE)]
         if gone:
             for queue in gone:
@@ -119,5 +150,5 @@ def _remove(files: IndexFiles, found: Iterable[tuple[str, range]]) -> None:
 
 
 def _find_needed(starts: Iterable[tuple[QueueIndex, int]]) -> list[tuple[QueueIndex, int, int]]:
-    """Return the first row that is needed, and its offset, of the indexes that have files before it."""
+    """Return (index, first row that is needed, its offset) for each index that has files before that row."""
     return [(index, *found) for index, offset in starts if (found := index.first_needed(offset)) is not None]

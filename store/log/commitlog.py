@@ -31,7 +31,7 @@ class CommitLog:
         self.next_position = next_position
         self.written = next_position
         self.durable = next_position
-        self.tail = WriteBuffer(next_position, options.tail_bytes)
+        self.write_buffer = WriteBuffer(next_position, options.tail_bytes)
         self._files = files
         self._segment_bytes = min(options.segment_bytes, UNIT_SIZE_MAX)
         self._reserve_bytes = options.reserve_bytes
@@ -48,7 +48,7 @@ class CommitLog:
         """
         if self.next_position + size > self._room_end:
             self._make_room(size)
-        return self.tail.open
+        return self.write_buffer.open
 
     def commit(self, chunk: Chunk, size: int, stored_ms: int, entry_count: int, flags: int = 0) -> None:
         """Seal the unit that was encoded at the place that `begin` gave: it is part of the log now."""
@@ -65,7 +65,7 @@ class CommitLog:
         if self.next_position + size > segment.start + self._segment_bytes:
             segment = self.segments.add(self.next_position)
         segment_end = segment.start + self._segment_bytes
-        chunk = self.tail.add_chunk(size, segment_end - self.next_position, self.written)
+        chunk = self.write_buffer.add_chunk(size, segment_end - self.next_position, self.written)
         self._room_end = min(segment_end, chunk.start + chunk.size)
 
     @property
@@ -80,7 +80,7 @@ class CommitLog:
             segment = self.segments.find(self.written)
             end = self.next_position if segment.end is None else segment.end
             file = self._file_with_room(segment, end - segment.start)
-            self._files.write(file, self.tail.slices(self.written, end), self.written - segment.start)
+            self._files.write(file, self.write_buffer.slices(self.written, end), self.written - segment.start)
             self.written = end
 
     def _file_with_room(self, segment: Segment, size: int) -> int:

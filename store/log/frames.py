@@ -31,13 +31,13 @@ class Frames:
 
     def cached(self, rows: list[Row]) -> list[Stored]:
         """Return the entries of the first rows, as many as can be had without waiting for the disk."""
-        floor = self._log.tail.floor
+        floor = self._log.write_buffer.floor
         if rows[0][1] >= floor:
-            return self._from_tail(rows)
+            return self._from_write_buffer(rows)
         in_files = [row for row in rows if row[1] < floor]
         found = self._from_files(in_files, self._read_cached, CACHED_GAP_BYTES)
         if len(found) == len(in_files) < len(rows):
-            found += self._from_tail(rows[len(found) :])
+            found += self._from_write_buffer(rows[len(found) :])
         return found
 
     def from_disk(self, rows: list[Row]) -> list[Stored]:
@@ -46,24 +46,24 @@ class Frames:
 
     # -- Tail
 
-    def in_tail(self, row: Row) -> Stored | None:
+    def in_write_buffer(self, row: Row) -> Stored | None:
         """Return one entry if the tail holds it."""
         base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ = row
-        chunk = self._log.tail.chunk_of(position)
+        chunk = self._log.write_buffer.chunk_of(position)
         if chunk is None:
             return None
         at = position + ENTRY_HEADER_SIZE - chunk.start
         fields = (base_offset, count, form, position, stored_ms, latest_ms, tags, chunk.view[at : at + size])
         return new_tuple(Stored, fields)
 
-    def _from_tail(self, rows: list[Row]) -> list[Stored]:
-        chunk = self._log.tail.chunk_of(rows[0][1])
+    def _from_write_buffer(self, rows: list[Row]) -> list[Stored]:
+        chunk = self._log.write_buffer.chunk_of(rows[0][1])
         assert chunk is not None, f"position {rows[0][1]} is not in the tail"
         end = chunk.end
         if rows[-1][1] < end:
             return _cut(rows, chunk.view, chunk.start)
         here = [row for row in rows if row[1] < end]
-        return _cut(here, chunk.view, chunk.start) + self._from_tail(rows[len(here) :])
+        return _cut(here, chunk.view, chunk.start) + self._from_write_buffer(rows[len(here) :])
 
     # -- Files
 

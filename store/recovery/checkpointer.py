@@ -1,24 +1,26 @@
-"""When a checkpoint is due, what it says, and what may go once it is in place.
+"""When a checkpoint is due, and what it contains.
 
     begin      in the loop's thread, at position R
-    flush      the indexes that have rows of entries below R in memory only: a few in each turn of the loop
-    capture    the state of a moment, at position C: which segments there are, at once; queues and the replayer's
-               state when they are asked for
-    parts      one unit of the file is encoded in each turn of the loop, and written in the background
+    flush      the index rows of entries below R that are in memory only are written, some indexes in each turn
+    capture    the state at position C is fixed: the list of segments is copied at once; queues and the replayer's
+               state are read later, while the parts are encoded
+    parts      one unit of the file is encoded in each turn of the loop, and written by the background thread
     wait       until the log is durable up to C
-    finish     in the background: sync the indexes, then put the file in place that counts their rows
-    end        in the loop's thread: index files of dropped topics go, and segments in which nothing is live
+    finish     by the background thread: the indexes are synced, then the file is renamed to its final name
+    end        in the loop's thread: index files of dropped topics and dead segments may be removed
 
-A start reads the log from R on. A removal of segments finds what made it possible kept twice: in the checkpoint for the
-next start, and in a snapshot for a start without one. The snapshot is the same file once more, in the log's directory.
-It is written where segments are dead that the one before does not cover.
+`CheckpointRun` (`store/recovery/checkpoint_run.py`) drives these steps. A start with the checkpoint reads the log from
+R on.
 
-While parts are encoded the state goes on changing. They give the state at C all the same: the owners of much state copy
-what changes before it was read (`store/copy_on_write.py`), the others all of theirs at C.
+Before segments are removed, the state in them is stored twice: in the checkpoint, for the next start, and in a
+snapshot, for a start without a checkpoint. The snapshot is a second copy of the same file in the log's directory; it is
+written if segments are dead that the newest snapshot does not cover.
+
+The state goes on changing while parts are encoded, yet the parts contain the state at C: owners of much state copy
+what changes before it was read (`store/copy_on_write.py`); the other owners copy all of their state at C.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 
 from duolog.store.files import Files
 from duolog.store.index.index_files import IndexSync
@@ -28,7 +30,6 @@ from duolog.store.index.queue_index import QueueIndex
 from duolog.store.index.queues import Queues
 from duolog.store.log.commitlog import CommitLog
 from duolog.store.log.control import QueueRow
-from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import Segment
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.checkpoint import (
@@ -42,14 +43,14 @@ from duolog.store.recovery.checkpoint import (
     snapshot_path,
 )
 from duolog.store.recovery.replay import Replayer, StateRecords
+from duolog.store.retention.dead_segments import DeadSegments
 
-FLUSHED_AT_ONCE = 32  # indexes in one task of the background thread
-LOOKED_AT_ONCE = 8192  # queues in one turn of the loop that may have nothing to flush, at about 0.1 us each
-KEYS_IN_SLICE = 20_000  # of segments, looked at in one turn of the loop, at about 0.1 us each
+FLUSHED_AT_ONCE = 32  # Indexes that one task of the background thread flushes.
+LOOKED_AT_ONCE = 8192  # Queues that are checked for unflushed rows in one turn of the loop, at about 0.1 us each.
 
 
 class CheckpointTask:
-    """One checkpoint on its way. `next_part` and `close` are for the loop's thread, what blocks is for another."""
+    """One checkpoint in progress. `next_part` and `close` belong in the loop's thread, what blocks in another."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class CheckpointTask:
     ) -> None:
         checkpoint.records = records
         self.position = checkpoint.position
-        self.dead = dead  # may go
-        self.starts = starts  # index files of rows below these offsets may go; complete when all parts were taken
-        self._end = end  # of the reading of queues
-        self.dropped = dropped  # their index files may go
+        self.dead = dead  # Segments that may be removed once the checkpoint is in place.
+        self.starts = starts  # Index files of rows below these offsets may be removed. Complete with the last part.
+        self.dropped = dropped  # Queues whose index files may be removed.
+        self._end = end  # Ends the reading of the queues.
         self.has_snapshot = has_snapshot
         self.index_error: OSError | None = None
         self._files = files
@@ -82,22 +83,22 @@ class CheckpointTask:
         self._snapshot = NewFile(files, snapshot_path(checkpoint.position)) if has_snapshot else None
 
     def next_part(self) -> bytearray | None:
-        """Encode the next unit of the file; None when there is none."""
+        """Encode and return the next unit of the file; None after the last one."""
         return next(self._parts, None)
 
     def close(self) -> None:
-        """No more parts are wanted, whether all were taken or not."""
+        """Release the captured state; no more parts are taken."""
         self._records.close()
         self._end()
 
     def write(self, part: bytearray) -> None:
-        """Blocks; raises OSError."""
+        """Write a part. Blocks; raises OSError."""
         self._file.write(part)
         if self._snapshot is not None:
             self._snapshot.write(part)
 
     def finish(self) -> None:
-        """The rows first, then the files: the checkpoint counts rows, and stands for what the removal needs.
+        """Sync the index rows, then put the files in place: the checkpoint counts on these rows.
 
         Blocks; raises OSError.
         """
@@ -105,18 +106,18 @@ class CheckpointTask:
             self._index_sync.run()
         except OSError as error:
             if self._index_sync.has_failed:
-                self.index_error = error  # Else the next checkpoint syncs all of it once more.
+                self.index_error = error  # Without a failed fsync the next checkpoint syncs all of it again.
             raise
         if self._snapshot is not None:
             self._snapshot.put_in_place()
         self._file.put_in_place()
         if self._snapshot is not None:
-            # Older ones go before any segment does: what is found of snapshots is then never too old for the log.
+            # Older snapshots are removed before any segment: no start can then find one that is too old for the log.
             remove_older_snapshots(self._files, self.position)
 
 
 class Checkpointer:
-    """Makes the checkpoints of one store; the store says when, and appends and waits for it."""
+    """Prepares the checkpoints of one store; `CheckpointRun` drives them."""
 
     def __init__(
         self,
@@ -125,33 +126,34 @@ class Checkpointer:
         log: CommitLog,
         queues: Queues,
         replayer: Replayer,
+        dead_segments: DeadSegments,
         *,
         position: int,
         snapshot_position: int,
     ) -> None:
-        self.held_from = POSITION_MAX  # segments that reach beyond are read by somebody, and stay
-        self.is_running = False  # one at a time
-        self.task: CheckpointTask | None = None  # of the one that runs, once it is captured
+        self.is_running = False  # At most one checkpoint is in progress.
+        self.task: CheckpointTask | None = None  # The one in progress, once the state is captured.
         self.part_bytes, self.rows_in_entry = PART_BYTES, ROWS_IN_ENTRY
-        self._snapshot_position = snapshot_position  # of the newest snapshot; -1: there is none
+        self.flushed_at_once = FLUSHED_AT_ONCE
+        self._dead_segments = dead_segments
+        self._snapshot_position = snapshot_position  # Position of the newest snapshot; -1 if there is none.
         self._files = files
         self._bytes = options.checkpoint_bytes
         self._interval_ms = options.checkpoint_interval_ms
         self._log = log
         self._queues = queues
         self._replayer = replayer
-        self._position = position  # of the one in place
-        self._begun_mono_ms: int | None = None  # the last one; None: nobody has asked the time yet
+        self._position = position  # Position of the checkpoint in place.
+        self._begun_mono_ms: int | None = None  # When the last checkpoint began; None until `is_due` is first called.
         self._is_asked_for = False
-        self._read_from = 0  # of the one that runs
+        self._read_from = 0  # Position R of the checkpoint in progress.
         self._to_flush: Iterator[Queue] = iter(())
-        self.flushed_at_once = FLUSHED_AT_ONCE
 
     def is_due(self, mono_ms: int) -> bool:
-        """By bytes appended, by time if anything was, or because somebody asked.
+        """Tell whether a checkpoint is due: by bytes appended, by time if anything was appended, or because of `ask`.
 
-        Segments may be found dead after the checkpoint that followed their deletion. So one that is asked for needs no
-        append: on a full disk there would be none.
+        Segments may be found dead after the checkpoint that followed the deletions. So a checkpoint that is asked for
+        needs no append: on a full disk there would be none.
         """
         appended_bytes = self._log.next_position - self._position
         if self._begun_mono_ms is None:
@@ -162,13 +164,14 @@ class Checkpointer:
         return appended_bytes > 0 and (is_late or appended_bytes >= self._bytes)
 
     def ask(self) -> None:
+        """Make the next checkpoint due at once: segments can be removed behind it."""
         self._is_asked_for = True
 
     def note_time(self, mono_ms: int) -> None:
         self._begun_mono_ms = mono_ms
 
     def begin(self) -> None:
-        """All that was appended must be written."""
+        """Begin a checkpoint. Everything appended must be written."""
         assert not self.is_running, "one checkpoint at a time"
         self.is_running = True
         self._is_asked_for = False
@@ -176,9 +179,9 @@ class Checkpointer:
         self._to_flush = iter([*self._queues])
 
     def flush_some(self) -> IndexFlush | None:
-        """Take the rows of a few indexes to be written, of none if it takes long to find any; None when all were.
+        """Return a flush of some indexes, possibly an empty one; None when every queue was looked at.
 
-        Each must be complete before the state is captured.
+        Each flush must be complete before the state is captured.
         """
         some: list[Queue] = []
         looked_at = 0
@@ -191,11 +194,10 @@ class Checkpointer:
         return IndexFlush(self._queues.index_files, some) if looked_at else None
 
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
-        """Take the present state. All that was appended must be written, and the indexes flushed."""
-        assert self.is_running, "begin comes first"
+        """Capture the present state. Everything appended must be written, and the indexes flushed."""
+        assert self.is_running, "Checkpointer.begin comes first"
         log = self._log
         starts: list[tuple[QueueIndex, int]] = []
-        # What an index had in files at this moment: `take_unsynced` makes no later row durable.
         checkpoint = Checkpoint(
             position=log.next_position,
             read_from=self._read_from,
@@ -206,7 +208,8 @@ class Checkpointer:
             last_offsets=self._last_offsets(),
             steps=self._queues.index_files.steps,
         )
-        dead = [segment for segment in self.removable() if segment.known_end <= self._read_from]
+        dead = [segment for segment in self._dead_segments.removable() if segment.known_end <= self._read_from]
+        # `take_unsynced` makes the rows durable that the files have at this moment, and no later ones.
         self.task = CheckpointTask(
             self._files,
             checkpoint,
@@ -223,7 +226,7 @@ class Checkpointer:
         return self.task
 
     def _rows(self, starts: list[tuple[QueueIndex, int]]) -> Iterator[QueueRow]:
-        """Yield the queues of this moment; what is yielded adds to `starts` where files of its index may go."""
+        """Yield the queues as they are now; each adds to `starts` if its index has files that may be removed."""
         return (self._noting_start(row, starts) for row in self._queues.capture())
 
     def _noting_start(self, row: QueueRow, starts: list[tuple[QueueIndex, int]]) -> QueueRow:
@@ -233,7 +236,7 @@ class Checkpointer:
         return row
 
     def _last_offsets(self) -> dict[int, dict[int, int]]:
-        """Return what may be live in each segment. Nothing is added any more to what a sealed one has."""
+        """Return the last offsets in each segment. Those of a sealed segment need no copy: none are added."""
         return {
             segment.start: segment.last_offsets if segment.is_sealed else dict(segment.last_offsets)
             for segment in self._log.segments
@@ -241,7 +244,7 @@ class Checkpointer:
         }
 
     def end(self, *, is_in_place: bool) -> None:
-        """The file of the one that runs is in place, or it came to nothing."""
+        """End the checkpoint in progress: its file is in place, or it was given up."""
         task = self.task
         self.is_running, self.task = False, None
         if task is None:
@@ -251,44 +254,3 @@ class Checkpointer:
             self._position = task.position
             if task.has_snapshot:
                 self._snapshot_position = task.position
-
-    # -- Dead segments
-
-    def look_for_dead(self) -> Iterator[None]:
-        """Find the sealed segments in which nothing is live, a slice in each turn of the loop."""
-        left = KEYS_IN_SLICE
-        for segment in [*self._log.segments]:
-            if segment.is_dead or not segment.is_sealed or segment.is_gap:
-                continue
-            keys = iter(segment.last_offsets)
-            while some := [*islice(keys, max(1, left))]:
-                left -= len(some)
-                if any(self._is_live(key, segment) for key in some):
-                    break
-                if left <= 0:
-                    yield
-                    left = KEYS_IN_SLICE
-            else:
-                segment.is_dead = True
-            left -= 1
-
-    def _is_live(self, key: int, segment: Segment) -> bool:
-        queue = self._queues.find(key)
-        return queue is not None and segment.last_offsets[key] >= queue.start_offset
-
-    def still_removable(self, dead: Iterable[Segment]) -> list[Segment]:
-        """Return those of dead segments that nobody reads."""
-        return [segment for segment in dead if segment.known_end <= self.held_from]
-
-    def removable(self) -> list[Segment]:
-        """Return the dead segments that were found, and that nobody reads."""
-        return self.still_removable(segment for segment in self._log.segments if segment.is_dead)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of segments that were found dead and stay because somebody reads them."""
-        return sum(
-            segment.known_end - segment.start
-            for segment in self._log.segments
-            if segment.is_dead and segment.known_end > self.held_from
-        )

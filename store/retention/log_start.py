@@ -15,7 +15,7 @@ class RetentionLimits(NamedTuple):
     keep_records: int
 
 
-def expired_to(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> int | None:
+def log_start_within(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> int | None:
     """Return the log start that the limits ask for, at least the present one, at most the visible end.
 
     None: the index is not in memory; ask again with `block` where waiting for the disk is allowed.

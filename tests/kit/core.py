@@ -95,13 +95,13 @@ class ManualCore(Core):
         self._sync()
 
     def _sync(self) -> None:
-        while task := self.store.sync_wanted(background=True):
+        while task := self.store.durability.sync_wanted(background=True):
             try:
                 task.run()
             except OSError as error:
-                self.store.synced(task, error)
+                self.store.durability.synced(task, error)
             else:
-                self.store.synced(task, None)
+                self.store.durability.synced(task, None)
 
     def pass_ms(self, ms: int) -> None:
         self.clock.pass_ms(ms)

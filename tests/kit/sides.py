@@ -1,7 +1,7 @@
 """On which side each operation of a disk runs: in the loop's thread, where none may block, or in a worker's.
 
 disk = SidedDisk(CrashDisk())
-store.background = Threads(disk)      # what it runs counts as the worker's side
+store.executors.background = Threads(disk)      # what it runs counts as the worker's side
 disk.calls                            # [Call(kind, path, side), ...]
 """
 

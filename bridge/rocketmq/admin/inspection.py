@@ -52,7 +52,7 @@ from duolog.store.entry import Buffer, Stored
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdRead
-from duolog.store.store import Address
+from duolog.store.log.entry_reader import RecordAddress
 from duolog.store.workers import Failure
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def consume_directly(broker: "Broker", connection: "RocketMQConnection", command
     _, position = parse_message_id(request.msg_id or "")
     ext = dict(command.ext)
     connection.begin_read(command)
-    broker.store.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
+    broker.store.reader.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
 
 
 def _have_consumed(
@@ -199,7 +199,7 @@ def _have_consumed(
     command: RemotingCommand,
     request: ConsumerRequest,
     ext: dict[str, str],
-    found: Address | Failure | None,
+    found: RecordAddress | Failure | None,
 ) -> None:
     """A reader thread has looked for the message."""
 
@@ -218,7 +218,7 @@ def _have_consumed(
         except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             connection.reply(command, connection.refusal(command, error))
 
-    topic = broker.topics.by_number(found.queue.topic) if isinstance(found, Address) else None
+    topic = broker.topics.by_number(found.queue.topic) if isinstance(found, RecordAddress) else None
     if isinstance(found, Exception) or found is None or topic is None:
         done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
         return
@@ -326,8 +326,8 @@ def _put_counts(broker: "Broker", topics: Iterable[Topic]) -> Generator[None, No
 
 def _count_since(broker: "Broker", queue: Queue, stored_ms: int) -> int:
     """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
-    if queue.visible_end > queue.start_offset and broker.store.last_stored_ms(queue) >= stored_ms:
-        found = broker.store.find_by_store_time(queue, stored_ms, queue.visible_end)
+    if queue.visible_end > queue.start_offset and broker.store.reader.last_stored_ms(queue) >= stored_ms:
+        found = broker.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
         if isinstance(found, ColdRead):
             found.start(_warmed)
         elif found is not None:
@@ -364,7 +364,7 @@ def consume_queue(broker: "Broker", connection: "RocketMQConnection", command: R
 
     offset = min(max(request.index, start), until)
     count = min(max(request.count, 1), ROWS_MAX)
-    found = broker.store.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
+    found = broker.store.reader.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
     later: list[Stored] | Later[list[Stored]] = Later(found, _same) if isinstance(found, ColdRead) else found
     return connection.answer_when(command, later, make)
 

@@ -77,7 +77,7 @@ def query_message(broker: "Broker", connection: "RocketMQConnection", command: R
     connection.begin_read(command)
     where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
     decided = {queue.key: Decided(queue, broker.isolation.get(queue.key)) for queue in topic.queues}
-    broker.store.search(where, search, partial(_searched, broker, connection, command, decided))
+    broker.store.reader.search(where, search, partial(_searched, broker, connection, command, decided))
 
 
 def _searched(

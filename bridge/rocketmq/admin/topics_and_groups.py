@@ -201,7 +201,7 @@ def _topic_stats(broker: "Broker", command: RemotingCommand, topic: Topic) -> St
         offsets = TopicOffset(
             min_offset=queue.start_offset,
             max_offset=broker.isolation.stable_end(queue),
-            last_update_timestamp=broker.store.last_stored_ms(queue),
+            last_update_timestamp=broker.store.reader.last_stored_ms(queue),
         )
         return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(offsets)
 
@@ -358,7 +358,7 @@ def write_stats(broker: "Broker", name: str, topics: Iterable[Topic], pieces: Pi
             broker_offset=end,
             consumer_offset=offset,
             pull_offset=offset,
-            last_timestamp=broker.store.stored_ms_at(queue, offset - 1),
+            last_timestamp=broker.store.reader.stored_ms_at(queue, offset - 1),
         )
         return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(written)
 
@@ -499,7 +499,7 @@ def _broker_runtime(broker: "Broker", command: RemotingCommand) -> Steps:
     first_stored_ms = yield from _first_stored_ms(broker)
     metrics, store, now_ms, mono_ms = broker.metrics, broker.store, broker.clock.now_ms(), broker.clock.mono_ms()
     written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in broker.rates.per_second(mono_ms))
-    used, total = store.disk_usage()
+    used, total = store.write_state.usage
     flow, morning, yesterday = broker.rocketmq_admission, broker.rates.this_morning, broker.rates.yesterday_morning
     table = {
         "brokerVersionDesc": "V5_3_3",
@@ -543,7 +543,7 @@ def _first_stored_ms(broker: "Broker") -> Generator[None, None, int]:
     """Say when the oldest message that may be read was stored; 0 if there is none, or it is not in memory."""
     first, left = 0, STORED_AT_ONCE
     for topic in list(broker.topics.all()):
-        stored = [broker.store.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]
+        stored = [broker.store.reader.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]
         first = min(filter(None, (first, *stored)), default=0)
         left -= len(stored)
         if left <= 0:

@@ -18,7 +18,7 @@ from duolog.protocol.rocketmq.headers import ViewRequest
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
-from duolog.store.store import Address
+from duolog.store.log.entry_reader import RecordAddress
 from duolog.store.workers import Failure
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def answer_with_record(
     `make` may raise what is ANSWERABLE. Raises Busy.
     """
     connection.begin_read(command)
-    broker.store.find_address(position, partial(_found_address, broker, connection, command, position, make))
+    broker.store.reader.find_address(position, partial(_found_address, broker, connection, command, position, make))
 
 
 def _found_address(
@@ -50,7 +50,7 @@ def _found_address(
     command: RemotingCommand,
     position: int,
     make: MakeAnswer,
-    found: Address | Failure | None,
+    found: RecordAddress | Failure | None,
 ) -> None:
     """A reader thread has looked; read what it found as a pull would."""
     connection.end_read(command)
@@ -63,7 +63,7 @@ def _found_address(
         connection.reply(command, given)
 
 
-def _records(broker: "Broker", position: int, found: Address | Failure | None) -> Records | Later[Records]:
+def _records(broker: "Broker", position: int, found: RecordAddress | Failure | None) -> Records | Later[Records]:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
     topic = broker.topics.by_number(found.queue.topic) if found is not None else None

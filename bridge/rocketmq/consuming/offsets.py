@@ -68,7 +68,9 @@ def search_offset(broker: "Broker", connection: "RocketMQConnection", command: R
 
 def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
     queue = _queue(broker, QueueRequest.parse(command.ext))
-    found = None if queue is None else broker.store.find_by_store_time(queue, 0, broker.isolation.stable_end(queue))
+    found = (
+        None if queue is None else broker.store.reader.find_by_store_time(queue, 0, broker.isolation.stable_end(queue))
+    )
     if isinstance(found, ColdRead):
         later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
         return connection.answer_when(command, later, lambda stored_ms: _timestamp(command, stored_ms))

@@ -133,7 +133,8 @@ class World(ManualCore):
         self.findings: list[Finding] = []
         self.requests = 0
         self._numbers = 0
-        self.store.readers = self.store.background = self.store.searches = budget.OffTheLoop()
+        executors = self.store.executors
+        executors.readers = executors.background = executors.searches = budget.OffTheLoop()
         self.delays.far.executor = budget.OffTheLoop()
         self._start_duties()
         self._fill()

@@ -57,7 +57,7 @@ class Struck(ManualCore):
         topic = self.topics.get(name)
         assert topic is not None
         queue = topic.queues[0]
-        found = self.store.read(queue, max(offset, queue.start_offset), max_bytes=4096, until=queue.visible_end)
+        found = self.store.reader.read(queue, max(offset, queue.start_offset), max_bytes=4096, until=queue.visible_end)
         if isinstance(found, ColdRead):
             found.start(lambda entries: None)
 
@@ -94,7 +94,7 @@ def attempt(step: Callable[[], object]) -> None:
 
 def bodies(core: ManualCore, name: str) -> list[bytes]:
     queue = core.topics.get(name).queues[0]  # type: ignore[union-attr]
-    found = core.store.read(queue, queue.start_offset, max_bytes=1 << 20, until=queue.visible_end)
+    found = core.store.reader.read(queue, queue.start_offset, max_bytes=1 << 20, until=queue.visible_end)
     if isinstance(found, ColdRead):
         entries: list[Any] = []
         found.start(entries.append)

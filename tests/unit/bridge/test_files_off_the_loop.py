@@ -35,7 +35,8 @@ class SidedCore(ManualCore):
         self.sides = SidedDisk()
         super().__init__(Options(delay=DelayOptions(near_ms=NEAR_MS)), cast(Any, self.sides), SMALL, NOW)
         self.threads = Threads(self.sides)
-        self.store.background = self.store.readers = self.store.searches = self.delays.far.executor = self.threads
+        executors = self.store.executors
+        executors.background = executors.readers = executors.searches = self.delays.far.executor = self.threads
         self.sides.calls.clear()
 
     def _sync(self) -> None:
@@ -70,10 +71,10 @@ def delete_topics(core: SidedCore) -> None:
 def retain(core: SidedCore) -> None:
     for topic in [*core.topics.all()]:
         for queue in topic.queues:
-            core.store.expire(queue, keep_records=1, now_ms=0)
-            core.store.trim(queue, max(queue.start_offset, queue.visible_end - 1), 0)
+            core.store.retention.expire(queue, keep_records=1, now_ms=0)
+            core.store.retention.trim(queue, max(queue.start_offset, queue.visible_end - 1), 0)
     core.work()
-    finished(core.store.remove_dead_segments())
+    finished(core.store.retention.remove_dead_segments())
     core.checkpoint()
 
 
@@ -97,7 +98,7 @@ def flush_an_index(core: SidedCore) -> None:
 def search_keys(core: SidedCore) -> None:
     search = Search(b"k", 0, 1 << 60, 10, keys_of=lambda stored: [b"k"], matches=lambda queue, stored: [queue.key])
     queues = [(queue, queue.visible_end) for queue in core.store.queues()]
-    core.store.search(queues, search, lambda outcome: None)
+    core.store.reader.search(queues, search, lambda outcome: None)
     core.work()
     assert search.found
 
@@ -105,16 +106,16 @@ def search_keys(core: SidedCore) -> None:
 def read_what_is_cold(core: SidedCore) -> None:
     read = core.topic("orders-3", 4).queues[0]
     for _ in range(2):
-        answer = core.store.read(read, 0, max_bytes=1 << 20, until=read.visible_end)
+        answer = core.store.reader.read(read, 0, max_bytes=1 << 20, until=read.visible_end)
         if isinstance(answer, ColdRead):
             answer.start(lambda outcome: None)
             core.work()
-    assert not isinstance(core.store.read(read, 0, max_bytes=1 << 20, until=read.visible_end), ColdRead)
+    assert not isinstance(core.store.reader.read(read, 0, max_bytes=1 << 20, until=read.visible_end), ColdRead)
 
 
 def find_by_time(core: SidedCore) -> None:
     for queue in core.topic("orders-3", 4).queues:
-        found = core.store.find_by_store_time(queue, 0, queue.visible_end)
+        found = core.store.reader.find_by_store_time(queue, 0, queue.visible_end)
         if isinstance(found, ColdRead):
             found.start(lambda outcome: None)
         core.work()
@@ -123,7 +124,7 @@ def find_by_time(core: SidedCore) -> None:
 def look_at_the_disk(core: SidedCore) -> None:
     core.store.check_disk()
     core.work()
-    assert core.store.disk_usage()[0] > 0
+    assert core.store.write_state.usage[0] > 0
 
 
 def put_timers_into_buckets_and_take_them_out(core: SidedCore) -> None:

@@ -111,7 +111,7 @@ def look(core: ManualCore) -> None:
     """Do what the background duties do about the disk, some times."""
     for _ in range(4):
         core.store.check_disk()
-        for _ in core.store.remove_dead_segments():
+        for _ in core.store.retention.remove_dead_segments():
             pass
         if core.store.checkpoint_due(0):
             core.store.checkpoint(0)

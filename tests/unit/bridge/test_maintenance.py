@@ -83,7 +83,7 @@ class Bench:
         self.first_kept: dict[int, int] = {}  # by the queue's number
         found = topics(*queue_counts, delete=delete)
         self.maintenance = Maintenance(
-            self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0, print
+            self.store, self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0, print
         )
 
     def _expire(self, now_ms: int) -> Slices:

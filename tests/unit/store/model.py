@@ -132,7 +132,7 @@ def read_all(store: Store, queue: Queue) -> list[Stored]:
     found: list[Stored] = []
     offset = queue.start_offset
     while offset < queue.visible_end:
-        answer = store.read(queue, offset, max_bytes=1000, until=queue.visible_end)
+        answer = store.reader.read(queue, offset, max_bytes=1000, until=queue.visible_end)
         if not isinstance(answer, list):
             outcome: list[object] = []
             answer.start(outcome.append)

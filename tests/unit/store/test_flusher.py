@@ -76,7 +76,7 @@ def test_everything_works_on_real_files(tmp_path: Path, loop: Loop) -> None:
 
     found: list[Stored] = []
     while len(found) < 500:
-        answer = store.read(queue, len(found), max_bytes=5000, until=500)
+        answer = store.reader.read(queue, len(found), max_bytes=5000, until=500)
         if isinstance(answer, ColdRead):
             outcome: list[list[Stored] | StoreError] = []
             answer.start(outcome.append)
@@ -119,7 +119,7 @@ def test_under_async_a_sync_comes_in_the_background_at_intervals(store: Store, l
     store.write()
     flusher.wake()
     flusher.advance(10_001)
-    assert store.sync_wanted() is None
+    assert store.durability.sync_wanted() is None
     flusher.advance(flusher.next_deadline_ms())
     loop.run_until(lambda: store.durable == store.written)
     flusher.stop()
@@ -163,7 +163,7 @@ def test_each_kind_of_work_of_the_threads_has_its_limit(
     options = replace(OPTIONS, cold_reads_max=3, reader_threads=1)
     store = Store.open(RealFiles(str(tmp_path)), options, Notes(), 1000)
     flusher = Flusher(store, loop.post)
-    threads: Executor = getattr(store, name)
+    threads: Executor = getattr(store.executors, name)
     is_running, may_go_on, outcomes = threading.Event(), threading.Event(), list[object]()
 
     def block() -> None:

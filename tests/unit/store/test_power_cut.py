@@ -53,7 +53,7 @@ class History:
     def open(self) -> None:
         self.notes = Notes()
         self.store = Store.open(self.disk, OPTIONS, self.notes, self.now_ms)
-        self.store.background = self.background = Deferred()
+        self.store.executors.background = self.background = Deferred()
         self.store._checkpoints.flushed_at_once = 1  # so that appends come between the flushes of a checkpoint
         self.store._checkpoints.part_bytes = PART_BYTES
         self.store._checkpoints.rows_in_entry = 1  # so that queues change while they are read
@@ -132,14 +132,14 @@ class History:
 
     def begin_sync(self) -> None:
         if self.sync is None:
-            self.sync = self.store.sync_wanted(background=self.rng.random() < 0.3)
+            self.sync = self.store.durability.sync_wanted(background=self.rng.random() < 0.3)
             if self.sync is not None:
                 self.sync.run()
 
     def end_sync(self) -> None:
         if self.sync is not None:
             task, self.sync = self.sync, None
-            self.store.synced(task, None)
+            self.store.durability.synced(task, None)
 
     def work(self) -> None:
         self.background.run_one()
@@ -154,18 +154,18 @@ class History:
 
     def trim_to(self, queue: Queue, start_offset: int) -> None:
         if start_offset > queue.start_offset and queue.key != KEPT:
-            self.store.trim(queue, start_offset, self.now_ms)
+            self.store.retention.trim(queue, start_offset, self.now_ms)
             self.changed(("trim", queue.key, start_offset))
 
     def expire(self) -> None:
         for queue in list(self.store.queues()):
             limits = self.rng.choice(({"keep_ms": 300}, {"keep_bytes": 1500}, {"keep_records": 500}))
-            start_offset = self.store.expire(queue, **limits, now_ms=self.now_ms)
+            start_offset = self.store.retention.expire(queue, **limits, now_ms=self.now_ms)
             if start_offset is not None:
                 self.trim_to(queue, start_offset)
 
     def remove_dead_segments(self) -> None:
-        self.removed += finished(self.store.remove_dead_segments())
+        self.removed += finished(self.store.retention.remove_dead_segments())
         if self.store.checkpoint_due(self.now_ms):
             self.store.checkpoint(self.now_ms)
 

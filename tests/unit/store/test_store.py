@@ -55,10 +55,10 @@ def append(store: Store, body: Buffer = b"x", key: int = KEY, *, count: int = 1,
 
 
 def sync(store: Store) -> None:
-    task = store.sync_wanted(background=True)
+    task = store.durability.sync_wanted(background=True)
     assert task is not None
     task.run()
-    store.synced(task, None)
+    store.durability.synced(task, None)
 
 
 def write_and_sync(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_a_run_lies_in_the_log_and_in_its_index_as_its_frames_would() -> None:
         assert appended.slots[-1].base_offset == len(BODIES)
         store.write()
     assert log_bytes(disks[0], stores[0]) == log_bytes(disks[1], stores[1])
-    found = [store.read(store.queue(KEY), 0, max_bytes=1 << 20, until=len(BODIES) + 1) for store in stores]
+    found = [store.reader.read(store.queue(KEY), 0, max_bytes=1 << 20, until=len(BODIES) + 1) for store in stores]
     assert found[0] == found[1]
 
 
@@ -129,7 +129,7 @@ def test_a_run_that_cannot_be_encoded_leaves_nothing_behind() -> None:
     assert queue.end_offset == 0
     append(store, b"next")
     store.write()
-    assert bodies(store.read(queue, 0, max_bytes=1 << 20, until=1)) == [b"next"]
+    assert bodies(store.reader.read(queue, 0, max_bytes=1 << 20, until=1)) == [b"next"]
 
 
 # -- Promises and visibility
@@ -140,21 +140,21 @@ def test_one_sync_keeps_the_promises_of_all_that_were_written_before_it() -> Non
     for name in "abc":
         kept.when(store, append(store), name)
     store.write()
-    first = store.sync_wanted()
+    first = store.durability.sync_wanted()
     assert first is not None
     kept.when(store, append(store), "d")
     store.write()
-    assert store.sync_wanted() is None, "one sync at a time; the next one serves all who came meanwhile"
+    assert store.durability.sync_wanted() is None, "one sync at a time; the next one serves all who came meanwhile"
     first.run()
     assert kept == []
-    store.synced(first, None)
+    store.durability.synced(first, None)
     assert kept == [("a", None), ("b", None), ("c", None)]
-    second = store.sync_wanted()
+    second = store.durability.sync_wanted()
     assert second is not None
     second.run()
-    store.synced(second, None)
+    store.durability.synced(second, None)
     assert kept.names == ["a", "b", "c", "d"]
-    assert store.sync_wanted(background=True) is None, "nothing is left to sync"
+    assert store.durability.sync_wanted(background=True) is None, "nothing is left to sync"
 
 
 def test_what_is_appended_but_not_written_is_not_covered_by_a_sync() -> None:
@@ -171,7 +171,7 @@ def test_what_is_appended_but_not_written_is_not_covered_by_a_sync() -> None:
 def test_under_sync_a_record_is_seen_when_it_is_durable_under_async_when_it_is_written() -> None:
     store = opened()
     seen: list[tuple[int, int]] = []
-    store.on_visible = lambda queues: seen.extend((queue.key, queue.visible_end) for queue in queues)
+    store.durability.on_visible = lambda queues: seen.extend((queue.key, queue.visible_end) for queue in queues)
     synced, written = store.queue(KEY), async_queue(store, OTHER_KEY)
     store.append([Frame(synced, FIRST_FRAME_FORM, b"a", 2), Frame(written, FIRST_FRAME_FORM, b"b", 3)], 1000)
     assert (synced.end_offset, written.end_offset) == (2, 3)
@@ -277,7 +277,7 @@ def test_a_unit_that_fails_leaves_nothing_behind() -> None:
     append(store, b"")
     append(store, b"last")
     write_and_sync(store)
-    assert bodies(store.read(queue, 0, max_bytes=1000, until=2)) == [b"", b"last"]
+    assert bodies(store.reader.read(queue, 0, max_bytes=1000, until=2)) == [b"", b"last"]
 
 
 def test_a_unit_larger_than_a_segment_is_refused_and_nothing_has_happened() -> None:
@@ -298,7 +298,7 @@ def test_more_than_the_tail_holds_is_written_early_and_heard_of_in_turn() -> Non
     assert (kept, queue.visible_end) == ([], 0)
     store.write()
     assert (len(kept), queue.visible_end) == (20, 20)
-    assert [body[0] for body in bodies(store.read(queue, 0, max_bytes=1 << 20, until=20))] == list(range(20))
+    assert [body[0] for body in bodies(store.reader.read(queue, 0, max_bytes=1 << 20, until=20))] == list(range(20))
 
 
 # -- Reading
@@ -317,7 +317,7 @@ def test_reads_give_whole_entries_within_their_limits(tail_bytes: int, is_cached
     disk.cached = is_cached
 
     def read(offset: int, max_bytes: int, until: int = 60, max_entries: int = 100) -> list[int]:
-        found = store.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_entries)
+        found = store.reader.read(queue, offset, max_bytes=max_bytes, until=until, max_entries=max_entries)
         if isinstance(found, ColdRead):
             outcome: list[list[Stored] | StoreError] = []
             found.start(outcome.append)
@@ -349,9 +349,9 @@ def test_offsets_outside_the_queue_are_refused(offset: int) -> None:
     for _ in range(10):
         append(store)
     store.write()
-    store.trim(queue, 5, 1000)
+    store.retention.trim(queue, 5, 1000)
     with pytest.raises(OffsetOutOfRange, match=f"offset {offset} of 1/0 is outside 5..10"):
-        store.read(queue, offset, max_bytes=100, until=queue.visible_end)
+        store.reader.read(queue, offset, max_bytes=100, until=queue.visible_end)
 
 
 def test_a_slice_of_the_tail_stays_valid_when_the_tail_has_moved_on() -> None:
@@ -359,7 +359,7 @@ def test_a_slice_of_the_tail_stays_valid_when_the_tail_has_moved_on() -> None:
     queue = async_queue(store)
     append(store, b"first" * 20)
     store.write()
-    found = store.read(queue, 0, max_bytes=100, until=1)
+    found = store.reader.read(queue, 0, max_bytes=100, until=1)
     for _ in range(50):
         append(store, bytes(100))
         store.write()
@@ -369,18 +369,18 @@ def test_a_slice_of_the_tail_stays_valid_when_the_tail_has_moved_on() -> None:
 def test_a_cold_read_that_retention_overtakes_is_out_of_range() -> None:
     disk = CrashDisk()
     store = opened(disk, replace(SMALL_SEGMENTS, tail_bytes=300))
-    store.readers = readers = Deferred()
+    store.executors.readers = readers = Deferred()
     queue = async_queue(store)
     for _ in range(30):
         append(store, bytes(100))
         store.write()
     disk.cached = False
-    cold = store.read(queue, 0, max_bytes=1000, until=30)
+    cold = store.reader.read(queue, 0, max_bytes=1000, until=30)
     assert isinstance(cold, ColdRead)
     outcome: list[object] = []
     cold.start(outcome.append)
-    store.trim(queue, 30, 1000)
-    finished(store.remove_dead_segments())
+    store.retention.trim(queue, 30, 1000)
+    finished(store.retention.remove_dead_segments())
     store.checkpoint(0)
     write_and_sync(store)
     readers.run_one()
@@ -406,14 +406,14 @@ def test_entries_are_found_by_record_time_and_by_store_time(is_cached: bool) -> 
             found = cold[0] if cold else None
         return None if found is None else found.base_offset
 
-    by_time = [offset(store.find_by_time(queue, at, until=10)) for at in (0, 70, 71, 90, 91)]
+    by_time = [offset(store.reader.find_by_time(queue, at, until=10)) for at in (0, 70, 71, 90, 91)]
     assert by_time == [0, 0, 4, 4, None]
-    by_store_time = [offset(store.find_by_store_time(queue, at, until=10)) for at in (0, 1001, 1020, 1030, 1031)]
+    by_store_time = [offset(store.reader.find_by_store_time(queue, at, until=10)) for at in (0, 1001, 1020, 1030, 1031)]
     assert by_store_time == [0, 2, 4, 8, None]
-    assert offset(store.find_by_time(queue, 90, until=4)) is None
-    store.trim(queue, 6, 2000)
-    assert offset(store.find_by_time(queue, 0, until=10)) == 6
-    assert offset(store.find_by_time(queue, 0, until=6)) is None
+    assert offset(store.reader.find_by_time(queue, 90, until=4)) is None
+    store.retention.trim(queue, 6, 2000)
+    assert offset(store.reader.find_by_time(queue, 0, until=10)) == 6
+    assert offset(store.reader.find_by_time(queue, 0, until=6)) is None
 
 
 # -- When the disk fails
@@ -475,11 +475,11 @@ def test_a_failed_fsync_ends_writing_though_the_next_one_would_succeed() -> None
     kept.when(store, append(store, b"lost"), "lost")
     store.write()
     kept.when(store, append(store), "unwritten")
-    task = store.sync_wanted()
+    task = store.durability.sync_wanted()
     assert task is not None
     with pytest.raises(OSError):
         task.run()
-    store.synced(task, OSError(errno.EIO, "fsync"))
+    store.durability.synced(task, OSError(errno.EIO, "fsync"))
     assert [type(error) for _, error in kept] == [WritingEnded, WritingEnded]
     assert store.queue(KEY).visible_end == 1
     assert_writing_has_ended(store)
@@ -494,9 +494,9 @@ def assert_writing_has_ended(store: Store) -> None:
     store.write()
     store.check_disk()
     assert store.refusal
-    assert store.sync_wanted(background=True) is None
+    assert store.durability.sync_wanted(background=True) is None
     queue = store.queue(KEY)
-    assert bodies(store.read(queue, 0, max_bytes=100, until=queue.visible_end)) == [b"before"]
+    assert bodies(store.reader.read(queue, 0, max_bytes=100, until=queue.visible_end)) == [b"before"]
     store.close(2000)
 
 
@@ -507,7 +507,7 @@ def test_a_store_opens_on_a_full_disk_to_be_read_and_trimmed() -> None:
     disk._calls_until = 1
     store = opened(disk)
     queue = store.queue(KEY)
-    assert bodies(store.read(queue, 0, max_bytes=100, until=1)) == [b"before"]
+    assert bodies(store.reader.read(queue, 0, max_bytes=100, until=1)) == [b"before"]
     with pytest.raises(DiskFull):
         append(store)
     disk.heal()
@@ -540,8 +540,8 @@ def test_above_the_disk_mark_retention_still_makes_room() -> None:
     disk.total_bytes = 6000
     store.check_disk()
     assert "of the disk are used" in store.refusal
-    store.trim(store.queue(KEY), 20, 1000)
-    finished(store.remove_dead_segments())
+    store.retention.trim(store.queue(KEY), 20, 1000)
+    finished(store.retention.remove_dead_segments())
     assert store.checkpoint_due(0)
     store.checkpoint(0)
     write_and_sync(store)
@@ -597,11 +597,11 @@ def test_limits_keep_at_least_what_they_say_in_whole_entries() -> None:
     ]  # fmt: skip
     for limits, start_offset in cases:
         now_ms = 1100 if "keep_ms" in limits else 5000
-        assert store.expire(queue, **limits, now_ms=now_ms) == start_offset, limits
-    store.trim(queue, 6, 2000)
+        assert store.retention.expire(queue, **limits, now_ms=now_ms) == start_offset, limits
+    store.retention.trim(queue, 6, 2000)
     assert queue.size_bytes == 800
-    assert store.expire(queue, keep_bytes=800, now_ms=2000) is None
-    assert store.expire(queue, keep_records=20, now_ms=2000) == 9
+    assert store.retention.expire(queue, keep_bytes=800, now_ms=2000) is None
+    assert store.retention.expire(queue, keep_records=20, now_ms=2000) == 9
 
 
 def test_expiry_fetches_a_cold_index_in_the_background() -> None:
@@ -614,14 +614,14 @@ def test_expiry_fetches_a_cold_index_in_the_background() -> None:
         store.checkpoint(0)
         store.write()
         sync(store) if store.durable < store.written else None
-    store.readers = readers = Deferred()
+    store.executors.readers = readers = Deferred()
     disk.cached = False
-    assert store.expire(queue, keep_records=3, now_ms=1000) is None
+    assert store.retention.expire(queue, keep_records=3, now_ms=1000) is None
     assert len(readers.waiting) == 2, "the look itself, and the file is opened for later ones"
     while readers.waiting:
         readers.run_one()
     disk.cached = True
-    assert store.expire(queue, keep_records=3, now_ms=1000) == 7
+    assert store.retention.expire(queue, keep_records=3, now_ms=1000) == 7
 
 
 def test_the_log_start_only_rises_and_stays_below_the_visible_end() -> None:
@@ -630,10 +630,10 @@ def test_the_log_start_only_rises_and_stays_below_the_visible_end() -> None:
     for _ in range(5):
         append(store)
     with pytest.raises(OffsetOutOfRange):
-        store.trim(queue, 3, 1000)
+        store.retention.trim(queue, 3, 1000)
     write_and_sync(store)
-    store.trim(queue, 3, 1000)
-    store.trim(queue, 2, 1000)
+    store.retention.trim(queue, 3, 1000)
+    store.retention.trim(queue, 2, 1000)
     assert queue.start_offset == 3
 
 
@@ -648,15 +648,15 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
         if number == 10:
             append(store, b"kept", OTHER_KEY)
     write_and_sync(store)
-    assert finished(store.remove_dead_segments()) == 0
-    store.trim(store.queue(KEY), 30, 1000)
+    assert finished(store.retention.remove_dead_segments()) == 0
+    store.retention.trim(store.queue(KEY), 30, 1000)
     before = log_paths(disk)
-    store.held_from = 0
-    assert finished(store.remove_dead_segments()) == 0, "somebody reads them"
-    assert store.held_bytes >= (len(before) - 2) * SMALL_SEGMENTS.segment_bytes // 2
-    store.held_from = POSITION_MAX
-    assert store.held_bytes == 0
-    dead = finished(store.remove_dead_segments())
+    store.retention.dead_segments.held_from = 0
+    assert finished(store.retention.remove_dead_segments()) == 0, "somebody reads them"
+    assert store.retention.dead_segments.held_bytes >= (len(before) - 2) * SMALL_SEGMENTS.segment_bytes // 2
+    store.retention.dead_segments.held_from = POSITION_MAX
+    assert store.retention.dead_segments.held_bytes == 0
+    dead = finished(store.retention.remove_dead_segments())
     assert dead == len(before) - 2, "all but the one with the other queue's frame, and the active one"
     assert log_paths(disk) == before, "not before the snapshot is durable and a checkpoint is behind it"
     assert store.checkpoint_due(0)
@@ -664,7 +664,7 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     write_and_sync(store)
     logs, gaps = ([path for path in log_paths(disk) if path.endswith(suffix)] for suffix in (".log", ".gap"))
     assert (len(logs), len(gaps)) == (2, 1)
-    assert finished(store.remove_dead_segments()) == 0
+    assert finished(store.retention.remove_dead_segments()) == 0
 
     store.close(2000)
     for path in disk.paths():
@@ -677,7 +677,7 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     assert [bytes(stored.frame) for stored in read_all(store, store.queue(OTHER_KEY))] == [b"kept"]
 
     store.drop_topic(2, 1000)
-    finished(store.remove_dead_segments())
+    finished(store.retention.remove_dead_segments())
     store.checkpoint(0)
     write_and_sync(store)
     assert not [path for path in log_paths(disk) if path.endswith(".gap")], "nothing lies before the gap any more"
@@ -724,13 +724,13 @@ def test_dead_segments_that_are_found_after_a_checkpoint_go_without_another_appe
     for _ in range(30):
         append(store, bytes(200))
     write_and_sync(store)
-    store.trim(store.queue(KEY), 30, 1000)
+    store.retention.trim(store.queue(KEY), 30, 1000)
     store.checkpoint(0)
     write_and_sync(store)
-    assert finished(store.remove_dead_segments()) > 0
+    assert finished(store.retention.remove_dead_segments()) > 0
     assert store.checkpoint_due(0), "on a full disk nothing is appended any more"
     store.checkpoint(0)
-    assert finished(store.remove_dead_segments()) == 0
+    assert finished(store.retention.remove_dead_segments()) == 0
     assert not store.checkpoint_due(0)
     assert len(log_paths(disk)) <= 2
     store.close(1000)

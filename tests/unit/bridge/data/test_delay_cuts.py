@@ -168,8 +168,8 @@ class History:
                     start = queue.visible_end - self.rng.randrange(10)
                     self.archived.update(delivered(self.core))
                 if start > queue.start_offset:
-                    self.core.store.trim(queue, start, self.now_ms())
-        self.removed += finished(self.core.store.remove_dead_segments())
+                    self.core.store.retention.trim(queue, start, self.now_ms())
+        self.removed += finished(self.core.store.retention.remove_dead_segments())
         self.core.settle()
         self.checkpoint()
 

@@ -253,7 +253,7 @@ def test_batch_whose_times_have_passed_is_kept_as_it_is() -> None:
     topic = bench.topic()
     sent = batch([b"a", b"b"], headers=[("TIMER_DELIVER_MS", b"1")], producer=(7, 0, 0))
     assert bench.kafka(topic, sent).base_offset == 0
-    (stored,) = bench.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=2)
+    (stored,) = bench.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=2)
     assert bytes(stored.frame)[16:] == sent[16:]
 
 
@@ -535,7 +535,9 @@ def test_message_that_is_not_in_memory_is_read_by_a_thread_and_may_be_cancelled_
         bench.publish(other, bytes(60_000))
     bench.disk.cached = False
     waiting: list = []
-    bench.store.readers = type("Deferred", (), {"submit": lambda self, run, done: waiting.append((run, done))})()
+    bench.store.executors.readers = type(
+        "Deferred", (), {"submit": lambda self, run, done: waiting.append((run, done))}
+    )()
     bench.run_until(NOW + 100)
     assert bench.bodies(topic) == []
     assert bench.delays.cancel(timers[1], NOW + 100).verdict is Verdict.CANCELLED

@@ -48,7 +48,7 @@ def send(made: ManualCore, *ids: str | None, url: str = "", producer: Any = (-1,
 
 def seen(made: ManualCore, name: str = "orders") -> list[Any]:
     queue = made.topics.get(name).queues[0]
-    found = made.store.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
+    found = made.store.reader.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
     return [record for each in found for record in record_batch.records(each.frame, 1 << 20)]
 
 

@@ -97,7 +97,7 @@ def test_same_protocol_reads_the_frames_themselves() -> None:
     door.kafka(topic, batch([b"a", b"b"], codec=Codec.LZ4))
     door.rocketmq(topic, message(b"c"))
     queue = topic.queues[0]
-    first, second = door.store.read(queue, 0, max_bytes=1 << 20, until=3)
+    first, second = door.store.reader.read(queue, 0, max_bytes=1 << 20, until=3)
     assert door.reader.kafka(queue, topic, 1, 1 << 20, 3)[0] is not None
     assert bytes(door.reader.kafka(queue, topic, 1, 1 << 20, 3)[0]) == bytes(first.frame)
     assert bytes(door.reader.rocketmq(queue, topic, 2, 1, 1 << 20, 3).buffers[0]) == bytes(second.frame)
@@ -203,7 +203,9 @@ def test_frames_without_the_tag_are_not_read() -> None:
     for number in range(5000):
         door.rocketmq(topic, message(properties=b"TAGS\x01%s\x02" % (b"rare" if number == 4500 else b"often")))
     reads = []
-    door.store._frames.cached = lambda rows, cached=door.store._frames.cached: reads.append(len(rows)) or cached(rows)
+    door.store.reader._frames.cached = lambda rows, cached=door.store.reader._frames.cached: (
+        reads.append(len(rows)) or cached(rows)
+    )
     first, next_offset = read_rocketmq(door, topic, 0, wanted=filter_of("TAG", "rare"))
     assert (first, next_offset, reads) == ([], 4096, [])
     found, next_offset = read_rocketmq(door, topic, next_offset, wanted=filter_of("TAG", "rare"))
@@ -397,7 +399,7 @@ def test_time_in_what_retention_left_is_never_later_than_the_record() -> None:
     queue = topic.queues[0]
     door.kafka(topic, batch([b"future"], timestamp_ms=NOW + 1000))
     door.kafka(topic, batch([b"a"], timestamp_ms=NOW))
-    door.store.trim(queue, 1, NOW)
+    door.store.retention.trim(queue, 1, NOW)
     assert now(door.reader.find_time(queue, topic, NOW + 500, 2)) == (1, NOW)
 
 
@@ -418,7 +420,7 @@ def test_cold_read_waits_and_hears_of_retention() -> None:
     door.disk.cached = False
     later = door.reader.kafka(queue, topic, 0, 1 << 20, queue.visible_end)
     assert isinstance(later, Later)
-    door.store.trim(queue, 5, NOW)
+    door.store.retention.trim(queue, 5, NOW)
     found: list[object] = []
     later.start(found.append)
     assert isinstance(found[0], OffsetOutOfRange)
@@ -434,7 +436,7 @@ def test_time_in_a_large_batch_is_looked_up_in_a_thread() -> None:
     door.kafka(topic, batch([bytes(1 << 20)], timestamp_ms=NOW + 10_000, codec=Codec.ZSTD), NOW)
     end = queue.visible_end
     assert door.reader.find_time(queue, topic, NOW, end) == (0, NOW)
-    door.store.readers = threads
+    door.store.executors.readers = threads
     for timestamp_ms, expected in ((NOW + 1_000, (3, NOW + 1_000)), (NOW + 10_000, (5_003, NOW + 10_000))):
         found = door.reader.find_time(queue, topic, timestamp_ms, end)
         assert isinstance(found, Later)

@@ -55,7 +55,7 @@ class Desk(Door):
 
     def records(self, topic: Topic) -> list[Record]:
         queue = topic.queues[0]
-        found = self.store.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)
+        found = self.store.reader.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)
         assert isinstance(found, list)
         assert all(stored.form == frame_formats.KAFKA for stored in found)
         return [record for stored in found for record in record_batch.records(stored.frame, 1 << 20)]

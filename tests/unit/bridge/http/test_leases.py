@@ -29,11 +29,11 @@ def test_plan_names_what_is_visible_and_holds_its_files() -> None:
     assert (status, plan["lease_ms"], queue["topic"], queue["key"]) == (201, 1000, "orders0", topic.key(0))
     assert (queue["start"], queue["end"], queue["aborted"]) == (0, 2, [])
     assert plan["segments"] == [{"start": 0, "end": bench.core.store.written, "path": f"log/{0:020}.log"}]
-    assert bench.core.store.held_from == 0
+    assert bench.core.store.retention.dead_segments.held_from == 0
     lease = f"/api/leases/{plan['lease']}"
     assert bench.ask("POST", lease) == (200, {"lease": plan["lease"], "lease_ms": 1000})
     assert bench.ask("DELETE", lease) == (200, {"released": plan["lease"]})
-    assert bench.core.store.held_from == POSITION_MAX
+    assert bench.core.store.retention.dead_segments.held_from == POSITION_MAX
     assert bench.ask("DELETE", lease)[0] == bench.ask("POST", lease)[0] == 410
 
 
@@ -101,7 +101,7 @@ def test_lease_whose_plan_is_not_taken_ends() -> None:
         body = b'{"topics": [%s]}' % b", ".join(b'"%b"' % name.encode() for name in names)
         dialogue.say(encoded("POST", "/api/leases", body, HEADERS))
         await dialogue.turn(20)
-        assert (len(bench.core.leases), bench.core.store.held_from) == (1, 0)
+        assert (len(bench.core.leases), bench.core.store.retention.dead_segments.held_from) == (1, 0)
         await dialogue.close()
         assert len(bench.core.leases) == 0
         await port.stop()

@@ -90,7 +90,7 @@ def test_reading_begins_at_an_offset_or_a_time(bench: HttpBench) -> None:
     assert read(bench, "offset=5")["messages"] == []
     assert values(read(bench, f"time_ms={at - 2500}")) == ["3", "4"]
     assert read(bench, f"time_ms={at}")["messages"] == []
-    bench.core.store.trim(bench.core.topic().queues[0], 4, at)
+    bench.core.store.retention.trim(bench.core.topic().queues[0], 4, at)
     assert values(read(bench)) == ["4"]
     assert bench.ask("GET", f"{PATH}?offset=3")[0] == 410
 

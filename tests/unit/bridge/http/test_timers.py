@@ -192,7 +192,7 @@ def test_timer_and_schedule_whose_messages_expire() -> None:
     core.pass_ms(1000)
     core.schedules.run(core.clock.now_ms(), core.clock.mono_ms())
     core.settle()
-    (entry,) = core.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=1)
+    (entry,) = core.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=1)
     (record,) = record_batch.records(entry.frame, 1 << 20)
     assert record.headers == [("EXPIRE_AFTER_MS", b"50")], "each run lives so long"
     for bad in ("0", "soon"):

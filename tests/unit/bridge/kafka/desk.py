@@ -44,7 +44,7 @@ class Desk(ManualCore):
         self.rocketmq_groups_with_members = Members()
         self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_groups_with_members)
         self.kafka_context = self.make_kafka_context()
-        self.reader_threads = self.store.readers = ManualThreads()
+        self.reader_threads = self.store.executors.readers = ManualThreads()
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
         """Append one batch of a Kafka producer, and let it be seen."""

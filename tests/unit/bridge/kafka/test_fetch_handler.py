@@ -82,7 +82,7 @@ def test_whole_batches_from_the_one_that_covers_the_offset(desk: Desk, client: C
 def test_errors_are_answered_at_once(desk: Desk, client: Client, values: dict[str, Any], error: ErrorCode) -> None:
     topic = desk.topic()
     desk.write(topic, b"a", b"b")
-    desk.store.trim(topic.queues[0], 1, desk.clock.now_ms())
+    desk.store.retention.trim(topic.queues[0], 1, desk.clock.now_ms())
     desk.settle()
     (partition,) = fetch(client, 12, 1, wait_ms=500, **values)
     assert partition.error_code is error

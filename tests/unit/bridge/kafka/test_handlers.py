@@ -208,7 +208,7 @@ def test_list_offsets(desk: Desk, client: Client, timestamp: int, offset: int, f
     desk.write(topic, b"a", b"b", timestamp_ms=1_000)
     desk.write(topic, b"c", b"d", timestamp_ms=5_000)
     desk.write(topic, b"e", timestamp_ms=5_000)
-    desk.store.trim(topic.queues[0], 1, desk.clock.now_ms())
+    desk.store.retention.trim(topic.queues[0], 1, desk.clock.now_ms())
     desk.settle()
     (listed,) = list_offsets(client, timestamp)
     assert (listed.error_code, listed.offset, listed.timestamp) == (OK, offset, found_ms)

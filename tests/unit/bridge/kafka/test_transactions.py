@@ -394,7 +394,7 @@ def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
         desk.topics.delete(topic, desk.clock.now_ms())
         desk.sweep()
     else:
-        desk.store.trim(queue, 2, desk.clock.now_ms())
+        desk.store.retention.trim(queue, 2, desk.clock.now_ms())
         list(desk.transactions.tidy(desk.clock.now_ms()))
     assert desk.isolation.get(queue.key) is None
     assert reader.answer_to(number) is None

@@ -176,19 +176,13 @@ def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record(cap
 def test_list_is_saved_again_when_the_log_refused_it() -> None:
     core = ManualCore()
     core.poison.set_aside("schedule", "nightly", ValueError())
-    core.store.append = raises_full  # type: ignore[method-assign]
-    core.state_log.attach(core.store)
+    core.store.write_state.refusal = DiskFull("full")
     with pytest.raises(DiskFull):
         core.poison.save(0, 5_000)
     assert core.poison.next_deadline_mono_ms() == 6_000
-    del core.store.append
-    core.state_log.attach(core.store)
+    core.store.write_state.refusal = None
     core.poison.save(0, 6_000)
     assert core.poison.next_deadline_mono_ms() is None
-
-
-def raises_full(*_: Any) -> Any:
-    raise DiskFull("full")
 
 
 def test_error_of_the_disk_at_replay_says_nothing_about_the_record() -> None:
@@ -215,7 +209,7 @@ def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name
 
 def test_control_entry_that_does_not_decode_is_set_aside() -> None:
     core = ManualCore()
-    core.store._append_unit([Control(ControlKind.QUEUE, 1 << 16, b"short")], 1)
+    core.store.appender.append_unit([Control(ControlKind.QUEUE, 1 << 16, b"short")], 1)
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     assert again.poison.counts == {"control entry": 1}

@@ -36,7 +36,7 @@ class History:
         )
         self.office.topic()
         self.office.topic("expiring", 1, message_ttl_ms="40")
-        self.threads = self.office.store.readers = self.office.store.searches = ManualThreads()
+        self.threads = self.office.store.executors.readers = self.office.store.executors.searches = ManualThreads()
         self.office.disk.cached = False
         self.clients = [self.office.connect() for _ in range(3)]
         self.answered: list[Counter[int]] = [Counter() for _ in self.clients]

@@ -44,7 +44,7 @@ def test_position_outside_the_log_counts_what_is_there() -> None:
     bench = HttpBench()
     topic = bench.core.topic("orders", 2)
     bench.core.publish(topic, *[b"x"] * 8)
-    bench.core.store.trim(topic.queues[0], 6, bench.core.clock.now_ms())
+    bench.core.store.retention.trim(topic.queues[0], 6, bench.core.clock.now_ms())
     committed(bench.core, "behind", (topic.key(0), 3))
     committed(bench.core, "beyond", (topic.key(0), 99))
     committed(bench.core, "new", (topic.key(1), 0))

@@ -67,7 +67,7 @@ class Watched(ManualCore):
         found = self.topics.get(topic)
         assert found is not None
         queue = found.queues[0]
-        entries = self.store.read(queue, queue.start_offset, max_bytes=1 << 20, until=queue.visible_end)
+        entries = self.store.reader.read(queue, queue.start_offset, max_bytes=1 << 20, until=queue.visible_end)
         assert isinstance(entries, list)
         return [(bytes(entry.frame)[-60:], entry.stored_ms) for entry in entries]
 

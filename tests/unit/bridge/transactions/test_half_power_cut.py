@@ -118,11 +118,11 @@ class History:
         queue = core.halves.half_queue
         first_kept = core.halves.first_kept(queue)
         start_offset = min(queue.visible_end, queue.end_offset if first_kept is None else first_kept)
-        core.store.trim(queue, start_offset, now_ms)
+        core.store.retention.trim(queue, start_offset, now_ms)
         for name in (OP, GIVEN_UP, "orders"):
             for other in core.topics.get(name).queues:  # type: ignore[union-attr]
-                core.store.trim(other, max(other.start_offset, other.visible_end - 20), now_ms)
-        self.removed += finished(core.store.remove_dead_segments())
+                core.store.retention.trim(other, max(other.start_offset, other.visible_end - 20), now_ms)
+        self.removed += finished(core.store.retention.remove_dead_segments())
         if core.store.checkpoint_due(now_ms):
             core.store.checkpoint(now_ms)
 
@@ -195,7 +195,7 @@ def stored(core: ManualCore, name: str) -> list[Any]:
     for queue in topic.queues if topic is not None else ():
         offset = queue.start_offset
         while offset < queue.end_offset:
-            some = core.store.read(queue, offset, max_bytes=1 << 20, until=queue.end_offset)
+            some = core.store.reader.read(queue, offset, max_bytes=1 << 20, until=queue.end_offset)
             assert isinstance(some, list)
             found += some
             offset = some[-1].next_offset

@@ -145,9 +145,9 @@ class History:
             store.checkpoint(0)
         for queue in self.topic.queues:
             if queue.visible_end - queue.start_offset > 20:
-                store.trim(queue, queue.visible_end - rng.randrange(20), self.core.clock.now_ms())
+                store.retention.trim(queue, queue.visible_end - rng.randrange(20), self.core.clock.now_ms())
         list(self.core.transactions.tidy(self.core.clock.now_ms()))
-        self.removed += finished(store.remove_dead_segments())
+        self.removed += finished(store.retention.remove_dead_segments())
 
     # -- What an instance does
 

@@ -34,22 +34,22 @@ class Clocked:
 
     def append(self, now_ms: int) -> None:
         self.store.append([Frame(self.store.queue(KEY), FIRST_FRAME_FORM, b"x")], now_ms)
-        self.stored.append(self.store.stored_ms)
+        self.stored.append(self.store.appender.stored_ms)
 
     def step_back(self, now_ms: int) -> None:
-        self.store.set_time_back(now_ms)
+        self.store.appender.set_time_back(now_ms)
 
     def settle(self) -> None:
         self.store.write()
-        task = self.store.sync_wanted(background=True)
+        task = self.store.durability.sync_wanted(background=True)
         if task is not None:
             task.run()
-            self.store.synced(task, None)
+            self.store.durability.synced(task, None)
 
     def found(self, stored_ms: int) -> int | None:
         self.settle()
         queue = self.store.queue(KEY)
-        found = self.store.find_by_store_time(queue, stored_ms, queue.visible_end)
+        found = self.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
         assert not hasattr(found, "start"), "a disk in memory never waits"
         return None if found is None else found.base_offset
 
@@ -86,7 +86,7 @@ def test_after_a_clock_that_was_ahead_entries_expire_and_are_found_by_the_right_
     for each in at_each_state(clocked):
         assert [each.found(NOW + ms) for ms in (0, 1, 10, 11, 20, 21, jump_ms)] == [0, 1, 1, 3, 3, None, None]
         queue = each.store.queue(KEY)
-        kept = [each.store.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS + ms) for ms in (0, 1, 11, 21)]
+        kept = [each.store.retention.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS + ms) for ms in (0, 1, 11, 21)]
         assert kept == [None, 1, 3, 4]
 
 
@@ -96,13 +96,13 @@ def test_a_step_back_that_was_wrong_makes_nothing_older() -> None:
     clocked.append(NOW)
     clocked.step_back(1000)
     clocked.append(2000)
-    clocked.store.undo_time_back(NOW + 50)
+    clocked.store.appender.undo_time_back(NOW + 50)
     clocked.append(NOW + 60)
     for each in at_each_state(clocked):
         assert [each.found(at) for at in (1500, NOW, NOW + 1, NOW + 60, NOW + 61)] == [0, 0, 2, 2, None]
         queue = each.store.queue(KEY)
-        assert each.store.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS) is None
-        assert each.store.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS + 1) == 2
+        assert each.store.retention.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS) is None
+        assert each.store.retention.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS + 1) == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,11 +114,11 @@ def test_any_history_of_clocks_is_searched_as_if_one_had_looked_at_every_entry(s
         match rng.randrange(12):
             case 0:
                 now_ms += rng.choice((3_600_000, 8 * DAY_MS))
-                clocked.store.undo_time_back(now_ms)
+                clocked.store.appender.undo_time_back(now_ms)
                 steps = [(at, before if now_ms >= before else since, before) for at, since, before in steps]
-            case 1 if now_ms < clocked.store.stored_ms or rng.random() < 0.5:
-                now_ms = min(now_ms, clocked.store.stored_ms) - rng.choice((61_000, 3_600_000, 8 * DAY_MS))
-                steps.append((len(clocked.stored), now_ms, clocked.store.stored_ms))
+            case 1 if now_ms < clocked.store.appender.stored_ms or rng.random() < 0.5:
+                now_ms = min(now_ms, clocked.store.appender.stored_ms) - rng.choice((61_000, 3_600_000, 8 * DAY_MS))
+                steps.append((len(clocked.stored), now_ms, clocked.store.appender.stored_ms))
                 clocked.step_back(now_ms)
             case 2:
                 clocked.restart(from_checkpoint=rng.random() < 0.7)
@@ -149,11 +149,11 @@ def test_steps_back_outlive_the_segments_that_said_so() -> None:
     for _ in range(60):
         clocked.store.append([Frame(clocked.store.queue(KEY), FIRST_FRAME_FORM, bytes(50_000))], NOW + 2)
     clocked.settle()
-    clocked.store.trim(clocked.store.queue(KEY), 1, NOW + 2)
+    clocked.store.retention.trim(clocked.store.queue(KEY), 1, NOW + 2)
     clocked.settle()
     steps = clocked.store._queues.index_files.steps
-    clocked.store.trim(clocked.store.queue(KEY), 50, NOW + 2)
-    for _ in clocked.store.remove_dead_segments():
+    clocked.store.retention.trim(clocked.store.queue(KEY), 50, NOW + 2)
+    for _ in clocked.store.retention.remove_dead_segments():
         pass
     for _ in range(2):
         clocked.settle()

@@ -42,9 +42,9 @@ def append(store: Store, notes: Notes, *parts: Frame | StateRecord) -> None:
 
 def sync(store: Store) -> None:
     store.write()
-    if task := store.sync_wanted(background=True):
+    if task := store.durability.sync_wanted(background=True):
         task.run()
-        store.synced(task, None)
+        store.durability.synced(task, None)
 
 
 def frame(store: Store, size: int) -> Frame:
@@ -60,7 +60,7 @@ def grown(disk: CrashDisk) -> tuple[Store, Notes]:
     for _ in range(10):
         append(store, notes, frame(store, 1000))
     sync(store)
-    store.trim(store.queue(KEY), 10, 1000)
+    store.retention.trim(store.queue(KEY), 10, 1000)
     return store, notes
 
 
@@ -72,7 +72,7 @@ def test_segments_go_though_the_state_is_larger_than_a_segment() -> None:
     disk = CrashDisk()
     store, notes = grown(disk)
     before = len(logs(disk))
-    dead = finished(store.remove_dead_segments())
+    dead = finished(store.retention.remove_dead_segments())
     assert dead == before - 1 > 50
     store.checkpoint(0)
     sync(store)
@@ -97,14 +97,14 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_before() -> None:
     store, notes = grown(disk)
     paths = []
     for _ in range(3):
-        finished(store.remove_dead_segments())
+        finished(store.retention.remove_dead_segments())
         store.checkpoint(0)
         sync(store)
         paths += logs(disk, ".snapshot")
         for _ in range(10):
             append(store, notes, frame(store, 1000))
         sync(store)
-        store.trim(store.queue(KEY), store.queue(KEY).end_offset, 1000)
+        store.retention.trim(store.queue(KEY), store.queue(KEY).end_offset, 1000)
     assert len(paths) == len(set(paths)) == 3
 
 
@@ -135,8 +135,8 @@ def test_a_damaged_snapshot_is_reported_where_the_log_cannot_do_without(
 ) -> None:
     disk = CrashDisk()
     store, notes = grown(disk)
-    store.background = background = Deferred()
-    finished(store.remove_dead_segments())
+    store.executors.background = background = Deferred()
+    finished(store.retention.remove_dead_segments())
     store.checkpoint(0)
     sync(store)
     while not logs(disk, ".snapshot"):
@@ -160,7 +160,7 @@ def test_a_damaged_snapshot_is_reported_where_the_log_cannot_do_without(
 def test_a_checkpoint_holds_the_state_of_the_moment_at_which_it_was_captured() -> None:
     disk = CrashDisk()
     store, notes = grown(disk)
-    store.background = background = Deferred()
+    store.executors.background = background = Deferred()
     store.checkpoint(0)
     values = dict(notes.values)
     turns = 0
@@ -187,11 +187,11 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
     for queue in queues:
         store.append([Frame(queue, FIRST_FRAME_FORM, b"x") for _ in range(3)], 1000)
     sync(store)
-    store.trim(queues[5], 1, 1000)
+    store.retention.trim(queues[5], 1, 1000)
     store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)  # In the same turn as the capture.
     store._checkpoints.part_bytes = store._checkpoints.rows_in_entry = 1
     store._checkpoints.flushed_at_once = count
-    store.background = background = Deferred()
+    store.executors.background = background = Deferred()
     store.checkpoint(0)
     store.append([Frame(queues[4], FIRST_FRAME_FORM, b"x")], 1000)  # Not flushed by the checkpoint.
     sync(store)
@@ -204,8 +204,8 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
     store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x"), Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)
     store.append([Frame(queues[7], FIRST_FRAME_FORM, b"x")], 1000)
     sync(store)
-    store.trim(queues[5], 2, 1000)
-    store.trim(queues[7], 2, 1000)
+    store.retention.trim(queues[5], 2, 1000)
+    store.retention.trim(queues[7], 2, 1000)
     store.drop_topic(3, 1000)
     store.append([Frame(store.queue(queue_key(4, 0)), FIRST_FRAME_FORM, b"x")], 1000)
     taken = len(background.waiting)
@@ -229,7 +229,7 @@ def test_a_checkpoint_looks_at_so_many_queues_in_a_turn_for_what_is_to_be_flushe
     queues = [store.queue(queue_key(1, queue_id)) for queue_id in range(95)]
     store.append([Frame(queues[94], FIRST_FRAME_FORM, b"x")], 1000)
     sync(store)
-    store.background = background = Deferred()
+    store.executors.background = background = Deferred()
     store.checkpoint(0)
     for _ in range(9):
         assert not store._queues.moment.is_active

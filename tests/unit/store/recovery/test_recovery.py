@@ -41,10 +41,10 @@ def append(store: Store, *, count: int = 1) -> int:
 
 def sync(store: Store) -> None:
     store.write()
-    task = store.sync_wanted(background=True)
+    task = store.durability.sync_wanted(background=True)
     assert task is not None
     task.run()
-    store.synced(task, None)
+    store.durability.synced(task, None)
 
 
 def let_go(store: Store) -> None:

@@ -19,7 +19,7 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import message_id, tags
 from duolog.protocol.rocketmq.messages.message import NO_HOST
 from duolog.store.index.queue_index import ROW_SIZE
-from duolog.store.store import Address
+from duolog.store.log.entry_reader import RecordAddress
 from tests.kit.batches import RECORD, SECOND, batch_of
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
@@ -30,7 +30,7 @@ CODECS = list(Codec)
 
 def stored(door: Door, topic) -> list:
     queue = topic.queues[0]
-    return door.store.read(queue, 0, max_bytes=1 << 30, until=queue.visible_end)
+    return door.store.reader.read(queue, 0, max_bytes=1 << 30, until=queue.visible_end)
 
 
 # -- Kafka
@@ -153,7 +153,7 @@ SENT = {
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_what_is_written_stays_in_proportion_to_what_was_sent(sent: bytes) -> None:
     door = Door()
-    threads = door.store.readers = ManualThreads()
+    threads = door.store.executors.readers = ManualThreads()
     topic = door.topic()
     before = door.store.next_position
     door.kafka(topic, sent)
@@ -162,8 +162,8 @@ def test_what_is_written_stays_in_proportion_to_what_was_sent(sent: bytes) -> No
     place = place_of(topic, topic.queues[0], entry, NO_HOST)
     assert entry.position <= place.last_position < door.store.next_position
     for position in (entry.position, min(entry.position + entry.count - 1, place.last_position)):
-        found: list[Address] = []
-        door.store.find_address(position, found.append)
+        found: list[RecordAddress] = []
+        door.store.reader.find_address(position, found.append)
         threads.run()
         assert [address.queue for address in found] == [topic.queues[0]]
 

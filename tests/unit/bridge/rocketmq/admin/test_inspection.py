@@ -210,9 +210,9 @@ def test_what_is_not_committed_is_not_consumed_directly(office: Office, client: 
         sent = batch([b"open"], producer=(*producer, sequence), is_transactional=True)
         office.publisher.publish_batch(topic, 0, sent, now_ms, BatchOrigin(transactional_id="id", adds_partition=True))
     office.settle()
-    (_, second) = office.store.read(topic.queues[0], 0, max_bytes=1000, until=2)
+    (_, second) = office.store.reader.read(topic.queues[0], 0, max_bytes=1000, until=2)
     _online = member(office)
-    office.store.readers = threads = ManualThreads()
+    office.store.executors.readers = threads = ManualThreads()
     request = {"consumerGroup": "billing", "clientId": "c1", "msgId": message_id(STORE_HOST, second.position)}
     assert client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **request) is None
     threads.run()

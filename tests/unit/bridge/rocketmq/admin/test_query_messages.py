@@ -227,7 +227,7 @@ def test_blocks_of_topics_that_are_gone_are_removed_at_the_start(office: Office)
 
 def test_what_has_expired_is_not_found(office: Office) -> None:
     filled(office)
-    office.store.trim(office.topic().queues[0], ROWS + 3, office.clock.now_ms())
+    office.store.retention.trim(office.topic().queues[0], ROWS + 3, office.clock.now_ms())
     for _ in range(2):
         assert found(ask(office, "k2")) == found(ask(office, f"k{ROWS + 2}")) == []
         assert found(ask(office, f"k{ROWS + 3}")) == [(0, ROWS + 3)]
@@ -243,18 +243,18 @@ def test_what_was_aborted_is_not_found_though_retention_takes_it_meanwhile(offic
     office.transactions.end("payments", producer, now_ms, is_commit=False, renews=True)
     produce(office, b"k")
     office.settle()
-    search = office.store.search
+    search = office.store.reader.search
 
     def slow(where: Any, wanted: Any, done: Any) -> None:
         def tidied(found: Any) -> None:
-            office.store.trim(topic.queues[0], 2, now_ms)
+            office.store.retention.trim(topic.queues[0], 2, now_ms)
             list(office.transactions.tidy(now_ms))
             assert office.isolation.get(topic.key(0)) is None
             done(found)
 
         search(where, wanted, tidied)
 
-    office.store.search = slow  # type: ignore[method-assign]
+    office.store.reader.search = slow  # type: ignore[method-assign]
     assert found(ask(office, "k")) == [(0, 2)]
 
 
@@ -271,13 +271,13 @@ def no_room(path: str) -> None:
 
 def test_a_search_that_has_to_stop_goes_on_when_asked_again(office: Office) -> None:
     filled(office, 10 * ROWS)
-    search = office.store.search
+    search = office.store.reader.search
 
     def with_less(where: Any, wanted: Any, done: Any) -> None:
         wanted.unopened = 3 * ROWS
         search(where, wanted, done)
 
-    office.store.search = with_less  # type: ignore[method-assign]
+    office.store.reader.search = with_less  # type: ignore[method-assign]
     answers = [ask(office, "k1") for _ in range(4)]
     assert [each.code for each in answers] == [ResponseCode.SYSTEM_BUSY] * 3 + [0]
     assert answers[0].remark == "the keys of older messages are still being collected; ask again"

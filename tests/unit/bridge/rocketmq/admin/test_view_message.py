@@ -33,7 +33,7 @@ def test_what_may_not_be_read_is_not_found(office: Office, client: Client) -> No
     office.is_stalled = True
     client.send(body=b"not durable")
     unseen = office.store.next_position - 8
-    office.store.trim(topic.queues[0], 1, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], 1, office.clock.now_ms())
     for position in (sent[0], sent[1] + 8, -1, 0, unseen, 1 << 62):
         answer = client.ask(VIEW, offset=position)
         assert (answer.code, answer.remark) == (

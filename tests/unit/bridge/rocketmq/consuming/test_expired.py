@@ -42,7 +42,9 @@ AGAIN, SUSPEND = ResponseCode.PULL_RETRY_IMMEDIATELY, 2
 def stored(office: Office, name: str) -> list[Message]:
     topic = office.topics.by_rocketmq_name(name)
     queues = topic.queues if topic is not None else []
-    entries = [e for q in queues for e in office.store.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)]
+    entries = [
+        e for q in queues for e in office.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
+    ]
     return [message.decode(entry.frame) for entry in entries]
 
 

@@ -19,7 +19,7 @@ def test_ends_of_a_queue(office: Office, client: Client) -> None:
     topic = office.topic()
     assert (client.ask(MIN, **AT).ext, client.ask(MAX, **AT).ext) == ({"offset": "0"}, {"offset": "0"})
     office.publish(topic, b"a", b"b", b"c")
-    office.store.trim(topic.queues[0], 1, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], 1, office.clock.now_ms())
     assert (client.ask(MIN, **AT).ext, client.ask(MAX, **AT).ext) == ({"offset": "1"}, {"offset": "3"})
 
 
@@ -41,7 +41,7 @@ def test_offset_by_store_time(office: Office, client: Client, at: int, lower: in
     for body in (b"a", b"b", b"c", b"d"):
         office.publish(topic, body)
         office.clock.pass_ms(10)
-    office.store.trim(topic.queues[0], 1, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], 1, office.clock.now_ms())
     found = [client.ask(SEARCH, **AT, timestamp=start_ms + at, boundaryType=kind) for kind in ("LOWER", "UPPER", None)]
     assert [answer.ext["offset"] for answer in found] == [str(lower), str(upper), str(lower)]
     assert client.ask(EARLIEST, **AT).ext == {"timestamp": str(start_ms + 10)}
@@ -91,7 +91,7 @@ def test_new_group_counts_as_old_as_a_queue_that_lost_nothing(
 ) -> None:
     topic = office.topic()
     office.publish(topic, b"a", b"b")
-    office.store.trim(topic.queues[0], trimmed, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], trimmed, office.clock.now_ms())
     answer = client.ask(QUERY, **{**POSITION, **fields})
     assert (answer.code, answer.ext) == (code, {} if code else {"offset": "0"})
 

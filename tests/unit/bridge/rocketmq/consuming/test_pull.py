@@ -38,7 +38,7 @@ def test_offset_decides_the_answer(
 ) -> None:
     topic = office.topic()
     office.publish(topic, *(b"%d" % n for n in range(sent)))
-    office.store.trim(topic.queues[0], trimmed, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], trimmed, office.clock.now_ms())
     answer = client.pull(offset)
     assert (answer.code, answer.ext["nextBeginOffset"], len(bodies(answer))) == (code, str(next_offset), found)
     assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == (str(trimmed), str(sent))
@@ -66,7 +66,7 @@ def test_limits_of_one_pull(office: Office, client: Client, fields: dict[str, in
 def test_records_leave_as_they_lie_in_the_log(office: Office, client: Client, json: bool) -> None:
     topic = office.topic()
     office.publish(topic, b"a", b"b")
-    stored = b"".join(bytes(e.frame) for e in office.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=2))
+    stored = b"".join(bytes(e.frame) for e in office.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=2))
     assert bytes(client.pull(0, json=json).body) == stored
 
 
@@ -86,11 +86,11 @@ def test_what_is_not_in_memory_is_answered_when_it_is_read(office: Office, clien
     cold = Office(office.disk.after_kill())
     cold.disk.cached = False
     reads: list[object] = []
-    cold.store.readers = Reads(reads)
+    cold.store.executors.readers = Reads(reads)
     reader = cold.connect()
     assert reader.pull(0) is None
     assert reader.connection.unanswered == 1
-    cold.store.readers.run()
+    cold.store.executors.readers.run()
     cold.settle()
     answer = reader.last_answer()
     assert bodies(answer) == [b"a", b"b"]
@@ -239,7 +239,7 @@ def test_pull_whose_start_moves_away_is_told_where(office: Office, client: Clien
     office.publish(topic, b"1", b"2")
     assert client.pull(2, sysFlag=SUSPEND | SUBSCRIPTION, subscription="a") is None
     office.publish(topic, b"3", tag="b")
-    office.store.trim(topic.queues[0], 3, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], 3, office.clock.now_ms())
     office.publish(topic, b"4", tag="a")
     assert bodies(client.last_answer()) == [b"4"]  # It had passed on to 3 by itself.
 

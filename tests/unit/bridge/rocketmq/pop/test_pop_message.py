@@ -80,7 +80,7 @@ def test_message_that_fails_too_often_is_a_dead_letter(office: Office, client: C
     assert nothing(client)
     dead = office.topics.by_rocketmq_name(DEAD)
     assert dead is not None
-    (kept,) = office.store.read(dead.queues[0], 0, max_bytes=1 << 20, until=1)
+    (kept,) = office.store.reader.read(dead.queues[0], 0, max_bytes=1 << 20, until=1)
     found = message.decode(kept.frame)
     told = properties.parse(found.properties)
     assert (bytes(found.body), found.reconsume_times, told["RETRY_TOPIC"], told["TAGS"]) == (b"bad", 3, "orders", "t")
@@ -145,7 +145,7 @@ def test_what_is_not_wanted_is_passed_over(office: Office, client: Client) -> No
 def test_where_a_new_group_begins(office: Office, client: Client, init_mode: int, trimmed: int, seen: int) -> None:
     topic = office.topic()
     office.publish(topic, b"a", b"b", b"c")
-    office.store.trim(topic.queues[0], trimmed, office.clock.now_ms())
+    office.store.retention.trim(topic.queues[0], trimmed, office.clock.now_ms())
     found = pop(client, initMode=init_mode)
     assert (len(got(found)) if found.code == 0 else 0) == seen
     office.publish(topic, b"later")
@@ -256,7 +256,7 @@ def cold_office(office: Office) -> tuple[Office, Client, ManualThreads]:
     """The same log with nothing of it in memory, and a pop that waits for the disk."""
     cold = Office(office.disk.after_kill())
     cold.disk.cached = False
-    cold.store.readers = threads = ManualThreads()
+    cold.store.executors.readers = threads = ManualThreads()
     cold.topic(RETRY, 1)
     return cold, cold.connect(), threads
 

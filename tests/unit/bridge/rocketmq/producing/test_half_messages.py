@@ -48,7 +48,7 @@ class Shop(Office):
     def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
         found = self.topics.by_rocketmq_name(topic)
         queue = found.queues[queue_id]
-        stored = self.store.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
+        stored = self.store.reader.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
         return [message.decode(each.frame) for each in stored]
 
     def counts(self) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def test_verdict_on_one_of_long_ago_that_retention_took_changes_nothing(verdict:
     client = shop.connect()
     sent = send_half(client)
     end(client, sent, COMMIT)
-    shop.store.trim(shop.halves.half_queue, 1, shop.clock.now_ms())
+    shop.store.retention.trim(shop.halves.half_queue, 1, shop.clock.now_ms())
     assert end(client, sent, verdict).code == ResponseCode.SYSTEM_ERROR
     assert shop.counts() == (0, 1, 1, 0)
 
@@ -383,11 +383,11 @@ def test_verdicts_that_the_disk_has_no_room_for_are_as_if_nobody_had_given_them(
     shop = Shop()
     client = shop.connect()
     sent = [send_half(client) for _ in range(3)]
-    shop.store._refusal = DiskFull("no room")
+    shop.store.write_state.refusal = DiskFull("no room")
     say(shop, client, *(ended(each, COMMIT) for each in sent))
     assert (len(shop.halves.state), shop.counts()) == (3, (3, 0, 0, 0))
     assert shop.metrics.errors["rocketmq", "SERVICE_NOT_AVAILABLE"] == 1
-    shop.store._refusal = None
+    shop.store.write_state.refusal = None
     say(shop, client, *(ended(each, COMMIT) for each in sent))
     assert (len(shop.halves.state), shop.counts()) == (0, (3, 1, 3, 0))
 

@@ -45,14 +45,14 @@ def test_reply_is_pushed_to_the_requester_and_kept(office: Office, code: int, bo
     assert other.asked(PUSH) == []
     topic = office.topics.by_rocketmq_name(TOPIC)
     assert topic is not None
-    (kept,) = office.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=topic.queues[0].visible_end)
+    (kept,) = office.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=topic.queues[0].visible_end)
     assert bytes(message.decode(kept.frame).body) == body
 
 
 def test_request_is_kept_with_the_cluster_that_its_replier_needs(office: Office) -> None:
     topic = office.topic()
     office.connect().send(properties="REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c1\x02")
-    (kept,) = office.store.read(topic.queues[0], 0, max_bytes=1 << 20, until=topic.queues[0].visible_end)
+    (kept,) = office.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=topic.queues[0].visible_end)
     assert properties.parse(message.decode(kept.frame).properties)["CLUSTER"] == "DefaultCluster"
 
 

@@ -22,7 +22,7 @@ def stored(office: Office, topic: str = "orders", queue_id: int = 0) -> list[Mes
     found = office.topics.by_rocketmq_name(topic)
     assert found is not None
     queue = found.queues[queue_id]
-    entries = office.store.read(queue, 0, max_bytes=1 << 24, until=queue.visible_end)
+    entries = office.store.reader.read(queue, 0, max_bytes=1 << 24, until=queue.visible_end)
     return [message.decode(entry.frame) for entry in entries]
 
 

@@ -190,7 +190,7 @@ def cold(**limits: int) -> tuple[Office, ManualThreads]:
     first.publish(first.topic(), b"b", queue_id=1)
     here = Office(first.disk.after_kill(), Options(rocketmq=RocketmqOptions(**limits)))
     here.disk.cached = False
-    here.store.readers = here.store.searches = threads = ManualThreads()
+    here.store.executors.readers = here.store.executors.searches = threads = ManualThreads()
     return here, threads
 
 

@@ -23,7 +23,9 @@ RETRY, DEAD = "%RETRY%billing", "%DLQ%billing"
 def stored(office: Office, topic: str) -> list[Message]:
     found = office.topics.by_rocketmq_name(topic)
     queues = found.queues if found is not None else []
-    entries = [e for q in queues for e in office.store.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)]
+    entries = [
+        e for q in queues for e in office.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
+    ]
     return [message.decode(entry.frame) for entry in entries]
 
 

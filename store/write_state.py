@@ -1,0 +1,154 @@
+"""Whether the store accepts appends: what a full or a failing disk changes, and how appends resume.
+
+    state        `refusal`      entered when                                     left when
+    writable     None           the store opens
+    above mark   DiskFull       `check_disk` finds the used share of the disk    `check_disk` finds it at or below
+                                above `store.disk_full_ratio`                    `store.disk_resume_ratio`
+    blocked      DiskFull       a write met ENOSPC, EDQUOT, EMFILE or ENFILE     the same write succeeds: above mark
+    ended        WritingEnded   any other write failed, or an fsync failed       never; only a restart helps
+
+Blocked: promises that wait for the log fail with DiskFull. What was appended stays appended, because state in memory
+has followed it already; `check_disk` writes the same bytes to the same place until that succeeds. So a sender that was
+refused may find its message stored later.
+
+Ended: after a failed fsync the kernel may have dropped the pages, and another fsync would prove nothing.
+
+When a write meets ENOSPC the spare file is removed (`store/spare_file.py`), so that deletions and checkpoints can still
+be written. ARCHITECTURE.md ("When the disk fails") lists every operation.
+"""
+
+import logging
+from collections.abc import Callable
+
+from duolog.store.errors import NO_HANDLES, NO_SPACE, DiskFull, StoreError, WritingEnded
+from duolog.store.files import Files
+from duolog.store.log.commitlog import CommitLog
+from duolog.store.options import StoreOptions
+from duolog.store.spare_file import Spare
+from duolog.store.workers import Executors, Failure
+
+log = logging.getLogger("store")
+
+
+class WriteState:
+    """The state in the table above, for one store. `attach` must follow the constructor."""
+
+    def __init__(self, files: Files, options: StoreOptions, executors: Executors, commitlog: CommitLog) -> None:
+        self.refusal: StoreError | None = None  # Why appends are refused at present.
+        self.is_blocked = False  # A write failed for want of space or file handles and has not succeeded since.
+        self.is_closed = False  # The store is closed: outcomes of tasks that come later are ignored.
+        self.usage = files.usage()  # Of the disk: (used bytes, total bytes), as last looked up.
+        self._files = files
+        self._options = options
+        self._executors = executors
+        self._log = commitlog
+        self._spare = Spare(files, options.spare_bytes)
+        self._is_making_room = False  # The spare file is being removed.
+        self._write: Callable[[], None] = _not_attached
+        self._fail_promises: Callable[[StoreError], None] = _not_attached
+
+    def attach(self, write: Callable[[], None], fail_promises: Callable[[StoreError], None]) -> None:
+        """Set what repeats a blocked write, and what is called with each refusal that fails waiting promises."""
+        self._write, self._fail_promises = write, fail_promises
+
+    @property
+    def has_ended(self) -> bool:
+        return isinstance(self.refusal, WritingEnded)
+
+    def raise_if_ended(self) -> None:
+        """Raise WritingEnded if writing has ended."""
+        if self.refusal is not None and self.has_ended:
+            raise WritingEnded(*self.refusal.args)
+
+    # -- Failures
+
+    def write_failed(self, error: OSError) -> None:
+        """Take note that a write to the log or to an index failed: block, or end writing."""
+        if error.errno not in (*NO_SPACE, *NO_HANDLES):
+            self.end_writing(f"write failed: {error}")
+            return
+        why = "no file can be opened" if error.errno in NO_HANDLES else "the disk is full"
+        if self.refusal is None:
+            log.warning("%s, appends are refused: %s unwritten_bytes=%d", why, error, self._log.unwritten_bytes)
+        self.refusal = DiskFull(f"{why}: {error}")
+        self.is_blocked = True
+        self._fail_promises(self.refusal)
+        if error.errno in NO_SPACE:
+            self.make_room()
+
+    def end_writing(self, reason: str) -> None:
+        """Refuse every append from now on, and fail the promises that the log can no longer keep."""
+        if self.has_ended:
+            return
+        log.critical("writing has ended until the broker is restarted: %s durable=%d", reason, self._log.durable)
+        self.refusal = WritingEnded(reason)
+        self._fail_promises(self.refusal)
+
+    # -- The spare file
+
+    def make_room(self) -> None:
+        """Remove the spare file, because a write to the log or of a checkpoint met ENOSPC."""
+        if self.has_ended or self._is_making_room or self.is_closed:
+            return
+        self._is_making_room = True
+        self._spare.is_held = False
+        self._executors.background.submit(self._spare.give_up, self._room_made)
+
+    def _room_made(self, outcome: Failure | None) -> None:
+        """Repeat the blocked write; if it fails again, the next `check_disk` repeats it."""
+        if outcome is not None:
+            log.warning("the spare file could not be removed: %s", outcome)
+        elif self.is_blocked and not self.has_ended and not self.is_closed:
+            self.is_blocked = False
+            self._write()
+        self._is_making_room = False
+
+    def _hold_spare(self) -> None:
+        """Have the spare file created if it is missing and the disk has room for it."""
+        used, total = self.usage
+        has_room = used + self._spare.size <= total * self._options.disk_resume_ratio
+        if self._spare.size and has_room and not self._spare.is_held and not self._is_making_room:
+            self._spare.is_held = True
+            self._executors.background.submit(self._spare.hold, self._spare_held)
+
+    def _spare_held(self, outcome: Failure | None) -> None:
+        if outcome is not None:
+            self._spare.is_held = False
+            log.warning("the spare file could not be created, the next look at the disk tries again: %s", outcome)
+
+    # -- The disk's usage
+
+    def check_disk(self) -> None:
+        """Look up the disk's usage in a thread, then refuse appends or accept them again. Call it about every second.
+
+        Nothing is looked up once writing has ended.
+        """
+        if not self.has_ended:
+            self._executors.readers.submit(self._files.usage, self._take_usage)
+
+    def _take_usage(self, usage: tuple[int, int] | Failure) -> None:
+        if not isinstance(usage, tuple):
+            log.warning("the usage of the disk could not be looked up: %s", usage)
+            return
+        self.usage = used, total = usage
+        if self.has_ended or self.is_closed:
+            return
+        if self.refusal is None:
+            if used > total * self._options.disk_full_ratio:
+                log.warning(
+                    "the disk is used above store.disk_full_ratio, appends are refused: used=%d total=%d", used, total
+                )
+                self.refusal = DiskFull(f"{used} of {total} bytes of the disk are used")
+            else:
+                self._hold_spare()
+            return
+        if self.is_blocked:
+            self.is_blocked = False
+            self._write()
+        if not self.is_blocked and used <= total * self._options.disk_resume_ratio:
+            log.warning("the disk has room again, appends are accepted: used=%d total=%d", used, total)
+            self.refusal = None
+
+
+def _not_attached(*_: object) -> None:
+    raise AssertionError("WriteState.attach comes first")
