@@ -28,7 +28,7 @@ from duolog.bridge.broker import Broker
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import load
 from duolog.bridge.kafka.requests.connection import KafkaConnection
-from duolog.bridge.net.server import Connection
+from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.delay.wheel import Wheel
 from duolog.protocol import convert

@@ -35,13 +35,9 @@ from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
-from duolog.bridge.net.addresses import Addresses, endpoint
-from duolog.bridge.net.server import (
-    Bounds,
-    Server,
-    StartError,
-    bind,
-)
+from duolog.bridge.net.addresses import Addresses, StartError, bind, endpoint
+from duolog.bridge.net.connections import Bounds
+from duolog.bridge.net.server import Server
 from duolog.bridge.reload import Reload
 from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
@@ -199,7 +195,7 @@ class Broker(Core):
             return pack_host("127.0.0.1", port)
 
     async def _listen(self, bound: dict[str, socket.socket]) -> None:
-        self.server.connections_max = _raise_file_limit(self.options.limits.connections_max)
+        self.server.connections.count_max = _raise_file_limit(self.options.limits.connections_max)
         for name, factory in (
             ("kafka", lambda: KafkaConnection(self.server, self.kafka_context)),
             ("rocketmq", self._rocketmq_connection),

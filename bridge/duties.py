@@ -67,4 +67,4 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
         maintenance.next_deadline_ms,
         lambda now_ms, mono_ms: maintenance.run(careful_ms(now_ms, mono_ms), mono_ms),
     )
-    add("connections", server.next_deadline_ms, lambda now_ms, mono_ms: server.sweep(mono_ms))
+    add("connections", server.connections.next_deadline_ms, lambda now_ms, mono_ms: server.connections.sweep(mono_ms))

@@ -136,7 +136,7 @@ def serve(
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
     from duolog.bridge.broker import serve as serve_until_stopped
-    from duolog.bridge.net.server import StartError
+    from duolog.bridge.net.addresses import StartError
 
     try:
         return serve_until_stopped(partial(load, config, overrides))

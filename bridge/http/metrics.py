@@ -59,7 +59,7 @@ class _BrokerCollector(Collector):
 
 
 def _traffic(context: HttpContext) -> Iterator[Metric]:
-    metrics, server = context.monitoring.metrics, context.monitoring.server
+    metrics, connections = context.monitoring.metrics, context.monitoring.server.connections
     yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
     faults = {(kind,): count for kind, count in context.monitoring.faults.counts.items()}
     yield _labelled("faults", "Unexpected exceptions, by what raised them; the log has them.", ("kind",), faults)
@@ -100,14 +100,14 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
     for kind, count in zip(Kind, context.monitoring.rocketmq_admission.in_work, strict=True):
         in_work.add_metric((kind.name.lower(),), count)
     yield in_work
-    yield _counter("received_bytes", "Bytes received from clients.", server.received_bytes)
-    yield _counter("sent_bytes", "Bytes handed to sockets.", server.sent_bytes)
-    yield _counter("connections_accepted", "Connections accepted.", server.accepted_count)
-    yield _counter("connections_refused", "Connections above limits.connections_max.", server.refused_count)
-    yield _counter("connections_overdue", "Connections closed because their time was up.", server.closed_overdue_count)
-    yield _gauge("connections", "Open connections.", len(server.connections))
-    yield _gauge("answer_bytes", "Unsent bytes of answers.", server.answer_bytes)
-    yield _gauge("request_bytes", "Bytes of unfinished requests.", server.request_bytes)
+    yield _counter("received_bytes", "Bytes received from clients.", connections.received_bytes)
+    yield _counter("sent_bytes", "Bytes handed to sockets.", connections.sent_bytes)
+    yield _counter("connections_accepted", "Connections accepted.", connections.accepted_count)
+    yield _counter("connections_refused", "Connections above limits.connections_max.", connections.refused_count)
+    yield _counter("connections_overdue", "Connections closed because their time was up.", connections.overdue_count)
+    yield _gauge("connections", "Open connections.", len(connections))
+    yield _gauge("answer_bytes", "Unsent bytes of answers.", connections.answer_bytes)
+    yield _gauge("request_bytes", "Bytes of unfinished requests.", connections.request_bytes)
 
 
 def _log(context: HttpContext) -> Iterator[Metric]:

@@ -24,8 +24,9 @@ from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.connection import TURN_MS
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.net.purgatory import Held
-from duolog.bridge.net.server import TURN_MS, OutboxSlot
 from duolog.protocol.kafka import fetch as wire
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -110,7 +111,9 @@ class _Fetch:
         self._found_bytes = 0
         self._has_error = False
         self._budget_bytes = min(
-            asked.max_bytes, context.options.kafka.fetch_bytes_max, self.connection.server.answer_room_bytes()
+            asked.max_bytes,
+            context.options.kafka.fetch_bytes_max,
+            self.connection.connections.answer_room_bytes(),
         )
         self._wanted_bytes = min(asked.min_bytes, max(1, self._budget_bytes))
 
@@ -144,7 +147,7 @@ class _Fetch:
 
     def _limit_budget(self) -> None:
         """Take no more than there is room for by now: other requests have read meanwhile."""
-        room_bytes = self.connection.server.answer_room_bytes()
+        room_bytes = self.connection.connections.answer_room_bytes()
         self._budget_bytes = min(self._budget_bytes, self._found_bytes + room_bytes)
         self._wanted_bytes = min(self._wanted_bytes, max(1, self._budget_bytes))
 

@@ -33,7 +33,7 @@ from duolog.bridge.kafka.requests.request import (
     later,
 )
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import OutboxSlot
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
 from duolog.protocol.kafka.response import Elements

@@ -24,7 +24,8 @@ from duolog.bridge.kafka.requests.request import (
     Work,
     later,
 )
-from duolog.bridge.net.server import TURN_MS, OutboxSlot
+from duolog.bridge.net.connection import TURN_MS
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.state.topics import Topic, UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements

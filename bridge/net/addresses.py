@@ -1,7 +1,14 @@
 """The addresses of the broker's ports: those that it listens on, and those that its answers name to clients."""
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from duolog.bridge.config import ConfigError
+
+
+class StartError(Exception):
+    """The broker cannot start, for a reason that its user can remove; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +32,24 @@ class Addresses:
 def endpoint(host: str, port: int) -> str:
     """Format an address for people and scripts, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """Take a port (0: any free one) and close it to others; raises ConfigError or StartError, naming the setting."""
+    try:
+        found: Sequence[tuple[int, int, int, str, tuple[str, int]]] = sorted(
+            socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),  # type: ignore[arg-type]
+            key=lambda address: address[0] != socket.AF_INET,
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"server.host: {host!r} is no address of this machine: {error}") from error
+    family, kind, number, _, address = found[0]
+    bound = socket.socket(family, kind, number)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise StartError(f"{setting}: cannot listen on {endpoint(host, port)}: {error.strerror}") from error
+    bound.setblocking(False)
+    return bound

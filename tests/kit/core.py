@@ -11,7 +11,8 @@ from duolog.bridge.config import LimitsOptions, Options
 from duolog.bridge.core import Core
 from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.net.addresses import Addresses
-from duolog.bridge.net.server import Bounds, Server
+from duolog.bridge.net.connections import Bounds
+from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.pop.revive import revive
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.rocketmq.messages.message import Message

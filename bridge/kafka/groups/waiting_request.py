@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest
-from duolog.bridge.net.server import OutboxSlot
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 
 
 class WaitingRequest(NamedTuple):

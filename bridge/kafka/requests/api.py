@@ -7,7 +7,7 @@ from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import OutboxSlot
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.protocol.kafka.api_messages import ApiKey
 
 Handler = Callable[[KafkaContext, OrderedConnection, KafkaRequest], Answer | OutboxSlot | Work | None]

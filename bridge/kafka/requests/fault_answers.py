@@ -25,7 +25,7 @@ from kio.index import load_response_schema
 from duolog.bridge.kafka.requests.repeated_names import once
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import BUG
+from duolog.bridge.net.connection import BUG
 from duolog.protocol.kafka import fetch, produce
 from duolog.protocol.kafka.api_messages import (
     NO_THROTTLE,

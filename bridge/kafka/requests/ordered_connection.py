@@ -6,14 +6,9 @@ from functools import partial
 from duolog.bridge.kafka.requests import fault_answers
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import (
-    BUG,
-    Connection,
-    Log,
-    OrderedOutbox,
-    OutboxSlot,
-    Server,
-)
+from duolog.bridge.net.connection import BUG, Connection, Log
+from duolog.bridge.net.ordered_outbox import OrderedOutbox, OutboxSlot
+from duolog.bridge.net.server import Server
 from duolog.protocol.kafka.api_messages import ApiKey
 
 

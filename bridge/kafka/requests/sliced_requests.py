@@ -25,7 +25,9 @@ from typing import Final, Protocol
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Work
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import TURN_MS, OutboxSlot, Server
+from duolog.bridge.net.connection import TURN_MS
+from duolog.bridge.net.ordered_outbox import OutboxSlot
+from duolog.bridge.net.server import Server
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey
 
@@ -208,8 +210,8 @@ class SlicedRequests:
 
 
 def _has_room(server: Server) -> bool:
-    return server.answer_bytes <= server.limits.answer_bytes_max
+    return server.connections.answer_bytes <= server.connections.limits.answer_bytes_max
 
 
 def _has_room_to_begin(server: Server) -> bool:
-    return 2 * server.answer_bytes <= 3 * server.limits.answer_bytes_max
+    return 2 * server.connections.answer_bytes <= 3 * server.connections.limits.answer_bytes_max

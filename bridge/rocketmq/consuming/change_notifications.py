@@ -44,8 +44,8 @@ class ChangeNotifications:
                 return
             if self._channels:
                 channel = self._channels.popleft()
-                if channel.pending_bytes <= unsent_bytes_max:
-                    channel.leave(self._frame)
+                if channel.answers.pending_bytes <= unsent_bytes_max:
+                    channel.answers.write(self._frame)
         self._is_scheduled = True
         broker.loop.call_soon(self._turn, broker)
 

@@ -196,7 +196,7 @@ class _Pull:
     def _read(self) -> Records | Later[Records]:
         broker, request, queue = self._broker, self._request, self._queue
         count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
-        bytes_max = min(BYTES_MAX, broker.server.answer_room_bytes())
+        bytes_max = min(BYTES_MAX, broker.server.connections.answer_room_bytes())
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
         return broker.reader.rocketmq(
@@ -301,7 +301,7 @@ class _Pull:
             return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
         broker = self._broker
         group, topic = self._request.consumer_group, self._topic.number
-        broker.rocketmq_consume_counts.add(group, topic, len(buffers), broker.server.mono_ms)
+        broker.rocketmq_consume_counts.add(group, topic, len(buffers), broker.server.connections.mono_ms)
         return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
 
     def _may_expire(self) -> bool:

@@ -102,7 +102,7 @@ def _peek(broker: "Broker", request: PeekRequest, places: Sequence[tuple[Topic, 
         offset = _position(broker, request.consumer_group, queue)
         if not room or offset >= end:
             continue
-        bytes_max = max(1, min(BYTES_MAX, broker.server.answer_room_bytes()) - sum(map(len, buffers)))
+        bytes_max = max(1, min(BYTES_MAX, broker.server.connections.answer_room_bytes()) - sum(map(len, buffers)))
         try:
             found = broker.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
         except OffsetOutOfRange:

@@ -252,7 +252,7 @@ class Pop:
         return end
 
     def _room_bytes(self) -> int:
-        return max(1, min(BYTES_MAX, self._broker.server.answer_room_bytes()))
+        return max(1, min(BYTES_MAX, self._broker.server.connections.answer_room_bytes()))
 
     def _of(self, source: Source, found: Records, before: Checkpoint | None) -> _Taken:
         offsets = [queue_offset_of(buffer) for buffer in found.buffers]
@@ -339,7 +339,7 @@ class Pop:
             lists.append(queue_info(retry, queue_id, ",".join(map(str, each.offsets))))
             counts += self._counts(each)
             broker.rocketmq_consume_counts.add(
-                request.consumer_group, self._topic.number, len(each.offsets), broker.server.mono_ms
+                request.consumer_group, self._topic.number, len(each.offsets), broker.server.connections.mono_ms
             )
             body += self._renamed(each, pop_ms, revive_queue) if each.source.is_retry else map(_forwarded, each.buffers)
         ext = PopAnswer(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Later, Records
-from duolog.bridge.net.server import TURN_MS
+from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Checkpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE

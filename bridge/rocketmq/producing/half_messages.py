@@ -289,7 +289,7 @@ class CheckBackLoop:
 
     def _takes(self, channel: "RocketMQConnection") -> bool:
         """Say whether the channel takes what it is sent."""
-        return not channel.closed and channel.pending_bytes <= self._broker.options.limits.unsent_bytes_max
+        return not channel.closed and channel.answers.pending_bytes <= self._broker.options.limits.unsent_bytes_max
 
     def _producer(self, group: str) -> "RocketMQConnection | None":
         """Give a producer of the group, another one each time."""

@@ -20,7 +20,7 @@ from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.publishing.rocketmq_plan import MessagePlan
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import TURN_MS
+from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.requests.admission import Busy, Kind
 from duolog.bridge.rocketmq.requests.errors import Refused

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.connection import BUG, Connection
 from duolog.bridge.net.purgatory import Held, Waiting
-from duolog.bridge.net.server import BUG, Connection
 from duolog.bridge.rocketmq import TABLE, Row
 from duolog.bridge.rocketmq.namesrv.expected_topics import Asked
 from duolog.bridge.rocketmq.producing.half_messages import GATHERING, settle
@@ -185,7 +185,7 @@ class RocketMQConnection(Connection):
         """
         promise = answer.promise
         if promise is None or self.log.kept(promise):
-            self.leave(answer.buffers)
+            self.answers.write(answer.buffers)
             return
         waiting = self._durable if promise.durable else self._written
         waiting.append((promise, answer.buffers, kind))
@@ -200,7 +200,7 @@ class RocketMQConnection(Connection):
         if error is not None:
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
-        kept, leave = self.log.kept, self.leave
+        kept, leave = self.log.kept, self.answers.write
         flow = self.broker.rocketmq_admission
         while waiting and kept(waiting[0][0]):
             _, buffers, kind = waiting.popleft()
@@ -273,7 +273,7 @@ class RocketMQConnection(Connection):
 
     def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Send the client a one-way request."""
-        self.leave(remoting.encode(remoting.request(code, self._new_opaque(), ext, body, oneway=True)))
+        self.answers.write(remoting.encode(remoting.request(code, self._new_opaque(), ext, body, oneway=True)))
 
     def call(
         self, code: int, ext: dict[str, str], body: Buffer | Sequence[Buffer], done: Done, timeout_ms: int = CALL_MS
@@ -281,7 +281,7 @@ class RocketMQConnection(Connection):
         """Send the client a request; `done` gets the answer, None if none comes in time or the client goes."""
         opaque = self._new_opaque()
         if client_calls.ask(self, opaque, done, timeout_ms):
-            self.leave(remoting.encode(remoting.request(code, opaque, ext, body)))
+            self.answers.write(remoting.encode(remoting.request(code, opaque, ext, body)))
 
     def _new_opaque(self) -> int:
         self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK

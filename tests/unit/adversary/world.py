@@ -19,7 +19,7 @@ from typing import Any, cast
 from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
-from duolog.bridge.net.server import Connection
+from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.records import CommittedPosition
@@ -286,8 +286,8 @@ class World(ManualCore):
         """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
         flow = self.rocketmq_admission
         kept = {
-            "unsent bytes": self.server.answer_bytes,
-            "bytes of unfinished frames": self.server.request_bytes,
+            "unsent bytes": self.server.connections.answer_bytes,
+            "bytes of unfinished frames": self.server.connections.request_bytes,
             "connections": len(self.server.connections) - 3,
             "held requests": len(self.purgatory),
             "RocketMQ requests in work": sum(flow.in_work) + sum(flow.reading) + flow.waiting,

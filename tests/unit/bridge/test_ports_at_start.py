@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from duolog.bridge.broker import ENDING_SIGNALS, end_while_starting
-from duolog.bridge.net.server import StartError, bind
+from duolog.bridge.net.addresses import StartError, bind
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:

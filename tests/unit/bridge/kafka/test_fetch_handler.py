@@ -277,15 +277,15 @@ def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(de
     desk.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
     assert answered(client, number) is None
-    assert client.connection.pending_bytes == desk.server.answer_bytes > 50_000
+    assert client.connection.answers.pending_bytes == desk.server.connections.answer_bytes > 50_000
     desk.reader_threads.run()
     desk.settle()
     assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 19], "max_bytes"
-    assert client.connection.pending_bytes == desk.server.answer_bytes == 0
+    assert client.connection.answers.pending_bytes == desk.server.connections.answer_bytes == 0
 
 
 def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(desk: Desk, client: Client) -> None:
-    desk.server.limits = LimitsOptions(answer_bytes_max=1 << 20)
+    desk.server.connections.limits = LimitsOptions(answer_bytes_max=1 << 20)
     topic = desk.topic()
     for _ in range(20):
         desk.write(topic, bytes(50_000))
@@ -294,11 +294,11 @@ def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(desk: 
     desk.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 60_000}))
     other = desk.connect().connection
-    other.charge(1 << 20)
+    other.answers.charge(1 << 20)
     desk.reader_threads.run()
     desk.settle()
     assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 0]
-    other.charge(-1 << 20)
+    other.answers.charge(-1 << 20)
     found = fetch(client, 12, 20, 0, each={"partition_max_bytes": 60_000})
     assert [len(values_of(partition)) for partition in found] == [0, 2]
 
@@ -331,10 +331,10 @@ def test_fetches_that_wait_count_by_the_bytes_that_they_keep(desk: Desk) -> None
     while not client.transport.is_paused:
         client.send(ApiKey.FETCH, 4, **asked)
         sent += 1
-    kept_bytes = client.connection.pending_bytes
+    kept_bytes = client.connection.answers.pending_bytes
     assert sent < UNANSWERED_MAX, "it is not the number of requests that stops it"
-    assert 0 < kept_bytes - desk.server.limits.unsent_bytes_max <= kept_bytes // sent
-    assert (desk.server.answer_bytes, len(desk.purgatory)) == (kept_bytes, sent)
+    assert 0 < kept_bytes - desk.server.connections.limits.unsent_bytes_max <= kept_bytes // sent
+    assert (desk.server.connections.answer_bytes, len(desk.purgatory)) == (kept_bytes, sent)
     desk.pass_ms(500)
     desk.loop.turn()
-    assert (desk.server.answer_bytes, client.transport.is_paused, len(desk.purgatory)) == (0, False, 0)
+    assert (desk.server.connections.answer_bytes, client.transport.is_paused, len(desk.purgatory)) == (0, False, 0)

@@ -17,7 +17,7 @@ from duolog.bridge.kafka.requests import fault_answers
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
 from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.net.server import BUG
+from duolog.bridge.net.connection import BUG
 from duolog.bridge.rocketmq import TABLE as ROCKETMQ
 from duolog.bridge.state import records
 from duolog.bridge.state.records import ClusterNamed

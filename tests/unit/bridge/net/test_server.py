@@ -13,19 +13,12 @@ from hypothesis import strategies as st
 
 from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.answer_buffer import SLICE_BYTES, joined
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.server import (
-    FRAMES_AT_ONCE,
-    SLICE_BYTES,
-    SWEEP_INTERVAL_MS,
-    TURN_MS,
-    Bounds,
-    Connection,
-    OrderedOutbox,
-    OutboxSlot,
-    Server,
-    joined,
-)
+from duolog.bridge.net.connection import FRAMES_AT_ONCE, TURN_MS, Connection
+from duolog.bridge.net.connections import SWEEP_INTERVAL_MS, Bounds
+from duolog.bridge.net.ordered_outbox import OrderedOutbox, OutboxSlot
+from duolog.bridge.net.server import Server
 from duolog.protocol.errors import ProtocolError
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError, WritingEnded
@@ -81,7 +74,17 @@ class Eager(Parrot):
     """The same, with answers that leave as they are ready."""
 
     def received(self, frame: memoryview) -> None:
-        self.send(answer(bytes(frame)))
+        given = answer(bytes(frame))
+        if given.promise is None:
+            self.answers.write(given.buffers)
+        else:
+            self.log.when(given.promise, lambda error: self._released(given, error))
+
+    def _released(self, given: Answer, error: StoreError | None) -> None:
+        if error is None:
+            self.answers.write(given.buffers)
+        else:
+            self.close(str(error))
 
 
 def answer(text: bytes) -> Answer:
@@ -120,9 +123,9 @@ class Bench:
             step_ms = min(ms, SWEEP_INTERVAL_MS)
             self.clock.pass_ms(step_ms)
             ms -= step_ms
-            due_mono_ms = self.server.next_deadline_ms()
+            due_mono_ms = self.server.connections.next_deadline_ms()
             if due_mono_ms is not None and due_mono_ms <= self.clock.mono_ms():
-                self.server.sweep(self.clock.mono_ms())
+                self.server.connections.sweep(self.clock.mono_ms())
                 self.loop.turn()
 
 
@@ -199,7 +202,7 @@ def test_ordered_answers_leave_in_request_order_whatever_gets_ready_when(texts: 
     bench.log.keep(3)
     bench.loop.turn()
     assert transport.taken == b"".join(texts)
-    assert (connection.unanswered, bench.server.answer_bytes) == (0, 0)
+    assert (connection.unanswered, bench.server.connections.answer_bytes) == (0, 0)
 
 
 @given(st.lists(st.integers(0, 2 * SLICE_BYTES), max_size=8))
@@ -237,13 +240,13 @@ def test_peer_that_does_not_read_is_not_read_from_and_loses_its_connection_in_ti
     transport.room = 0
     connection.data_received(frames(b"!" * 5000))
     bench.loop.turn()
-    assert (transport.is_paused, bench.server.answer_bytes) == (True, 5000)
+    assert (transport.is_paused, bench.server.connections.answer_bytes) == (True, 5000)
     bench.sweep_after(29_000)
     transport.take(1)
     bench.sweep_after(29_000)  # One byte taken is a sign of life.
     assert not connection.closed
     bench.sweep_after(2_000)
-    assert (connection.closed, transport.is_aborted, bench.server.answer_bytes) == (True, True, 0)
+    assert (connection.closed, transport.is_aborted, bench.server.connections.answer_bytes) == (True, True, 0)
 
 
 def test_peer_that_reads_on_is_read_from_again() -> None:
@@ -256,7 +259,7 @@ def test_peer_that_reads_on_is_read_from_again() -> None:
     assert transport.is_paused
     transport.take()
     bench.loop.turn()
-    assert (transport.is_paused, bench.server.answer_bytes) == (False, 0)
+    assert (transport.is_paused, bench.server.connections.answer_bytes) == (False, 0)
     assert transport.taken.endswith(b"!more")
 
 
@@ -268,7 +271,7 @@ def test_above_the_limit_of_all_only_those_with_unsent_answers_wait() -> None:
         slow.data_received(frames(b"!" * 500_000))
         bench.loop.turn()
     assert slow_transport.is_paused
-    assert bench.server.answer_room_bytes() == 0
+    assert bench.server.connections.answer_room_bytes() == 0
     quick, quick_transport = bench.connect()
     quick.data_received(frames(b"!x"))
     bench.loop.turn()
@@ -280,7 +283,7 @@ def test_large_answers_are_counted_before_the_turn_ends() -> None:
     connection, transport = bench.connect()
     transport.room = 0
     connection.data_received(frames(*[b"!" * 600_000] * 9))
-    assert (transport.is_paused, bench.server.answer_bytes) == (True, 1_200_000)
+    assert (transport.is_paused, bench.server.connections.answer_bytes) == (True, 1_200_000)
 
 
 def test_far_above_the_limit_of_all_who_takes_nothing_for_longest_is_closed() -> None:
@@ -294,7 +297,7 @@ def test_far_above_the_limit_of_all_who_takes_nothing_for_longest_is_closed() ->
         bench.sweep_after(1000)
         peers.append(connection)
     assert [peer.closed for peer in peers] == [True, False, False, False, False]
-    assert bench.server.answer_bytes == 2_000_000
+    assert bench.server.connections.answer_bytes == 2_000_000
 
 
 # -- Fairness
@@ -333,7 +336,7 @@ def test_connections_beyond_the_limit_are_refused_and_counted() -> None:
     bench = Bench(connections_max=2)
     kept = [bench.connect() for _ in range(2)]
     _, refused = bench.connect()
-    assert (refused.is_aborted, bench.server.refused_count) == (True, 1)
+    assert (refused.is_aborted, bench.server.connections.refused_count) == (True, 1)
     kept[0][1].close()
     bench.loop.turn()
     assert not bench.connect()[1].is_aborted
@@ -358,7 +361,7 @@ def test_unfinished_requests_over_all_cost_the_largest_its_connection() -> None:
     last.data_received(head + bytes(100_000))
     bench.loop.turn()
     assert [connection.closed for connection in (small, large, last)] == [False, True, False]
-    assert bench.server.request_bytes == 200_000
+    assert bench.server.connections.request_bytes == 200_000
 
 
 def test_silence_is_ended_before_the_first_request_and_after_the_last() -> None:
@@ -395,7 +398,7 @@ def test_time_in_which_the_broker_stood_still_counts_for_nobody() -> None:
     reader.data_received(frames(b"!" * 5000))
     bench.sweep_after(1_000)
     bench.clock.pass_ms(40_000)
-    bench.server.sweep(bench.clock.mono_ms())
+    bench.server.connections.sweep(bench.clock.mono_ms())
     assert not early.closed
     assert not reader.closed
     early.data_received(frames(b"!x"))
@@ -441,7 +444,11 @@ def test_sums_over_all_connections_return_to_zero(data: st.DataObject) -> None:
         connection.close("")
         transport.abort()
     bench.loop.turn()
-    assert (bench.server.answer_bytes, bench.server.request_bytes, len(bench.server.connections)) == (0, 0, 0)
+    assert (
+        bench.server.connections.answer_bytes,
+        bench.server.connections.request_bytes,
+        len(bench.server.connections),
+    ) == (0, 0, 0)
 
 
 def _steps(

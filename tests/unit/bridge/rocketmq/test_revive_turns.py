@@ -5,7 +5,7 @@ The clock passes with each message whose copy is made, as it does where messages
 
 from typing import Any, cast
 
-from duolog.bridge.net.server import TURN_MS
+from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE, revive
 from tests.kit.clock import ManualClock
 from tests.unit.bridge.rocketmq.office import Office

@@ -115,7 +115,7 @@ def test_fetch_of_many_partitions_is_read_in_slices(desk: Desk) -> None:
     desk.loop.turn()
     found = client.answer_to(first).responses[0].partitions
     assert [bool(each.records) for each in found] == [False] * 999 + [True]
-    assert desk.server.answer_bytes == 0
+    assert desk.server.connections.answer_bytes == 0
 
 
 def test_fetch_of_many_partitions_waits_and_is_woken(desk: Desk) -> None:
@@ -156,7 +156,7 @@ def test_request_is_given_up_with_its_connection(desk: Desk) -> None:
     desk.loop.turn()
     assert len(desk.topics) < NAMES
     assert len(desk.kafka_context.sliced_requests) == 0
-    assert desk.server.answer_bytes == 0
+    assert desk.server.connections.answer_bytes == 0
 
 
 def test_connection_that_has_gone_needs_no_collector(desk: Desk) -> None:
@@ -177,9 +177,9 @@ def test_connection_that_has_gone_needs_no_collector(desk: Desk) -> None:
 def test_bytes_of_a_request_that_waits_are_charged_and_given_back(desk: Desk) -> None:
     client = desk.connect()
     begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
-    assert desk.server.answer_bytes == client.connection.pending_bytes > 10 * NAMES
+    assert desk.server.connections.answer_bytes == client.connection.answers.pending_bytes > 10 * NAMES
     desk.loop.turn()
-    assert desk.server.answer_bytes == client.connection.pending_bytes == 0
+    assert desk.server.connections.answer_bytes == client.connection.answers.pending_bytes == 0
 
 
 def test_without_room_for_answers_one_request_builds_its_answer_further(
@@ -187,7 +187,7 @@ def test_without_room_for_answers_one_request_builds_its_answer_further(
 ) -> None:
     monkeypatch.setattr("duolog.bridge.kafka.requests.sliced_requests.STEPS_MAX", 10)
     limit = 1 << 20
-    desk.server.limits = LimitsOptions(answer_bytes_max=limit)
+    desk.server.connections.limits = LimitsOptions(answer_bytes_max=limit)
     names = [f"t{number}" for number in range(50)]
     for name in names:
         desk.topic(name, 1)
@@ -201,7 +201,7 @@ def test_without_room_for_answers_one_request_builds_its_answer_further(
     most_bytes = 0
     while len(desk.kafka_context.sliced_requests):
         assert desk.loop.turn_once()
-        most_bytes = max(most_bytes, desk.server.answer_bytes)
+        most_bytes = max(most_bytes, desk.server.connections.answer_bytes)
         if not number and desk.kafka_context.sliced_requests._aside:
             (number,) = begin(small, (ApiKey.DESCRIBE_CONFIGS, 4, asked | {"resources": asked["resources"][:1]}))
             assert small.answer_to(number) is None, "its answer leaves at the end of the turn"
@@ -214,7 +214,7 @@ def test_without_room_for_answers_one_request_builds_its_answer_further(
     assert [each.resource_name for each in clients[0].answer_to(1).results] == names
     assert all(not client.connection.unanswered for client in clients[:-1])
     assert built_bytes > 3 * limit > 1.5 * most_bytes
-    assert desk.server.answer_bytes == 0
+    assert desk.server.connections.answer_bytes == 0
     assert not any(client.connection.on_close for client in clients), "nothing of a request stays"
 
 
@@ -228,7 +228,7 @@ def test_answer_that_would_be_too_large_closes_the_connection(caplog: pytest.Log
     assert client.is_closed
     assert "kafka.answer_bytes_max=65536" in caplog.text
     assert other.ask(ApiKey.OFFSET_FETCH, 7, topics=asked["topics"][:0], group_id="g") is not None
-    assert desk.server.answer_bytes == 0
+    assert desk.server.connections.answer_bytes == 0
 
 
 def test_fault_in_a_later_slice_is_answered(desk: Desk) -> None:

@@ -401,7 +401,7 @@ def test_unit_of_verdicts_has_a_bound(body_bytes: int, count: int, units: int) -
     client = shop.connect()
     sent = [send_half(client, bytes(body_bytes)) for _ in range(count)]
     say(shop, client, *(ended(each, COMMIT) for each in sent))
-    while client.connection._holding:
+    while client.connection.is_holding:
         shop.loop.turn()
     assert len(shop.halves.state) == 0
     assert len(shop.messages(OP)) == units
@@ -414,7 +414,7 @@ def test_unit_of_verdicts_fits_into_a_small_segment() -> None:
     sizes = (20_000, 10, 20_000, 60_000, 100, 40_000, *[10] * 100, 60_000)
     sent = [send_half(client, bytes(size)) for size in sizes]
     say(shop, client, *(ended(each, COMMIT) for each in sent))
-    while client.connection._holding:
+    while client.connection.is_holding:
         shop.loop.turn()
     assert (len(shop.halves.state), len(shop.messages("orders"))) == (0, len(sizes))
     assert not shop.metrics.errors
@@ -519,11 +519,11 @@ def test_who_does_not_take_what_it_is_sent_is_not_asked() -> None:
     slow.beat()
     other.beat(client_id="other")
     send_half(slow)
-    slow.connection._unsent_bytes = shop.options.limits.unsent_bytes_max + 1
+    slow.connection.answers._unsent_bytes = shop.options.limits.unsent_bytes_max + 1
     shop.wait(IMMUNITY)
     for _ in range(3):
         shop.wait(INTERVAL)
-    slow.connection._unsent_bytes = 0
+    slow.connection.answers._unsent_bytes = 0
     assert (len(checked(slow)), len(checked(other))) == (0, 4)
 
 

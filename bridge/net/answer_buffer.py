@@ -1,0 +1,201 @@
+"""The finished answers of one connection on their way to its socket, and the memory that they take.
+
+    write(buffers) ──> ready ──flush, at the end of the turn──> transport ──> socket
+                                                                    └ what the socket does not take is `unsent`
+
+Answers that are finished and cannot leave yet (an earlier one is not finished) are `charged` by their OrderedOutbox.
+Unsent and charged bytes count towards `limits.unsent_bytes_max` and `limits.answer_bytes_max`: at either, the
+connection is not read from until its client has taken them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from duolog.bridge.net.server import Server
+from duolog.store.entry import Buffer
+
+SLICE_BYTES = 16 * 1024  # Pieces of this size and more are not joined with others; joining smaller ones is cheaper.
+JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
+READY_BYTES_MAX = 1 << 20  # Beyond it answers are written at once, so that what the socket does not take is counted.
+
+
+class Owner(Protocol):
+    """The connection, as its answers see it."""
+
+    closed: bool
+    active_mono_ms: int
+
+    def hold(self) -> None: ...
+
+    def broken(self, error: Exception, kind: str) -> None: ...
+
+
+class Gone:
+    """A connection that has gone, as its answers see it."""
+
+    closed = True
+    active_mono_ms = 0
+
+    def hold(self) -> None:
+        pass
+
+    def broken(self, error: Exception, kind: str) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        pass
+
+
+GONE = Gone()
+
+
+class AnswerBuffer:
+    """The answers of one connection. Invariant: `pending_bytes` is part of `Connections.answer_bytes` until `drop`."""
+
+    __slots__ = (
+        "_all", "_charged_bytes", "_handed_bytes", "_is_choked", "_owner", "_ready", "_ready_bytes", "_sent_bytes_seen",
+        "_server", "_transport", "_unsent_bytes", "progress_mono_ms",
+    )  # fmt: skip
+
+    _transport: asyncio.Transport
+
+    def __init__(self, owner: Owner, server: Server) -> None:
+        self._owner, self._server, self._all = owner, server, server.connections
+        self._ready: list[Buffer] = []  # Leaves at the end of this turn.
+        self._ready_bytes = 0
+        self._is_choked = False  # The transport has bytes that the socket did not take.
+        self._unsent_bytes = 0  # Handed over since then: a buffer is kept whole until its last byte is taken.
+        self._charged_bytes = 0  # Of finished answers that wait behind an unfinished one.
+        self._handed_bytes = 0  # To the transport, ever.
+        self._sent_bytes_seen = 0
+        self.progress_mono_ms = 0  # Since when the client has taken none of the pending bytes, as fine as sweeps are.
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """Name the transport; its high-water mark becomes 0, so that it tells at once what the socket does not take."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of answers that are finished and not sent."""
+        return self._unsent_bytes + self._charged_bytes
+
+    def has_room(self) -> bool:
+        """Whether so little is pending that further requests may be read."""
+        return not self._unsent_bytes and self._charged_bytes <= self._all.limits.unsent_bytes_max // 2
+
+    # -- On the way out
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Write these bytes at the end of the loop's turn; nothing holds them back any more."""
+        if self._owner.closed:
+            return
+        if not self._ready:
+            self._server.answering(self)
+        self._ready += buffers
+        self._ready_bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if self._ready_bytes > READY_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all that is ready to the transport, in one call."""
+        pieces, size = self._ready, self._ready_bytes
+        self._ready, self._ready_bytes = [], 0
+        owner, connections = self._owner, self._all
+        if owner.closed or not pieces:
+            return
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        elif size <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(joined(pieces))
+        self._handed_bytes += size
+        connections.sent_bytes += size
+        owner.active_mono_ms = connections.mono_ms
+        if self._is_choked and not owner.closed:
+            self._unsent_bytes += size
+            self._count(size)
+
+    def failed(self, error: Exception) -> None:
+        """Close the connection, whose `flush` raised this."""
+        self._owner.broken(error, "write")
+
+    # -- What it takes in memory
+
+    def charge(self, size: int) -> None:
+        """Count (or, below zero, stop counting) bytes of finished answers that cannot leave yet."""
+        if self._owner.closed:
+            return
+        if not self.pending_bytes:
+            self.progress_mono_ms = self._all.mono_ms
+        self._charged_bytes += size
+        self._count(size)
+
+    def choked(self) -> None:
+        """The socket did not take everything."""
+        self._is_choked = True
+        self.progress_mono_ms = self._all.mono_ms
+
+    def taken(self) -> None:
+        """The socket took everything."""
+        self._is_choked = False
+        if not self._owner.closed:
+            unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
+            self._count(-unsent_bytes)
+
+    def _count(self, more_bytes: int) -> None:
+        connections, pending_bytes = self._all, self.pending_bytes
+        connections.answer_bytes += more_bytes
+        limits = connections.limits
+        is_above = connections.answer_bytes > limits.answer_bytes_max
+        if pending_bytes > limits.unsent_bytes_max or (pending_bytes and is_above):
+            self._owner.hold()
+            if connections.answer_bytes > 2 * limits.answer_bytes_max:
+                connections.close_slowest_reader()
+
+    def overdue(self, mono_ms: int) -> str | None:
+        """Say why the client has used up its time to take answers; empty: it takes them; None: nothing is unsent."""
+        if not self._is_choked:
+            return None
+        sent_bytes = self._handed_bytes - self._transport.get_write_buffer_size()
+        unread_ms = self._all.limits.unread_ms
+        if sent_bytes > self._sent_bytes_seen:
+            self._sent_bytes_seen, self.progress_mono_ms = sent_bytes, mono_ms
+        elif mono_ms - self.progress_mono_ms > unread_ms:
+            return f"took none of {self._unsent_bytes} unsent bytes for limits.unread_ms={unread_ms}"
+        return ""
+
+    # -- The end
+
+    def give_up(self) -> None:
+        """Count nothing of it any more: the connection is aborted."""
+        self._all.answer_bytes -= self.pending_bytes
+        self._unsent_bytes = self._charged_bytes = 0
+
+    def drop(self) -> None:
+        """Forget all bytes, and the connection, which has gone; `Connections.forget` has counted that.
+
+        The connection and its answers would keep each other alive until the garbage collector runs.
+        """
+        self._owner = GONE
+        self._ready.clear()
+        self._ready_bytes = self._unsent_bytes = self._charged_bytes = 0
+
+
+def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
+    """Join runs of small pieces; leave the large ones as they are."""
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < SLICE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small = []
+        out.append(piece)
+    if small:
+        out.append(b"".join(small))
+    return out

@@ -1,0 +1,284 @@
+"""One connection of a client: whole frames from bytes, back-pressure, and how a connection ends."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import ClassVar, Protocol, cast
+
+from duolog.bridge.net.addresses import endpoint
+from duolog.bridge.net.answer_buffer import AnswerBuffer
+from duolog.bridge.net.server import Server
+from duolog.protocol import foreign
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.framing import FrameReader
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
+
+log = logging.getLogger("bridge")
+
+FRAMES_AT_ONCE = 256  # Of one connection in a turn of the loop: 256 KiB may hold thousands of requests,
+TURN_MS = 5  # and some of them take long.
+WIRE_CLIENTS = {"kafka": foreign.KAFKA, "rocketmq": foreign.ROCKETMQ}
+BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
+
+
+class Log(Protocol):
+    """The methods of the store that an answer needs if it waits for the log."""
+
+    def kept(self, promise: Promise) -> bool: ...
+
+    def when(self, promise: Promise, done: Callable[[StoreError | None], None]) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One client. A subclass names its `wire`, takes frames in `received`, and writes to `answers` or an OrderedOutbox.
+
+    `received` gets a read-only view that stays valid as long as it is referenced. A ProtocolError that `received`
+    raises closes the connection. So does any other exception, which is reported as a fault; a subclass answers what it
+    can before. The class has more than fifteen fields because reading, back-pressure and the end of a connection share
+    `closed` and `is_holding`, and every request passes here: each further object would cost each request a call.
+    """
+
+    wire: ClassVar[str]
+
+    __slots__ = (
+        "_frames",
+        "_has_heard",
+        "_held",
+        "_made_mono_ms",
+        "_transport",
+        "active_mono_ms",
+        "answers",
+        "bounds",
+        "closed",
+        "connections",
+        "doing",
+        "held_bytes",
+        "is_busy",
+        "is_holding",
+        "is_receiving",
+        "log",
+        "on_close",
+        "partial_bytes",
+        "peer",
+        "server",
+        "unanswered",
+    )
+
+    def __init__(self, server: Server, log: Log) -> None:
+        self.server = server
+        self.connections = server.connections
+        self.log = log
+        self.bounds = server.bounds[self.wire]
+        self.answers = AnswerBuffer(self, server)
+        self.peer: tuple[str, int] = ("", 0)
+        self.closed = True  # Until connection_made, and from close() on.
+        self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
+        self.is_receiving = False  # `received_all` will be called before anything else happens.
+        self.is_busy = False  # A request is processed in slices; the next one is received after its end.
+        self.held_bytes = 0  # The bytes of its requests in the purgatory, which counts them.
+        self.on_close: list[Callable[[], None]] = []
+        self.unanswered = 0  # Requests without an answer yet; the subclass or its outbox counts them.
+        self.active_mono_ms = 0  # When the last byte came or left, as fine as sweeps are.
+        self.partial_bytes = 0  # The bytes that are held of a request that is not complete.
+        self._frames = FrameReader(self.bounds.frame_bytes_max)
+        self._has_heard = False  # One whole frame came.
+        self._made_mono_ms = 0
+        self._held: list[memoryview] = []  # Frames that came before reading stopped, and were not received yet.
+        self.is_holding = False  # The socket is not read. Invariant: `_held` is empty otherwise.
+
+    def received(self, frame: memoryview) -> None:
+        """Take one request; a subclass implements this."""
+        raise NotImplementedError
+
+    def received_all(self) -> None:
+        """Finish what the requests of one read have begun together; a subclass may implement this."""
+
+    # -- Reading
+
+    def data_received(self, data: bytes) -> None:
+        server, connections = self.server, self.connections
+        begun_s = server.watchdog.seconds()
+        server.touch()
+        connections.received_bytes += len(data)
+        self.active_mono_ms = connections.mono_ms
+        try:
+            frames = self._frames.feed(data)
+            if self.partial_bytes or self._frames.buffered:
+                self._count_partial()
+            if frames:
+                self._has_heard = True
+                self._take(frames)
+        except ProtocolError as error:
+            self._refuse(str(error), self._frames.refused)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
+        server.watchdog.turned(self.doing, begun_s)
+
+    def _take(self, frames: list[memoryview]) -> None:
+        """Receive frames until a request stops reading, or until other connections have waited for long enough."""
+        taken = 0
+        self.is_receiving = True
+        try:
+            taken = self._receive(frames)
+        except ProtocolError as error:
+            # No request was recognised yet: so this is what the client sent first.
+            is_first = self.doing == self.wire
+            self._refuse(str(error), foreign.first_bytes(frames[0]) if is_first else b"")
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
+        self.is_receiving = False
+        self.received_all()
+        if taken < len(frames):
+            self._held += frames[taken:]
+            if not self.is_holding:
+                self.hold()
+                self.server.loop.call_soon(self._go_on)
+
+    def _receive(self, frames: list[memoryview]) -> int:
+        """Receive frames, and return how many were received."""
+        if len(frames) == 1:  # The common case, in which there is nothing to stop before and no clock to look at.
+            self.received(frames[0])
+            return 1
+        mono_ms = self.server.clock.mono_ms
+        until_mono_ms = mono_ms() + TURN_MS
+        for count, frame in enumerate(frames, 1):
+            self.received(frame)
+            if self.is_holding or count == FRAMES_AT_ONCE or mono_ms() > until_mono_ms:
+                return count
+        return len(frames)
+
+    def _count_partial(self) -> None:
+        partial_bytes, connections = self._frames.buffered, self.connections
+        connections.request_bytes += partial_bytes - self.partial_bytes
+        self.partial_bytes = partial_bytes
+        if connections.request_bytes > connections.limits.request_bytes_max:
+            connections.close_largest_request()
+
+    def _refuse(self, reason: str, first: bytes) -> None:
+        """Close because of a frame; if the frame begins like another protocol, log which one."""
+        name = foreign.looks_like(first)
+        if name and name != WIRE_CLIENTS.get(self.wire) and not self.closed:
+            port = self._transport.get_extra_info("sockname", ("", 0))[1]
+            text = "connection closed, another protocol is spoken looks_like=%r wire=%s port=%d peer=%s reason=%r"
+            log.warning(text, name, self.wire, port, endpoint(*self.peer), reason)
+            reason = ""
+        self.close(reason)
+
+    # -- Back-pressure
+
+    def pause_writing(self) -> None:
+        self.answers.choked()
+
+    def resume_writing(self) -> None:
+        self.active_mono_ms = self.connections.mono_ms
+        self.answers.taken()
+        self.go_on_soon()
+
+    def hold(self) -> None:
+        """Read no further request until `go_on_soon` finds room again."""
+        if not self.is_holding:
+            self.is_holding = True
+            if not self.closed:
+                self._transport.pause_reading()
+
+    def go_on_soon(self) -> None:
+        """Read again if there is room; to be called when something was answered or sent."""
+        if self.is_holding and self._has_room():
+            self.server.loop.call_soon(self._go_on)
+
+    def _has_room(self) -> bool:
+        return (
+            not self.closed
+            and not self.is_busy
+            and self.unanswered < self.bounds.unanswered_max
+            and self.answers.has_room()
+        )
+
+    def _go_on(self) -> None:
+        if not self.is_holding or not self._has_room():
+            return
+        self.is_holding = False
+        held, self._held = self._held, []
+        server = self.server
+        server.touch()
+        begun_s = server.watchdog.seconds()
+        try:
+            self._take(held)
+            if not self.is_holding:
+                self._transport.resume_reading()
+        except Exception as error:  # noqa: BLE001 - contained
+            self.broken(error, "connection")
+        server.watchdog.turned(self.doing, begun_s)
+
+    # -- Beginning and end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio's, but not its class.
+        transport = self._transport = cast(asyncio.Transport, transport)
+        if not self.connections.admit(self):
+            transport.abort()
+            return
+        self.server.touch()  # The first connection arms the sweeps.
+        self.closed = False
+        self.peer = tuple(transport.get_extra_info("peername", ("", 0))[:2])
+        self.active_mono_ms = self._made_mono_ms = self.connections.mono_ms
+        self.answers.attach(transport)
+
+    def fault(self, error: Exception, kind: str) -> None:
+        """Report an unexpected exception in this connection's work; the caller answers, or closes."""
+        self.server.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
+
+    def broken(self, error: Exception, kind: str) -> None:
+        """Report an unexpected exception, and close: nothing else tells this client."""
+        self.fault(error, kind)
+        self.close(BUG, abort=True)
+
+    def close(self, reason: str, *, abort: bool = False) -> None:
+        """Close once the answers that are ready have left; with `abort` at once. Other answers are dropped."""
+        if self.closed:
+            return
+        if not abort:
+            self.answers.flush()
+        self.closed = True
+        self.is_holding = True  # Ends a loop over frames that is under way.
+        if reason:
+            log.info("connection closed wire=%s peer=%s reason=%r", self.wire, endpoint(*self.peer), reason)
+        if abort:
+            self.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, also when `close` still waits for answers to leave."""
+        self.closed = True
+        self.answers.give_up()
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self.is_holding = True
+        self._held.clear()
+        self._frames = FrameReader(0)  # The connection may be freed much later than the memory of its bytes has to be.
+        self.connections.forget(self)
+        self.server.on_closed()
+        self.partial_bytes = 0
+        self.answers.drop()
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as fault:  # noqa: BLE001 - the other callbacks give something back as well
+                self.fault(fault, "connection lost")
+
+    def overdue(self, mono_ms: int) -> str:
+        """Say why this connection has used up its time; empty: it has not."""
+        reason = self.answers.overdue(mono_ms)
+        if reason is not None:
+            return reason
+        limits = self.connections.limits
+        if not self._has_heard and mono_ms - self._made_mono_ms > limits.first_request_ms:
+            return f"no whole request within limits.first_request_ms={limits.first_request_ms}"
+        if mono_ms - self.active_mono_ms > self.bounds.idle_ms:
+            return f"silent for {self.wire}.idle_ms={self.bounds.idle_ms}"
+        return ""

@@ -1,0 +1,153 @@
+"""Answers in request order: a Kafka client matches answers to its requests by their order alone."""
+
+from collections import deque
+from typing import cast
+
+from duolog.bridge.net.answer_buffer import GONE, AnswerBuffer
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.connection import Connection
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
+
+CHARGED_BYTES_MIN = 1024  # Waiting answers of this size and more count towards the limits in bytes.
+
+
+class OutboxSlot:
+    """The place of one answer in the order; filled once, with None when the request has no answer."""
+
+    __slots__ = ("answer", "has_failed", "held_bytes", "is_filled")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.is_filled = False
+        self.held_bytes = 0  # What the request keeps in memory meanwhile; it counts as if it were unsent.
+        self.has_failed = False  # Filled because of a fault; whoever was to fill it may not know.
+
+
+class OrderedOutbox:
+    """The answers of a connection whose client takes them in request order only (Kafka), whenever each gets ready.
+
+    Only the first answer's promise is waited for: the log keeps promises in the order in which they were given.
+    """
+
+    __slots__ = ("_answers", "_connection", "_is_waiting", "_kept", "_queue", "reserved", "reserved_count")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._answers: AnswerBuffer = connection.answers
+        self._kept = connection.log.kept
+        self._queue: deque[Answer | OutboxSlot] = deque()  # In request order.
+        self._is_waiting = False  # For the log, on behalf of the first.
+        self.reserved: OutboxSlot | None = None  # The slot that was reserved last; None: its answer has left.
+        self.reserved_count = 0  # By which a connection notices that a request has a slot.
+
+    def add(self, answer: Answer) -> None:
+        """Answer the request that was just received."""
+        promise = answer.promise
+        if self._queue:
+            self._append(answer)
+            self._charge(answer)
+        elif promise is None or self._kept(promise):
+            self._answers.write(answer.buffers)
+        else:
+            self._append(answer)
+            self._charge(answer)
+            self._wait(promise)
+
+    def reserve(self, held_bytes: int = 0) -> OutboxSlot:
+        """Keep the place of the request that was just received for an answer that comes later.
+
+        `held_bytes` is what the request keeps in memory until then: it is charged like an answer that waits.
+        """
+        slot = self.reserved = OutboxSlot()
+        self.reserved_count += 1
+        if held_bytes >= CHARGED_BYTES_MIN:
+            slot.held_bytes = held_bytes
+            self._answers.charge(held_bytes)
+        self._append(slot)
+        return slot
+
+    def charge_more(self, slot: OutboxSlot, more_bytes: int) -> None:
+        """Charge what a request that has its place keeps besides: the part of its answer that is built."""
+        if more_bytes and not slot.is_filled:
+            slot.held_bytes += more_bytes
+            self._answers.charge(more_bytes)
+
+    def _append(self, item: Answer | OutboxSlot) -> None:
+        queue, connection = self._queue, self._connection
+        queue.append(item)
+        connection.unanswered = unanswered = len(queue)
+        if unanswered >= connection.bounds.unanswered_max:
+            connection.hold()
+
+    def fill(self, slot: OutboxSlot, answer: Answer | None) -> None:
+        """Put the answer into its place; None: this request has none (acks=0)."""
+        if self._connection.closed or slot.has_failed:
+            return
+        assert not slot.is_filled, "answered twice"
+        slot.answer, slot.is_filled = answer, True
+        if slot.held_bytes:
+            self._answers.charge(-slot.held_bytes)
+        if answer is not None:
+            self._charge(answer)
+        if slot is self._queue[0]:
+            self._advance()
+
+    def fail(self, slot: OutboxSlot, answer: Answer) -> None:
+        """Put the answer of a fault into its place, if that is still empty; what would come later is left out."""
+        if not slot.is_filled:
+            self.fill(slot, answer)
+            slot.has_failed = True
+
+    def _advance(self) -> None:
+        """Let leave what is ready, from the first on."""
+        queue, answers, kept = self._queue, self._answers, self._kept
+        while queue:
+            item = queue[0]
+            if isinstance(item, OutboxSlot):
+                if not item.is_filled:
+                    break
+                answer = item.answer
+            else:
+                answer = item
+            if answer is not None:
+                promise = answer.promise
+                if promise is not None and not kept(promise):
+                    self._wait(promise)
+                    break
+                answers.write(answer.buffers)
+                self._charge(answer, -1)
+            if queue.popleft() is self.reserved:
+                self.reserved = None  # Its bytes are not to stay.
+        connection = self._connection
+        connection.unanswered = unanswered = len(queue)
+        if unanswered <= connection.bounds.unanswered_max // 2:
+            connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
+
+    def drop(self) -> None:
+        """Forget all answers, and the connection, which has gone.
+
+        The two would keep each other until the collector comes, which is not soon in an idle process. Each such
+        connection would keep the megabyte of the allocator's memory that it lies in from being given back.
+        """
+        self._connection = cast(Connection, GONE)
+        self._queue.clear()
+        self.reserved = None
+
+    def _charge(self, answer: Answer, sign: int = 1) -> None:
+        """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""
+        buffers = answer.buffers
+        if len(buffers) > 1 or len(buffers[0]) >= CHARGED_BYTES_MIN:
+            self._answers.charge(sign * answer.size)
+
+    def _wait(self, promise: Promise) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._connection.log.when(promise, self._log_kept)
+
+    def _log_kept(self, error: StoreError | None) -> None:
+        self._is_waiting = False
+        if error is not None:
+            self._connection.close(f"the log cannot keep what an answer promises: {error}")
+        elif not self._connection.closed:
+            self._advance()
