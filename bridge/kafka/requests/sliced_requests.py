@@ -32,6 +32,7 @@ from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey
 
 STEPS_MAX: Final = 500  # in one slice, whatever the clock says
+PRODUCE_STEPS_MAX: Final = 20  # the same of Produce, of which one step is a whole batch
 JOBS_MAX: Final = 20  # that end in one turn of the loop
 AT_ONCE_MAX: Final = 5  # that have a slice when they are received and are not done by it, in one turn of the loop
 
@@ -102,7 +103,7 @@ class _Job:
         until_mono_ms = mono_ms() + TURN_MS
         built_bytes: int | None = None
         try:
-            for _ in range(STEPS_MAX):
+            for _ in range(PRODUCE_STEPS_MAX if self.request.api_key == ApiKey.PRODUCE else STEPS_MAX):
                 built_bytes = next(self.steps) or built_bytes
                 if mono_ms() > until_mono_ms:
                     break
