@@ -1,4 +1,4 @@
-"""Every example of docs/guides does what its page says: the blocks of a page run in their order, against one broker.
+"""Every example of docs/guides and README.md does what its page says: its blocks run in their order against a broker.
 
 A comment above each block of code says what becomes of the block:
 
@@ -39,8 +39,11 @@ from tests.wire.clients.jvm import JVM_OPTIONS, jars
 
 pytestmark = pytest.mark.usefixtures("both_families")
 
-GUIDES = Path(__file__).parents[2] / "docs" / "guides"
-PAGES = sorted(path.name for path in GUIDES.glob("*.md") if path.name != "index.md")
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    *sorted(f"docs/guides/{path.name}" for path in (ROOT / "docs/guides").glob("*.md") if path.name != "index.md"),
+]
 BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTINGS = re.compile(r"^<!-- broker: (.*?) -->$", re.MULTILINE)
 WITHIN_S = 90
@@ -81,7 +84,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    text = (GUIDES / page).read_text()
+    text = (ROOT / page).read_text()
     for found in BLOCK.finditer(text):
         mark, language, code = found.groups()
         yield Block(mark or "", language, code, text.count("\n", 0, found.start(3)) + 1)
@@ -209,7 +212,7 @@ def local_port() -> int:
 
 @pytest.fixture
 def own_broker(page: str, tmp_path: Path, local_port: int) -> Iterator[Broker]:
-    found = SETTINGS.search((GUIDES / page).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{local_port}"))
+    found = SETTINGS.search((ROOT / page).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{local_port}"))
     settings = dict(setting.split("=", 1) for setting in found[1].split()) if found else {}
     with Broker(tmp_path / "data", {"store.flush": "async"} | settings) as broker:
         yield broker
