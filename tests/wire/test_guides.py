@@ -246,6 +246,6 @@ def test_examples_of_a_guide_do_what_the_page_says(
         if block.kind != "run":
             continue
         if block.argument == "spark":
-            request.getfixturevalue("spark")
+            _ = request.getfixturevalue("spark").session  # Started now, so that the example finds it.
         print(f"{page}:{block.line} ({block.language})", file=sys.stderr)
         examples.run(block, following if following is not None and following.kind == "output" else None)
