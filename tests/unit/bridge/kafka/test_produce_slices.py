@@ -115,26 +115,3 @@ def test_repeated_batch_of_two_connections_is_stored_once(desk: Desk) -> None:
     codes = [end(desk, one, first).error_code, end(desk, two, second).error_code]
     assert codes == [ErrorCode.none] * 2
     assert len(desk.delays) == COUNT
-
-
-@pytest.mark.parametrize("batches", [4, 60])
-def test_schedules_of_many_batches_are_read_over_several_turns(batches: int) -> None:
-    desk = Desk()
-    topic = desk.topic("orders", 1)
-    client, batch = desk.connect(), records(desk, ("AMQ_SCHEDULED_CRON", b"* * * * *"), 32)
-    data = [{"name": topic.name, "partition_data": [{"index": 0, "records": batch}] * batches}]
-    client._number += 1
-    client._asked.append((client._number, ApiKey.PRODUCE, 9))
-    sent = frame_of(ApiKey.PRODUCE, 9, client._number, acks=-1, timeout_ms=1000, topic_data=data)
-    with budget.counted(calls=True) as work:
-        client.connection.data_received(sent)
-    units = [work.units]
-    while True:
-        with budget.counted(calls=True) as work:
-            if not desk.loop.turn_once():
-                break
-        units.append(work.units)
-    desk.settle()
-    desk.loop.turn()
-    assert len(client.answer_to(client._number).responses[0].partition_responses) == batches
-    assert max(units) < budget.UNITS_MAX, f"in one of {len(units)} turns"
