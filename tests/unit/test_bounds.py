@@ -1,4 +1,4 @@
-"""The table of limits in ARCHITECTURE.md: it names settings that exist, with their defaults, and tests that reach them;
+"""The tables of docs/internals/limits.md: they name settings that exist, with their defaults, and tests that reach them;
 and every setting that is a limit has a row."""
 
 import re
@@ -22,11 +22,10 @@ NO_LIMITS_OF_CLIENTS = {  # They are named like limits, but nothing that a clien
 
 
 def rows() -> list[list[str]]:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    section = text[text.index("\n## Bounds\n") : text.index("\n## Errors\n")]
-    lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line][1:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if any(row[1:])]  # The others are headings.
+    """Give the cells of each row of all tables."""
+    lines = (ROOT / "docs" / "internals" / "limits.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| what |")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
 def names_in(cell: str) -> list[str]:
