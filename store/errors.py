@@ -54,8 +54,7 @@ class Fatal(Exception):
     """Going on could break the promise about stored data, so the process ends; the next start recovers from the log.
 
     These are no StoreErrors: no front door answers them. `bridge/monitoring/faults.py` ends the process, and
-    ARCHITECTURE.md
-    ("Errors") names every place that raises one.
+    docs/internals/errors.md names every place that raises one.
     """
 
 

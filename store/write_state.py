@@ -14,7 +14,7 @@ refused may find its message stored later.
 Ended: after a failed fsync the kernel may have dropped the pages, and another fsync would prove nothing.
 
 When a write meets ENOSPC the spare file is removed (`store/spare_file.py`), so that deletions and checkpoints can still
-be written. ARCHITECTURE.md ("When the disk fails") lists every operation.
+be written. docs/internals/errors.md lists every operation.
 """
 
 import logging
