@@ -1,4 +1,4 @@
-"""The tables of docs/internals/limits.md: they name settings that exist, with their defaults, and tests that reach them;
+"""The tables of docs/internals/limits.md name settings that exist, with their defaults, and tests that reach them;
 and every setting that is a limit has a row."""
 
 import re
