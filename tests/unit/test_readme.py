@@ -52,6 +52,26 @@ def _files_in(text: str) -> list[str]:
     )
 
 
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])  # MkDocs looks at the links of docs/.
+def test_links_of_documents_outside_the_site_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", (ROOT / name).read_text())
+    assert links
+    broken = [link for link in links if not _leads_somewhere(name, *link)]
+    assert not broken, f"{name} links to {broken}"
+
+
+def _leads_somewhere(name: str, target: str, anchor: str) -> bool:
+    path = ROOT / (target or name)
+    if not path.exists() or not anchor:
+        return path.exists()
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150, "move what is about one task to docs/guides"
+
+
 # -- Troubleshooting: the texts of the broker
 
 TROUBLESHOOTING = ROOT / "docs" / "operating" / "troubleshooting.md"
