@@ -1,4 +1,5 @@
-"""Every job of the pipeline by `spark-submit` on a standalone cluster: a master and a worker of Spark's own."""
+"""`spark-submit` on a standalone cluster, a master and a worker of Spark's own: every job of the pipeline, and a user's
+script beside files with the names of Duolog's folders."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
+from tests.unit.spark.test_user_files import write_user_files
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.spark_cluster import SparkCluster, submit
@@ -57,3 +59,28 @@ def test_each_job_runs_on_a_cluster(broker: Broker, cluster: SparkCluster, tmp_p
     scheduled = job("schedule", str(table), "--state", str(tmp_path / "state"), *kafka, *http)
     assert scheduled["sent"] == ROWS
     assert job("transactions", str(tmp_path / "halves"), *kafka, *http)["half messages"] == 0
+
+
+SCRIPT = """
+import sys
+import spark, store
+from pyspark.sql import SparkSession
+from duolog.spark.messages import messages
+
+session = SparkSession.builder.getOrCreate()
+print(spark.OWNER, store.OWNER, messages(session, "own", bootstrap=sys.argv[1]).count())
+"""
+
+
+@pytest.mark.timeout(600)
+def test_users_script_beside_files_with_the_names_of_duologs_folders_runs(
+    broker: Broker, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    create_topic(broker.kafka, "own", 1)
+    Confluent(broker.kafka).write("own", [Message(b"%d" % at, 0) for at in range(ROWS)], way="batch", codec="lz4")
+    write_user_files(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = submit(cluster.master, broker.kafka, application=script)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == f"the user the user {ROWS}"

@@ -36,15 +36,18 @@ def environment() -> dict[str, str]:
     return os.environ | QUICK_START_OF_COMMANDS | mine | daemons
 
 
-def submit(master: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a job of the pipeline by spark-submit, and wait for its end."""
+def submit(master: str, *arguments: str, application: Path = APPLICATION) -> subprocess.CompletedProcess[str]:
+    """Run an application, by default the jobs of the pipeline, by spark-submit, and wait for its end."""
     connector = ",".join(str(jar) for jar in sorted(jars(PROFILE).glob("*.jar")))
     options = ["--master", master, "--jars", connector, "--conf", "spark.ui.enabled=false"]
     options += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
     options += ["--conf", f"spark.executor.extraJavaOptions={QUICK_START}"]
-    command = [str(home() / "bin" / "spark-submit"), *options, str(APPLICATION), *arguments]
+    command = [str(home() / "bin" / "spark-submit"), *options, str(application), *arguments]
+    own_environment = environment()
+    if application != APPLICATION:
+        del own_environment["PYTHONSAFEPATH"]  # A user's script finds the files beside it, as it does without Duolog.
     return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False, timeout=SUBMIT_WITHIN_S
+        command, env=own_environment, capture_output=True, text=True, check=False, timeout=SUBMIT_WITHIN_S
     )
 
 
