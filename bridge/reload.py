@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from duolog.bridge.config import ConfigError, Options, values
+from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.port import HttpPort
-from duolog.bridge.http.readers import Readers
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
 

@@ -1,7 +1,7 @@
 """Figures for operators. The hot path adds to plain integers; a scrape collects them.
 
 Most figures are not counted here: they are read where they live (log positions, connections, groups) when somebody
-asks. What the HTTP port shows of all this is in `bridge/http/metrics.py`.
+asks. What the HTTP port shows of all this is in `bridge/http/api/metrics.py`.
 """
 
 import gc

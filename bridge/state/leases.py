@@ -7,7 +7,7 @@ A lease holds the log from a position on; what retention makes dead there stays 
     before that    when leases hold back more than `leases.held_bytes_max`, those that reach back furthest first
     with the broker, for a lease is not in the log: a reader then finds its file gone, and says so
 
-Its id cannot be guessed, and who renews or ends it needs the right to read its topics (`bridge/http/leases.py`). Log
+Its id cannot be guessed, and who renews or ends it needs the right to read its topics (`http/api/leases.py`). Log
 starts move as ever, so retention is late in disk space only.
 """
 

@@ -7,9 +7,18 @@ bench.say(b"GET / HTTP/1.1\r\n...")                            # as it comes fro
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from aiohttp import web
+
+from duolog.bridge.http.api.messages import Inflating
+from duolog.bridge.http.api.pending import PendingApi
+from duolog.bridge.http.api.schedules import ScheduleApi
+from duolog.bridge.http.api.timers import TimerApi
+from duolog.bridge.http.api.topics import TopicApi
 from duolog.bridge.http.port import HttpPort
+from duolog.store.entry import Promise
 from tests.kit.core import ManualCore
 from tests.kit.sockets import FakeTransport, connect
 
@@ -100,3 +109,27 @@ def _joined(chunks: bytes) -> bytes:
         body += rest[: int(size, 16)]
         chunks = rest[int(size, 16) + 2 :]
     return bytes(body)
+
+
+class TimerHandlers:
+    """The handlers of timers, pending messages, schedules and topics by their names, without a port."""
+
+    def __init__(
+        self,
+        core: ManualCore,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        context = core.http_context()
+        self._apis = (
+            TimerApi(context, kept, read),
+            PendingApi(context, kept),
+            ScheduleApi(context, kept, read),
+            TopicApi(context, kept, read, Inflating(1 << 20)),
+        )
+
+    def __getattr__(self, name: str) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        handler: Callable[[Any], Coroutine[Any, Any, Any]] = next(
+            getattr(api, name) for api in self._apis if hasattr(api, name)
+        )
+        return handler

@@ -24,7 +24,7 @@ from duolog.bridge import kafka, rocketmq
 from duolog.bridge.cli.main import app as command_line
 from duolog.bridge.config.options import Options, settings
 from duolog.bridge.hooks import Hooks
-from duolog.bridge.http import metrics
+from duolog.bridge.http.api import metrics
 from duolog.bridge.http.openapi import document as openapi
 from duolog.bridge.http.openapi.operations import OPERATIONS
 from duolog.bridge.state import topic_configs

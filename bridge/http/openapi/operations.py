@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from duolog.bridge.http import groups, leases, messages, port, requests, timers
+from duolog.bridge.http import requests
+from duolog.bridge.http.api import groups, leases, messages, pending, schedules, timers, topics
 from duolog.bridge.http.openapi import answers
 
 Json = dict[str, Any]
@@ -81,7 +82,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("POST", "/api/topics"): Operation(
         "Create a topic.",
         answer=answers.Topic,
-        body=port.NewTopic,
+        body=topics.NewTopic,
         status=201,
         statuses={409: "The topic exists."},
         description="Values of configs are digits without a unit. `queues` defaults to `topics.queues`.",
@@ -92,7 +93,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("PATCH", "/api/topics/{name}"): Operation(
         "Change configs of a topic.",
         answer=answers.Topic,
-        body=port.NewConfigs,
+        body=topics.NewConfigs,
         statuses=NO_TOPIC,
         description="A null value sets the default. Configs that are not named stay as they are.",
     ),
@@ -229,7 +230,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             KEY,
             FROM_MS,
             UNTIL_MS,
-            _limit(timers.LIST_MAX),
+            _limit(pending.LIST_MAX),
             Query("after", "The `next` of the answer before.", TEXT),
             Query("content", "Show key, headers and the beginning of the value.", BOOLEAN),
         ),
@@ -260,7 +261,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Query(
                 "bins",
                 "The number of spans.",
-                {"type": "integer", "minimum": 1, "maximum": timers.BINS_MAX, "default": 60},
+                {"type": "integer", "minimum": 1, "maximum": pending.BINS_MAX, "default": 60},
             ),
         ),
         statuses=NO_TOPIC,
@@ -285,7 +286,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("POST", "/api/schedules"): Operation(
         "Register a schedule.",
         answer=answers.RegisteredSchedule,
-        body=timers.NewSchedule,
+        body=schedules.NewSchedule,
         status=201,
         statuses=NO_TOPIC | {200: "The schedule was there, and is unchanged or replaced."},
         description="Give `every_ms`, which may have `start_ms`, or `cron`, which may have `zone`. `missed` is `once`, "

@@ -23,7 +23,7 @@ from tests.unit.adversary.http_side import HttpSide
 from tests.unit.adversary.world import World
 
 # The port imports these modules at their first use, one of them in a thread, which the virtual clock does not wait for.
-import_module("duolog.bridge.http.metrics")
+import_module("duolog.bridge.http.api.metrics")
 import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]

@@ -16,12 +16,12 @@ from multidict import CIMultiDict
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
 from duolog.bridge.data.delays import WAITING_MAX, TooManyTimers
-from duolog.bridge.http.timers import TimerApi
 from duolog.protocol.kafka import record_batch
 from duolog.store.entry import Promise
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
+from tests.kit.http import TimerHandlers
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, now
 
@@ -54,7 +54,7 @@ class Bench:
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         disk = disk or CrashDisk()
         self.core = ManualCore(Options(**SECTIONS), disk, SMALL, now_ms)
-        self.api = TimerApi(self.core.http_context(), kept, read)
+        self.api = TimerHandlers(self.core, kept, read)
         self.far = self.core.delays.far
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:

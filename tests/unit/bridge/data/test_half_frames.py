@@ -12,7 +12,7 @@ from duolog.bridge.config import (
     TxnOptions,
     load,
 )
-from duolog.bridge.http.transactions import UnknownTransaction, transaction, transactions
+from duolog.bridge.http.api.transactions import UnknownTransaction, transaction, transactions
 from duolog.bridge.transactions.half_decisions import decide_by_id
 from duolog.bridge.transactions.half_messages import Decision
 from duolog.protocol.kafka import record_batch

@@ -5,13 +5,16 @@ ROWS_MAX of them, the oldest. The id of a half message is its topic and what its
 that is not in memory, its offset in the half topic. `age_ms` is since the transaction began; -1: none is open.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
+from aiohttp import web
+
 from duolog.bridge.data.reading import Later
+from duolog.bridge.http.answers import Listing, answer, array
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
@@ -27,6 +30,45 @@ ROWS_MAX: Final = 1000
 
 class UnknownTransaction(Exception):
     """No Kafka producer has this transactional id."""
+
+
+class TransactionApi:
+    """The routes; `kept` waits for a promise of the log, `read` reads a request's body."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._context, self._kept, self._read = context, kept, read
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/transactions", self._transactions),
+            web.get("/api/transactions/{id}", self._transaction),
+            web.delete("/api/transactions/{id}", self._abort_transaction),
+            web.post("/api/transactions/{topic}/{id}", self._decide),
+        ]
+
+    async def _transactions(self, request: web.Request) -> web.StreamResponse:
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(transactions(self._context)))
+
+    async def _transaction(self, request: web.Request) -> web.Response:
+        await self._kept(self._context.state_log.barrier())
+        return answer(transaction(self._context, request.match_info["id"]))
+
+    async def _abort_transaction(self, request: web.Request) -> web.Response:
+        await self._kept(abort(self._context, request.match_info["id"]))
+        return answer({"aborted": request.match_info["id"]})
+
+    async def _decide(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        topic, id = request.match_info["topic"], request.match_info["id"]
+        decided, promise = await self._context.transactions.decide(topic, id, body)
+        await self._kept(promise)
+        return answer(decided)
 
 
 def transactions(context: HttpContext) -> Iterator[Json | None]:

@@ -5,8 +5,8 @@
     POST   /api/leases/{id}    renew: it begins anew           ->  200, or 410 if it has ended
     DELETE /api/leases/{id}    end it                          ->  200, or 410
 
-All three need the right to read the lease's topics (`bridge/http/readers.py`): 401 for an unknown caller, 403 for one
-who may not read them. `segments` name files and the positions in them; `queues` the offsets that are visible and
+All three need the right to read the lease's topics (`readers.py`): 401 for an unknown caller, 403 for one who may not
+read them. `segments` name files and the positions in them; `queues` the offsets that are visible and
 committed now, by the queue's key in the log, and the aborted transactions among them. Nothing else is to be read from
 the files.
 
@@ -15,7 +15,7 @@ they reach as far as any queue; until then the lease holds the whole log.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,14 @@ from aiohttp import web
 from duolog.bridge.data import frame_formats
 from duolog.bridge.http.answers import (
     Listing,
+    answer,
     array,
     object_with,
     to_json,
 )
+from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.readers import MayNotRead, Readers, UnknownReader
+from duolog.bridge.http.requests import parsed
 from duolog.bridge.state.leases import (
     LEASE_MS,
     Lease,
@@ -39,6 +41,7 @@ from duolog.bridge.state.leases import (
     wanted_segments,
 )
 from duolog.bridge.state.topics import Topic
+from duolog.store.entry import Promise
 
 
 class NewLease(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +49,39 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
 
     topics: list[str]
     lease_ms: int | None = None  # LEASE_MS, or what the broker allows at most.
+
+
+class LeaseApi:
+    """The routes; `readers` returns the table of who may read which topic, which a reload of the settings replaces."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+        readers: Callable[[], Readers],
+    ) -> None:
+        self._context, self._kept, self._read, self._readers = context, kept, read, readers
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/leases", self._lease),
+            web.post("/api/leases/{lease}", self._renew_lease),
+            web.delete("/api/leases/{lease}", self._release_lease),
+        ]
+
+    async def _lease(self, request: web.Request) -> web.StreamResponse:
+        wanted = parsed(await self._read(request), NewLease)
+        await self._kept(self._context.state_log.barrier())
+        return take(self._context, wanted, self._readers(), _caller(request), request.remote or "")
+
+    async def _renew_lease(self, request: web.Request) -> web.Response:
+        lease = request.match_info["lease"]
+        return answer(renew(self._context, lease, self._readers(), _caller(request)))
+
+    async def _release_lease(self, request: web.Request) -> web.Response:
+        lease = request.match_info["lease"]
+        return answer(release(self._context, lease, self._readers(), _caller(request)))
 
 
 def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
@@ -95,6 +131,10 @@ def _check(readers: Readers, caller: str, topics: Sequence[Topic]) -> None:
         raise web.HTTPUnauthorized(text=str(error)) from error
     except MayNotRead as error:
         raise web.HTTPForbidden(text=str(error)) from error
+
+
+def _caller(request: web.Request) -> str:
+    return request.headers.get("Authorization", "")
 
 
 # -- The plan

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
 from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.http.api.messages import Inflating
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.messages import Inflating
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError

@@ -14,8 +14,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from duolog.bridge.http import views
 from duolog.bridge.http.answers import in_slices
+from duolog.bridge.http.api.group_views import known_groups
+from duolog.bridge.http.api.status import resident_bytes
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state.lag import GroupLag
@@ -40,7 +41,7 @@ async def group_lags(context: HttpContext) -> dict[str, GroupLag]:
     lags: dict[str, GroupLag] = {}
 
     def steps() -> Iterator[None]:
-        for name in nsmallest(GROUPS_MAX, views.known_groups(context)):
+        for name in nsmallest(GROUPS_MAX, known_groups(context)):
             lags[name] = yield from context.groups.lags.of_group(name)
 
     await in_slices(steps(), context.clock.mono_ms)
@@ -124,7 +125,7 @@ def _log(context: HttpContext) -> Iterator[Metric]:
 
 
 def _groups(context: HttpContext, lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
-    yield _gauge("groups", "Groups with positions or members.", len(views.known_groups(context)))
+    yield _gauge("groups", "Groups with positions or members.", len(known_groups(context)))
     every = GaugeMetricFamily("duolog_group_lag", "Records that a group has not read.", labels=("group",))
     new = GaugeMetricFamily(
         "duolog_group_lag_without_position", "The part of it in queues without a position yet.", labels=("group",)
@@ -141,7 +142,7 @@ def _process(context: HttpContext) -> Iterator[Metric]:
     yield _counter("gc_pauses", "Pauses of Python's garbage collector.", pauses.count)
     yield _counter("gc_pause_seconds", "Their sum.", pauses.total_s)
     yield _gauge("gc_pause_longest_seconds", "The longest of them.", pauses.longest_s)
-    memory = views.resident_bytes()
+    memory = resident_bytes()
     watchdog = context.monitoring.watchdog
     turns = HistogramMetricFamily("duolog_loop_turn_seconds", "How long each turn kept the event loop busy.")
     turns.add_metric((), watchdog.buckets(), watchdog.total_s)

@@ -20,15 +20,15 @@ import msgspec
 from aiohttp import web
 
 from duolog.bridge.data.reading import Later
-from duolog.bridge.http import views
 from duolog.bridge.http.answers import (
     Json,
     Listing,
     answer,
     array,
 )
+from duolog.bridge.http.api import group_views
+from duolog.bridge.http.api.messages import bytes_view
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.messages import bytes_view
 from duolog.bridge.http.requests import (
     check_query,
     number,
@@ -110,14 +110,14 @@ class GroupApi:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
-        return Listing(array(views.groups(self._context)))
+        return Listing(array(group_views.groups(self._context)))
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         await self._kept(self._context.state_log.barrier())
-        if name not in views.known_groups(self._context):
+        if name not in group_views.known_groups(self._context):
             raise _no_group(name)
-        return Listing(views.group(self._context, name))
+        return Listing(group_views.group(self._context, name))
 
     async def _dead_letters(self, request: web.Request) -> web.Response:
         check_query(request, {"offset", "limit"})
@@ -205,7 +205,7 @@ class GroupApi:
 
     async def _known(self, request: web.Request) -> str:
         name = request.match_info["name"]
-        if not views.has_group(self._context, name):
+        if not group_views.has_group(self._context, name):
             await self._kept(self._context.state_log.barrier())
             raise _no_group(name)
         return name

@@ -10,12 +10,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.http.timers import TimerApi
-from duolog.bridge.http.views import topic as topic_view
+from duolog.bridge.http.api.topics import topic_view
 from duolog.delay.recurring import BadSchedule
 from duolog.protocol.kafka import record_batch
 from duolog.store.entry import Promise
 from tests.kit.core import ManualCore
+from tests.kit.http import TimerHandlers
 
 
 def asked(body: object = None, **query: str) -> Any:
@@ -38,7 +38,7 @@ def test_schedule_that_is_removed_while_its_registration_is_kept_was_registered(
         core.schedules.remove("nightly", core.clock.now_ms())
 
     wanted = {"topic": "orders", "name": "nightly", "value": "v", "cron": "0 3 * * *"}
-    answer = asyncio.run(TimerApi(core.http_context(), removed_meanwhile, read)._register(asked(wanted)))
+    answer = asyncio.run(TimerHandlers(core, removed_meanwhile, read)._register(asked(wanted)))
     assert (answer.status, json.loads(cast(bytes, answer.body))["outcome"]) == (201, "created")
     assert core.schedules.get("nightly") is None
 
@@ -57,15 +57,13 @@ def test_schedule_that_contradicts_itself_is_refused(wanted: dict[str, object], 
     core = ManualCore()
     core.topic()
     with pytest.raises(BadSchedule, match=says):
-        asyncio.run(
-            TimerApi(core.http_context(), kept, read)._register(asked({"topic": "orders", "name": "s"} | wanted))
-        )
+        asyncio.run(TimerHandlers(core, kept, read)._register(asked({"topic": "orders", "name": "s"} | wanted)))
 
 
 def test_schedule_is_shown_with_its_message() -> None:
     core = ManualCore()
     core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     wanted = {"topic": "orders", "name": "s", "value": "v", "key": "k", "headers": {"a": "b"}, "every_ms": 1000}
     asyncio.run(api._register(asked(wanted)))
     shown = json.loads(cast(bytes, asyncio.run(api._schedule(SimpleNamespace(match_info={"name": "s"}))).body))
@@ -75,7 +73,7 @@ def test_schedule_is_shown_with_its_message() -> None:
 def test_verdict_by_key_says_of_how_many() -> None:
     core = ManualCore()
     core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     for _ in range(2):
         asyncio.run(api._add(asked({"topic": "orders", "key": "k", "value": "v", "delay_ms": 60_000})))
     named = {"topic": "orders", "key": "k"}
@@ -91,7 +89,7 @@ def test_list_names_the_paused_topics_that_it_is_about() -> None:
     core = ManualCore()
     core.topic("refunds")
     core.delays.pause(core.topic(), core.clock.now_ms())
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     for query, expected in [({}, ["orders"]), ({"topic": "orders"}, ["orders"]), ({"topic": "refunds"}, [])]:
         assert json.loads(cast(bytes, asyncio.run(api._list(asked(**query))).body))["paused"] == expected
     assert b'"is_paused":true' in b"".join(filter(None, topic_view(core.http_context(), core.topic())))
@@ -102,13 +100,13 @@ def test_time_that_is_too_far_away_is_refused_in_words() -> None:
     core.topic()
     wanted = {"topic": "orders", "value": "v", "delay_ms": 4000 * 86_400_000}
     with pytest.raises(DelayRefused, match=r"^the time asked for is 4000 days from now; delay.max_days is 3650$"):
-        asyncio.run(TimerApi(core.http_context(), kept, read)._add(asked(wanted)))
+        asyncio.run(TimerHandlers(core, kept, read)._add(asked(wanted)))
 
 
 def test_pages_of_one_row_each() -> None:
     core = ManualCore()
     core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     for _ in range(2):
         asyncio.run(api._add(asked({"topic": "orders", "value": "v", "delay_ms": 60_000})))
     page = json.loads(cast(bytes, asyncio.run(api._list(asked(limit="1"))).body))
@@ -121,7 +119,7 @@ def test_pages_of_one_row_each() -> None:
 def test_place_that_no_page_gave_is_refused(after: str) -> None:
     core = ManualCore()
     topic = core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     asyncio.run(api._add(asked({"topic": "orders", "value": "v", "delay_ms": 1000})))
     core.delays.pause(topic, core.clock.now_ms())
     core.clock.pass_ms(2000)
@@ -136,7 +134,7 @@ def test_place_that_no_page_gave_is_refused(after: str) -> None:
 def test_header_that_would_ask_the_broker_for_something_is_refused(name: str) -> None:
     core = ManualCore()
     core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     wanted = {"topic": "orders", "value": "v", "headers": {name: "true"}}
     for verb, request in (
         (api._add, asked(wanted | {"delay_ms": 1})),
@@ -151,7 +149,7 @@ def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
     """As with a Kafka header: who is not delayed replaces nothing. A record of 1970 would mislead look-ups by time."""
     core = ManualCore()
     topic = core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     wanted = {"topic": "orders", "key": "k", "value": "v", "queue": 0}
     asyncio.run(api._add(asked(wanted | {"delay_ms": 60_000})))
     made = asyncio.run(api._add(asked(wanted | {"at_ms": 1, "replace": True})))
@@ -167,7 +165,7 @@ def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
     topic = core.topic()
     wanted = {"topic": "orders", "value": "v", "delay_ms": 1_000, "replace": True}
     with pytest.raises(web.HTTPBadRequest, match="Bad Request") as refused:
-        asyncio.run(TimerApi(core.http_context(), kept, read)._add(asked(wanted)))
+        asyncio.run(TimerHandlers(core, kept, read)._add(asked(wanted)))
     assert "the request has no key" in (refused.value.text or "")
     assert core.delays.count(topic) == 0
 
@@ -175,7 +173,7 @@ def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
 def test_timer_and_schedule_whose_messages_expire() -> None:
     core = ManualCore()
     topic = core.topic()
-    api = TimerApi(core.http_context(), kept, read)
+    api = TimerHandlers(core, kept, read)
     headers = {"EXPIRE_AFTER_MS": "50"}
     expires_ms = core.clock.now_ms() + 50
     made = asyncio.run(

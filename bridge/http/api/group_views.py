@@ -1,0 +1,85 @@
+"""How the API shows consumer groups: rows and parts of an answer, computed when they are asked for.
+
+Offsets count records; `lag` is the number of records that a group has not read yet (`bridge/state/lag.py`); times are
+wall milliseconds. None among rows and parts is a place where the loop may turn.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from duolog.bridge.http.answers import object_with
+from duolog.bridge.http.context import HttpContext
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.names import dead_letter_topic
+
+Json = dict[str, Any]
+
+
+def known_groups(context: HttpContext) -> set[str]:
+    """Groups with positions, or with live members of either family; by their Kafka spelling."""
+    kafka = (group.group_id for group in context.groups.kafka_groups.groups())
+    rocketmq = map(group_of_rocketmq, context.groups.rocketmq_members.consumers)
+    return {*context.groups.positions.groups(), *kafka, *rocketmq}
+
+
+def has_group(context: HttpContext, name: str) -> bool:
+    """Whether a group, in either spelling, has positions, members or dead letters."""
+    group = group_of_rocketmq(name)
+    dead_letters = context.topics.by_rocketmq_name(dead_letter_topic(context.groups.rocketmq_groups.name_of(group)))
+    return dead_letters is not None or group in known_groups(context)
+
+
+def groups(context: HttpContext) -> Iterator[Json | None]:
+    for name in sorted(known_groups(context)):
+        yield (yield from _group_summary(context, name))
+
+
+def group(context: HttpContext, name: str) -> Iterator[bytes | None]:
+    """Describe one group that is known."""
+    summary = yield from _group_summary(context, name)
+    yield from object_with(summary | _failed(context, name), "positions", _positions(context, name))
+
+
+def _group_summary(context: HttpContext, name: str) -> Generator[None, None, Json]:
+    found = yield from context.groups.lags.of_group(name)
+    active = context.groups.client_protocols.active(name)
+    return {
+        "name": name,
+        "active": active.value if active else None,
+        "members": _member_count(context, name),
+        "topics": sorted(found.topics),
+        "lag": found.lag,
+        "lag_without_position": found.lag_without_position,
+        "queues_without_position": found.queues_without_position,
+    }
+
+
+def _member_count(context: HttpContext, name: str) -> int:
+    kafka = context.groups.kafka_groups.group(name)
+    return (
+        len(kafka.members)
+        if kafka
+        else len(context.groups.rocketmq_members.client_ids(context.groups.rocketmq_groups.name_of(name)))
+    )
+
+
+def _failed(context: HttpContext, name: str) -> Json:
+    retries, dead_letters = context.groups.unread_failures(name)
+    return {"retries_waiting": retries, "dead_letters": dead_letters}
+
+
+def _positions(context: HttpContext, name: str) -> Iterator[Json | None]:
+    for each in context.groups.lags.of_queues(name):
+        if each is None:
+            yield None
+            continue
+        position, queue = each.position, each.queue
+        yield {
+            "topic": each.topic.name,
+            "queue": queue.queue_id,
+            "position": None if position is None else position.offset,
+            "start": queue.start_offset,
+            "end": queue.visible_end,
+            "lag": each.lag,
+            "committed_ms": None if position is None else position.commit_ms,
+        }

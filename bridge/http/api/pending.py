@@ -1,0 +1,177 @@
+"""/api/timers, /count, /histogram: which delayed messages are pending, in pages, numbers and spans of time.
+
+    GET    /api/timers                    in due order; ?topic= key= from_ms= until_ms= after= limit=
+    GET    /api/timers/count              how many; ?topic= key= from_ms= until_ms=
+    GET    /api/timers/histogram          how many are due when; ?topic= from_ms= until_ms= bins=
+
+Messages in memory are sorted in slices, between which the loop turns; then a look costs as much as it finds.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.delays import TimerView
+from duolog.bridge.http.answers import Json, answer
+from duolog.bridge.http.api.timers import pending_message, pending_message_view
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import (
+    check_query,
+    number,
+    required,
+    topic_named,
+)
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.delay.rows import Timer
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
+
+LIST_MAX = 1_000
+SHOWN_VALUE_BYTES = 200  # Of a message in a list.
+BINS_MAX = 1_000
+FOREVER_MS = 1 << 62
+IDEMPOTENCY_KEY = "Idempotency-Key"
+FILTERS = {"topic", "key", "from_ms", "until_ms"}
+FORM_NAMES = {frame_formats.KAFKA: "kafka", frame_formats.ROCKETMQ: "rocketmq"}
+
+_PLACE_MAX: Final = (1 << 63) - 1  # Rows hold due times and addresses, and the place behind, in 64 bits.
+_PLACE_CHARACTERS_MAX: Final = 41
+
+
+class PendingApi:
+    """The routes; `kept` waits for a promise of the log."""
+
+    def __init__(self, context: HttpContext, kept: Callable[[Promise], Awaitable[None]]) -> None:
+        self._context, self._kept = context, kept
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/timers", self._list),
+            web.get("/api/timers/count", self._count),
+            web.get("/api/timers/histogram", self._histogram),
+        ]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held.
+
+        With `content=true` each row has key and headers of its message, and the beginning of its value.
+        """
+        check_query(request, {*FILTERS, "limit", "after", "content"})
+        if request.query.get("content", "false") not in ("true", "false"):
+            raise web.HTTPBadRequest(text=f"content: expected true or false, got {request.query['content'][:40]!r}")
+        limit = number(request, "limit", 100, LIST_MAX, lowest=1)
+        after = self._after(request)
+        start_ms, until_ms = self._span(request)
+        topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
+        if named is not None:
+            found = [timer for timer in named if after is None or timer[:2] > after]
+        else:
+            start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
+            await self._filed(topic, start[0], until_ms)
+            # Both look at this moment, so each timer is in one of them.
+            near = self._context.delayed.delays.near(topic, start, until_ms, limit + 1)
+            far = await awaited(partial(self._context.delayed.delays.far.page, topic, start, until_ms, limit + 1))
+            found = sorted([*near, *far])
+        page = found[:limit]
+        await self._kept(self._context.state_log.barrier())
+        rows = [self._timer_row(timer) for timer in page]
+        if request.query.get("content") == "true":
+            for row in rows:
+                row |= _beginning(await pending_message(self._context.delayed.delays, row["id"]))
+                await asyncio.sleep(0)
+        following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
+        paused = [each.name for each in self._context.delayed.delays.paused() if topic in (None, each)]
+        return answer({"timers": rows, "next": following, "paused": paused})
+
+    async def _count(self, request: web.Request) -> web.Response:
+        check_query(request, FILTERS)
+        start_ms, until_ms = self._span(request)
+        topic, named = self._wanted_topic(request), await self._named(request, start_ms, until_ms)
+        if named is not None:
+            count = len(named)
+        elif set(request.query) <= {"topic"}:
+            count = len(self._context.delayed.delays) if topic is None else self._context.delayed.delays.count(topic)
+        else:
+            (count,) = await self._counts(topic, [start_ms, max(start_ms, until_ms)])
+        await self._kept(self._context.state_log.barrier())
+        return answer({"count": count})
+
+    async def _histogram(self, request: web.Request) -> web.Response:
+        """Count what is due in each of equal spans of time; by default from now on for an hour."""
+        check_query(request, {"topic", "from_ms", "until_ms", "bins"})
+        start_ms = number(request, "from_ms", self._context.clock.now_ms(), FOREVER_MS)
+        until_ms = number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
+        bins = number(request, "bins", 60, BINS_MAX, lowest=1)
+        if until_ms <= start_ms:
+            raise web.HTTPBadRequest(
+                text=f"until_ms {until_ms} is not after from_ms {start_ms}, which is now if not given"
+            )
+        step_ms = -(-(until_ms - start_ms) // bins)
+        edges_ms = [min(start_ms + number * step_ms, until_ms) for number in range(bins + 1)]
+        counts = await self._counts(self._wanted_topic(request), edges_ms)
+        return answer({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
+
+    async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
+        """Count the pending timers between each two neighbours of these times."""
+        await self._filed(topic, edges_ms[0], edges_ms[-1])
+        near = self._context.delayed.delays.histogram(topic, edges_ms)  # as of the same moment as the next
+        far = await awaited(partial(self._context.delayed.delays.far.histogram, topic, edges_ms))
+        return [count + beyond for count, beyond in zip(near, far, strict=True)]
+
+    async def _filed(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
+        """Have what is in memory filed for a look, which must follow before the loop turns."""
+        while self._context.delayed.delays.file(topic, start_ms, until_ms):  # noqa: ASYNC110 (it is this that does the work)
+            await asyncio.sleep(0)
+
+    async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
+        """Give the pending timers with the key that is asked for, in due order; None if none is."""
+        if (key := request.query.get("key")) is None:
+            return None
+        delays, topic = self._context.delayed.delays, topic_named(self._context, required(request, "topic"))
+
+        def find(done: Callable[[list[Timer] | StoreError], None]) -> None:
+            delays.named_at_hand(
+                topic,
+                key.encode(),
+                lambda error: done(delays.pending_named(topic, key.encode()) if error is None else error),
+            )
+
+        return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
+
+    def _span(self, request: web.Request) -> tuple[int, int]:
+        return number(request, "from_ms", 0, FOREVER_MS), number(request, "until_ms", FOREVER_MS, FOREVER_MS)
+
+    def _after(self, request: web.Request) -> tuple[int, int] | None:
+        text = request.query.get("after")
+        if text is None:
+            return None
+        due_ms, _, address = text.partition("-")
+        is_place = due_ms.isdecimal() and address.isdecimal() and len(text) <= _PLACE_CHARACTERS_MAX
+        if not is_place or max(int(due_ms), int(address)) > _PLACE_MAX:
+            raise web.HTTPBadRequest(text=f"after: expected what `next` gave, got {text[:60]!r}")
+        return int(due_ms), int(address)
+
+    def _timer_row(self, timer: Timer) -> Json:
+        topic = self._context.topics.by_number(timer.topic)
+        return {
+            "id": self._context.delayed.delays.text_id_of(timer),
+            "topic": topic.name if topic is not None else None,  # It may be deleted while the rows are gathered.
+            "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
+            "due_ms": timer.due_ms,
+            "form": FORM_NAMES[timer.form],
+            "bytes": timer.size,
+        }
+
+    def _wanted_topic(self, request: web.Request) -> Topic | None:
+        name = request.query.get("topic")
+        return None if name is None else topic_named(self._context, name)
+
+
+def _beginning(found: TimerView | None) -> Json:
+    """Show key, headers and the first bytes of a message; nothing of one that was delivered meanwhile."""
+    return {} if found is None else pending_message_view(found.form, found.frame, SHOWN_VALUE_BYTES)

@@ -1,0 +1,128 @@
+"""Health, metrics, and what the broker says about itself.
+
+GET  /metrics               Prometheus text                    GET  /api/status      the broker and its log
+GET  /healthz               200 while the loop turns           GET  /api/segments    the files of the log
+GET  /readyz                200 while every request is served  GET  /api/poison      records that were set aside
+GET  /api/openapi.json      this API (`openapi/`)
+"""
+
+import asyncio
+import os
+import resource
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version as installed_version
+from typing import Any
+
+from aiohttp import web
+
+from duolog.bridge.http.answers import (
+    Json,
+    Listing,
+    answer,
+    array,
+)
+from duolog.bridge.http.api.group_views import known_groups
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.net.addresses import endpoint
+
+_PAGE_BYTES = resource.getpagesize()
+
+
+class StatusApi:
+    """The routes; `document` makes the OpenAPI document."""
+
+    def __init__(self, context: HttpContext, document: Callable[[], Json]) -> None:
+        self._context, self._document = context, document
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/metrics", self._metrics),
+            web.get("/healthz", self._healthz),
+            web.get("/readyz", self._readyz),
+            web.get("/api/openapi.json", self._openapi),
+            web.get("/api/status", self._status),
+            web.get("/api/segments", self._segments),
+            web.get("/api/poison", self._poison),
+        ]
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reason = self._context.monitoring.not_ready_reason()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        # prometheus-client takes 100 ms to import, and few scrape: so a thread does it, at the first scrape.
+        http_metrics = await asyncio.to_thread(import_module, "duolog.bridge.http.api.metrics")
+        lags = await http_metrics.group_lags(self._context)
+        body = http_metrics.render(self._context, lags)
+        return web.Response(body=body, headers={"Content-Type": http_metrics.CONTENT_TYPE})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return answer(self._document())
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return answer(status_view(self._context))
+
+    async def _segments(self, request: web.Request) -> web.StreamResponse:
+        return Listing(array(segment_views(self._context)))
+
+    async def _poison(self, request: web.Request) -> web.Response:
+        return answer(poison_view(self._context))
+
+
+def status_view(context: HttpContext) -> Json:
+    store, server = context.store, context.monitoring.server
+    return {
+        "version": _version(),
+        "pid": os.getpid(),
+        "cluster_id": context.monitoring.cluster_id(),
+        "ready": context.monitoring.not_ready_reason() or "yes",
+        "uptime_ms": context.clock.mono_ms() - context.monitoring.started_mono_ms,
+        "listeners": {
+            name: endpoint(host, port) for name, (host, port) in context.monitoring.addresses.listening.items()
+        },
+        "log": {
+            "next_position": store.next_position,
+            "written": store.written,
+            "durable": store.durable,
+            "flush": context.options.store.flush,
+        },
+        "recovery": store.recovery._asdict(),
+        "topics": len(context.topics),
+        "groups": len(known_groups(context)),
+        "connections": len(server.connections),
+        "memory_bytes": resident_bytes(),
+    }
+
+
+@cache
+def _version() -> str:
+    return installed_version("duolog")
+
+
+def poison_view(context: HttpContext) -> dict[str, Any]:
+    """Stored records that could not be processed, also by earlier runs: how many by kind, and the newest of them."""
+    return {
+        "counts": context.monitoring.poison.counts,
+        "records": [each._asdict() for each in context.monitoring.poison.all()],
+    }
+
+
+def segment_views(context: HttpContext) -> Iterator[Json]:
+    """List the log's files; the last one is written to. A gap stands for files that retention removed."""
+    for segment in list(context.store.segments()):
+        yield {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
+
+
+def resident_bytes() -> dict[str, int]:
+    """Resident memory of this process: all of it, and what is not backed by files; nothing where there is no /proc."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            _, resident, shared = map(int, statm.read().split()[:3])
+    except FileNotFoundError:
+        resident = shared = 0
+    return {"resident": resident * _PAGE_BYTES, "anonymous": (resident - shared) * _PAGE_BYTES}

@@ -1,0 +1,238 @@
+"""/api/timers: delayed messages, one by one. Times are wall milliseconds; a change is durable before its answer leaves.
+
+    POST   /api/timers                    a message for later: NewTimer; answers its id. With an `Idempotency-Key` it
+                                          may be sent again: same answer (`bridge/state/idempotency_keys.py`)
+    DELETE /api/timers?topic=&key=        cancel all with this key
+    POST   /api/timers/reschedule         {"topic", "key", "at_ms" or "delay_ms"}: all with this key
+    GET    /api/timers/{id}               the message itself
+    DELETE /api/timers/{id}               cancel
+    POST   /api/timers/{id}/reschedule    {"at_ms" or "delay_ms"}
+    POST   /api/timers/{id}/now           deliver now
+
+Lists of pending messages: `pending.py`.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from aiohttp import web
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.delay_headers import DelayRefused, RequestedDelay
+from duolog.bridge.data.delays import Decision, Delays, TimerView
+from duolog.bridge.http.answers import Json, answer
+from duolog.bridge.http.api.messages import bytes_view
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import (
+    Content,
+    NewTime,
+    Text,
+    check_query,
+    due_ms_of,
+    parsed,
+    record_of,
+    required,
+    text_of,
+    topic_named,
+)
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
+from duolog.bridge.state.topics import Topic
+from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.rocketmq.messages import message as rocketmq_message
+from duolog.protocol.rocketmq.messages import properties
+from duolog.store.entry import Buffer, Promise
+from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+
+
+class NewTimer(Content, forbid_unknown_fields=True, kw_only=True):
+    at_ms: int | None = None
+    delay_ms: int | None = None
+    replace: bool = False  # those that wait with the same key
+
+
+class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
+    topic: str
+    key: Text
+
+
+class TimerApi:
+    """The routes; `kept` waits for a promise of the log, `read` reads a request's body."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._context, self._kept, self._read = context, kept, read
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/timers", self._add),
+            web.delete("/api/timers", self._cancel_named),
+            web.post("/api/timers/reschedule", self._reschedule_named),
+            web.get("/api/timers/{id}", self._view),
+            web.delete("/api/timers/{id}", self._cancel),
+            web.post("/api/timers/{id}/reschedule", self._reschedule),
+            web.post("/api/timers/{id}/now", self._now),
+        ]
+
+    async def _add(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        context, wanted = self._context, parsed(body, NewTimer)
+        now_ms = context.clock.now_ms()
+        key = _request_key(request, body)
+        known = None if key is None else context.delayed.idempotency_keys.find(key, now_ms)
+        if known is not None:
+            await self._kept(context.state_log.barrier())
+            return self._answer_again(known, wanted)
+        topic, queue_id, record = self._message(wanted)
+        if wanted.replace and not record.key:
+            raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
+        wish = context.delayed.delay_parser.parse_time(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        replaces = wanted.replace and wish is not None
+        wish = wish or RequestedDelay(now_ms)  # A time that has passed means now.
+        timer_id, promise = context.messages.publisher.publish_delayed(
+            topic, queue_id, record, wish, now_ms, replaces=replaces, request=key
+        )
+        await self._kept(promise)
+        return _added(context.delayed.delays.text_of(timer_id), topic.name, queue_id, wish.due_ms)
+
+    def _answer_again(self, known: Answered, wanted: NewTimer) -> web.Response:
+        number, queue_id = Queue.split(known.key)
+        topic = self._context.topics.by_number(number)
+        text_id = self._context.delayed.delays.text_of((known.due_ms, known.address))
+        response = _added(text_id, wanted.topic if topic is None else topic.name, queue_id, known.due_ms)
+        response.headers["Idempotent-Replayed"] = "true"
+        return response
+
+    async def _view(self, request: web.Request) -> web.Response:
+        found = await pending_message(self._context.delayed.delays, request.match_info["id"])
+        await self._kept(self._context.state_log.barrier())
+        if found is None:
+            raise web.HTTPNotFound(text=f"no message waits under the id {request.match_info['id'][:80]}")
+        return answer(_timer_view(found))
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        delays, text = self._context.delayed.delays, request.match_info["id"]
+        return await self._decided(partial(delays.at_hand, text), lambda: delays.cancel(text, self._now_ms()))
+
+    async def _reschedule(self, request: web.Request) -> web.Response:
+        wanted = parsed(await self._read(request), NewTime)
+        return await self._moved(request, due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms()))
+
+    async def _now(self, request: web.Request) -> web.Response:
+        return await self._moved(request, self._now_ms())
+
+    async def _moved(self, request: web.Request, due_ms: int) -> web.Response:
+        delays, text = self._context.delayed.delays, request.match_info["id"]
+        return await self._decided(
+            partial(delays.at_hand, text), lambda: delays.reschedule(text, due_ms, self._now_ms())
+        )
+
+    async def _decided(
+        self, bring: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
+    ) -> web.Response:
+        """Decide as soon as what it is about is at hand, in the same turn."""
+
+        def start(done: Callable[[Decision | DelayRefused | StoreError], None]) -> None:
+            def then(error: StoreError | None) -> None:
+                if error is not None:
+                    done(error)
+                    return
+                try:
+                    done(decide())
+                except (DelayRefused, StoreError) as refusal:
+                    done(refusal)
+
+            bring(then)
+
+        decision: Decision | DelayRefused = await awaited(start)
+        if isinstance(decision, DelayRefused):
+            raise decision
+        await self._kept(decision.promise)
+        counted = {} if decision.messages is None else {"messages": decision.messages}
+        return answer({"verdict": decision.verdict.value} | counted)
+
+    async def _cancel_named(self, request: web.Request) -> web.Response:
+        check_query(request, {"topic", "key"})
+        delays = self._context.delayed.delays
+        topic, key = topic_named(self._context, required(request, "topic")), required(request, "key").encode()
+        return await self._decided(
+            partial(delays.named_at_hand, topic, key), lambda: delays.cancel_named(topic, key, self._now_ms())
+        )
+
+    async def _reschedule_named(self, request: web.Request) -> web.Response:
+        wanted = parsed(await self._read(request), NewTimeByKey)
+        delays, topic, key = (
+            self._context.delayed.delays,
+            topic_named(self._context, wanted.topic),
+            text_of(wanted.key).encode(),
+        )
+        due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms())
+        return await self._decided(
+            partial(delays.named_at_hand, topic, key),
+            lambda: delays.reschedule_named(topic, key, due_ms, self._now_ms()),
+        )
+
+    def _message(self, wanted: Content, spread_by: str = "") -> tuple[Topic, int, Record]:
+        topic = topic_named(self._context, wanted.topic)
+        return topic, *record_of(topic, wanted, self._now_ms(), spread_by)
+
+    def _now_ms(self) -> int:
+        return self._context.clock.now_ms()
+
+
+# -- In
+
+
+def _request_key(request: web.Request, body: bytes) -> IdempotencyKey | None:
+    given = request.headers.getall(IDEMPOTENCY_KEY, [])
+    if not given:
+        return None
+    if len(given) != 1 or not 0 < len(given[0]) <= KEY_CHARACTERS_MAX:
+        raise web.HTTPBadRequest(text=f"{IDEMPOTENCY_KEY}: expected one of 1 to {KEY_CHARACTERS_MAX} characters")
+    return IdempotencyKey.of(given[0], body)
+
+
+def _added(timer_id: str, topic: str, queue_id: int, due_ms: int) -> web.Response:
+    return answer({"id": timer_id, "topic": topic, "queue": queue_id, "due_ms": due_ms}, status=201)
+
+
+async def pending_message(delays: Delays, text: str) -> TimerView | None:
+    """Return the pending message with this id, if there is one."""
+
+    def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
+        delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
+
+    found: TimerView | None = await awaited(view)
+    return found
+
+
+def _timer_view(found: TimerView) -> Json:
+    shown: Json = {"id": found.id, "topic": found.topic, "queue": found.queue_id, "due_ms": found.due_ms}
+    return shown | pending_message_view(found.form, found.frame)
+
+
+def pending_message_view(form: int, frame: Buffer, bytes_max: int | None = None) -> Json:
+    """Show key, headers and value of a frame that waits in the log; of a longer value the first bytes."""
+    if form == frame_formats.KAFKA:
+        (record,) = record_batch.records(frame, len(frame))
+        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+        return bytes_view("key", record.key) | {"headers": headers} | _value_view(record.value, bytes_max)
+    message = rocketmq_message.decode(frame)
+    named = properties.parse(message.properties)
+    return {"key": named.get(properties.KEYS), "headers": named} | _value_view(message.body, bytes_max)
+
+
+def _value_view(value: Buffer | None, bytes_max: int | None) -> Json:
+    if value is None or bytes_max is None or len(value) <= bytes_max:
+        return bytes_view("value", value)
+    shown = bytes(value[:bytes_max])
+    text = shown.decode(errors="ignore")  # A character may be cut in two.
+    return {"value_bytes": len(value)} | bytes_view("value", text.encode() if len(text) > bytes_max // 4 else shown)

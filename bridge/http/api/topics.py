@@ -1,0 +1,158 @@
+"""/api/topics: topics, their queues, their configs and whether their delayed messages are delivered.
+
+    GET    /api/topics          all topics                POST   /api/topics          {"name", "queues"?, "configs"?}
+    GET    /api/topics/{name}   queues, offsets, configs  DELETE /api/topics/{name}
+    PATCH  /api/topics/{name}   {"configs"}; null: the default
+    GET    /api/topics/{name}/sums     counts and checksums (`sums.py`)
+    POST   /api/topics/{name}/pause    deliver none of its delayed messages; /resume
+
+Offsets count records; times are wall milliseconds.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+from aiohttp import web
+
+from duolog.bridge.http.answers import (
+    Json,
+    Listing,
+    answer,
+    array,
+    object_with,
+)
+from duolog.bridge.http.api import sums
+from duolog.bridge.http.api.messages import Inflating
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import (
+    Text,
+    parsed,
+    text_of,
+    topic_named,
+)
+from duolog.bridge.state import topic_configs
+from duolog.bridge.state.topics import Topic
+from duolog.store.entry import Promise
+
+
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/topics."""
+
+    name: str
+    queues: int | None = None
+    configs: dict[str, Text] = {}
+
+
+class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of PATCH /api/topics/{name}; what is not named stays."""
+
+    configs: dict[str, Text | None]
+
+
+class TopicApi:
+    """The routes; `kept` waits for a promise of the log, `read` reads a request's body, `inflating` opens batches."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+        inflating: Inflating,
+    ) -> None:
+        self._context, self._kept, self._read, self._inflating = context, kept, read, inflating
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/topics", self._topics),
+            web.post("/api/topics", self._create_topic),
+            web.get("/api/topics/{name}", self._topic),
+            web.patch("/api/topics/{name}", self._configure_topic),
+            web.delete("/api/topics/{name}", self._delete_topic),
+            web.get("/api/topics/{name}/sums", self._sums),
+            web.post("/api/topics/{name}/pause", self._pause),
+            web.post("/api/topics/{name}/resume", self._resume),
+        ]
+
+    async def _topics(self, request: web.Request) -> web.StreamResponse:
+        await self._kept(self._context.state_log.barrier())
+        return Listing(array(map(topic_summary, list(self._context.topics.all()))))
+
+    async def _topic(self, request: web.Request) -> web.StreamResponse:
+        topic = self._topic_named(request)
+        await self._kept(self._context.state_log.barrier())
+        return Listing(topic_view(self._context, topic))
+
+    async def _create_topic(self, request: web.Request) -> web.StreamResponse:
+        context = self._context
+        wanted = parsed(await self._read(request), NewTopic)
+        queue_count = context.options.topics.queues if wanted.queues is None else wanted.queues
+        configs = {name: text_of(value) for name, value in wanted.configs.items()}
+        topic, promise = context.topics.create(wanted.name, queue_count, configs, context.clock.now_ms())
+        await self._kept(promise)
+        return Listing(topic_view(self._context, topic), status=201)
+
+    async def _configure_topic(self, request: web.Request) -> web.StreamResponse:
+        topic = self._topic_named(request)
+        wanted = parsed(await self._read(request), NewConfigs).configs
+        changes = {name: None if value is None else text_of(value) for name, value in wanted.items()}
+        configs = topic_configs.changed(topic.configs, changes)
+        await self._kept(self._context.topics.configure(topic, configs, self._context.clock.now_ms()))
+        return Listing(topic_view(self._context, topic))
+
+    async def _delete_topic(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        await self._kept(self._context.topics.delete(topic, self._context.clock.now_ms()))
+        return answer({"deleted": topic.name})
+
+    async def _sums(self, request: web.Request) -> web.Response:
+        return answer(await sums.sums(self._context, self._inflating, self._topic_named(request), dict(request.query)))
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        if not topic.may_produce:
+            raise web.HTTPBadRequest(text=f"{topic.name} is the broker's own: nothing is delivered to it")
+        await self._kept(self._context.delayed.delays.pause(topic, self._context.clock.now_ms()))
+        return answer({"topic": topic.name, "is_paused": True})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        topic = self._topic_named(request)
+        await self._kept(self._context.delayed.delays.resume(topic, self._context.clock.now_ms()))
+        return answer({"topic": topic.name, "is_paused": False})
+
+    def _topic_named(self, request: web.Request) -> Topic:
+        return topic_named(self._context, request.match_info["name"])
+
+
+def topic_summary(topic: Topic) -> Json:
+    return {
+        "name": topic.name,
+        "kafka_name": topic.kafka_name,
+        "rocketmq_name": topic.rocketmq_name,
+        "queues": topic.queue_count,
+        "records": sum(queue.visible_end - queue.start_offset for queue in topic.queues),
+        "size_bytes": sum(queue.size_bytes for queue in topic.queues),
+        "is_system": not topic.is_listed,
+    }
+
+
+def topic_view(context: HttpContext, topic: Topic) -> Iterator[bytes | None]:
+    described = topic_summary(topic) | {
+        "id": str(topic.id),
+        "number": topic.number,
+        "created_ms": topic.created_ms,
+        "configs": dict(topic.configs),
+        "is_paused": context.delayed.delays.is_paused(topic),
+    }
+    del described["queues"]  # Their number; the array says it, too.
+    return object_with(described, "queues", (_queue(topic, queue_id) for queue_id in range(topic.queue_count)))
+
+
+def _queue(topic: Topic, queue_id: int) -> Json:
+    queue = topic.queues[queue_id]
+    return {
+        "queue": queue_id,
+        "start": queue.start_offset,
+        "end": queue.visible_end,
+        "size_bytes": queue.size_bytes,
+        "epoch": topic.leader_epoch(queue_id),
+    }
