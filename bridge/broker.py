@@ -62,9 +62,9 @@ FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP p
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 WILDCARDS = ("", "0.0.0.0", "::")
 
-FAR_THREADS = 3  # one may merge buckets for minutes, one write another; looks must not wait for them
-FAR_TASKS_WAITING_MAX = 256
-FAR_PAUSE_S = 0.001  # behind each block that is written, about a millisecond's work or two
+TIMER_THREADS = 3  # One may compact tables for minutes, one write another; reads must not wait for them.
+TIMER_TASKS_WAITING_MAX = 256
+TIMER_PAUSE_S = 0.001  # behind each block that is written, about a millisecond's work or two
 
 # How long a thread that computes may keep the interpreter from the loop (Python's default: 5 ms, as much as an answer
 # may be late in all).
@@ -168,19 +168,19 @@ class Broker(Core):
             reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
             raise kind(f"store.directory: {directory}: {reason}") from error
         self._flusher = Flusher(self.store, self._post)
-        self._start_far_timers()
+        self._start_timer_workers()
 
-    def _start_far_timers(self) -> None:
-        """Give what moves delayed messages to buckets and back its threads."""
+    def _start_timer_workers(self) -> None:
+        """Give flushes, compactions and reads of sorted tables their threads."""
         self._is_ending = threading.Event()
-        refusal = StoreError(f"{FAR_TASKS_WAITING_MAX} looks at far timers wait")
-        self._far_workers = Workers("timers", FAR_THREADS, self._post, FAR_TASKS_WAITING_MAX, refusal)
-        self.delays.far.executor = self._far_workers
-        self.delays.far.pause_with(self._pause)
+        refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait")
+        self._timer_workers = Workers("timers", TIMER_THREADS, self._post, TIMER_TASKS_WAITING_MAX, refusal)
+        self.delays.tree.executor = self._timer_workers
+        self.delays.tree.pause_with(self._pause)
 
     def _pause(self) -> None:
         """Let the loop go on, in a thread that works for long; ends its work when the broker ends."""
-        if self._is_ending.wait(0 if self.delays.far.is_behind else FAR_PAUSE_S):
+        if self._is_ending.wait(0 if self.delays.tree.flush.is_behind else TIMER_PAUSE_S):
             raise InterruptedError("the broker stops")
 
     def _store_host(self) -> bytes:
@@ -294,8 +294,8 @@ class Broker(Core):
         await self.http.stop()
         await self.server.close_all(CLOSE_MS)
         self._is_ending.set()
-        self._far_workers.stop()
-        self.delays.far.close()
+        self._timer_workers.stop()
+        self.delays.tree.close()
         self._flusher.stop()
         self.store.close(self.clock.now_ms())
         self.metrics.gc_pauses.stop()

@@ -3,8 +3,10 @@
 May import `store`. The main names:
 
     Wheel                    delay/wheel.py      timers in O(1); one on the monotonic clock (`bridge/net/purgatory.py`)
-    Buckets, View            delay/buckets.py    timers of far days, in files: which count, looks over all of them
-    FarTimer, BucketEntry    delay/bucket.py     one of them; one file as the log names it
+    PendingTimers            delay/pending.py    what is in memory, merged and in turns of topics
+    TimerTree                delay/tree/         the log-structured merge tree: flush, cursors, compaction
+    Memtable                 delay/memtable/     timers whose messages lie in the log, 32 bytes for each
+    Tables, SortedTable      delay/tables/       timers that are due late, in files; the manifest, tombstones
     Schedule                 delay/recurring.py  when a recurring message runs next
 
     wheel: Wheel[str] = Wheel(start_ms=1_000)

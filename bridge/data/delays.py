@@ -1,43 +1,32 @@
-"""Delayed messages: parked in the log, delivered when they are due; the coordinator around `delay/timers.py`.
+"""Delayed messages: pending in the log or in sorted tables, delivered when they are due.
 
-    door ---- park ---> one unit: the parked entries (bridge/data/pending_frames.py), what of the batch is not delayed
-                                                                                   |
-    ticker -- run ----> Timers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
-    verbs --- cancel, reschedule, deliver_now, pause, resume --> one unit each
+    publish --- park ---> one unit: the pending entries (bridge/data/pending_frames.py), and what of the batch is not
+    delayed
+                                                                                    |
+    ticker ---- run ----> bridge/data/deliveries.py: one unit for each slice of what is due
+    verbs ----- cancel, reschedule, deliver_now, pause, resume --> one unit each
 
 Replay is the only code that changes the timers, so what the log does not have has not happened: a crash delivers a
-message neither twice nor never. Deliveries are cut into slices of `DELIVERED_IN_SLICE`, one or two milliseconds each,
-between which the loop turns; a slice is one read and one unit, of several topics, which take turns: one with many due
-messages does not hold up the others. What lies neither in the tail nor in the page cache is read by a thread; until it
-is there the topic waits, the others go on.
-
-A timer's id for clients is 24 letters: its due time when it was parked, its address in the log, and a check sum with
-the cluster's id in it, so that one that was never given is told from one whose message was delivered.
+message neither twice nor never. The timers themselves are `delay/`: a log-structured merge tree (`delay/tree/tree.py`).
 """
 
-import logging
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, groupby, islice
-from operator import attrgetter
+from itertools import chain, islice
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
-
-from crc32c import crc32c
+from typing import Final, NamedTuple
 
 from duolog.bridge.config import HOUR_MS, DelayOptions
 from duolog.bridge.data import pending_frames
 from duolog.bridge.data.delay_headers import DelayParser, RequestedDelay
-from duolog.bridge.data.far_timers import FarStore, FarTimers
+from duolog.bridge.data.deliveries import Deliveries, Door
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
+from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.records import (
     DelayPaused,
     Record,
+    TableTimersDeleted,
     TimerMoved,
     TimerNames,
     TimersCancelled,
@@ -45,73 +34,56 @@ from duolog.bridge.state.records import (
     TimersDelivered,
     TimersHeld,
     TimersPending,
+    TimerTablesChanged,
     TopicDeleted,
 )
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
 from duolog.delay.cancellations import Cancelled, Verdict
+from duolog.delay.memtable import scan as memtable_scan
+from duolog.delay.memtable.scan import FROM_THE_LATEST, MemtableSnapshot, SweepCursor
 from duolog.delay.names import Names, name_hash
-from duolog.delay.rows import ROW, Timer, pack_row
-from duolog.delay.timers import (
-    FROM_THE_LATEST,
-    Cursor,
+from duolog.delay.pending import PendingTimers
+from duolog.delay.rows import (
+    KEY,
+    KEY_SIZE,
+    ROW,
+    Timer,
     TimerId,
-    Timers,
-    Turn,
+    TimerKey,
+    pack_row,
 )
-from duolog.delay.tombstones import Fate
+from duolog.delay.tables.tables import Manifest
+from duolog.delay.text_ids import TextIds
+from duolog.delay.tree.jobs import TreeStore
+from duolog.delay.tree.tree import TimerTree, manifest_of
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from duolog.store.entry import Appended, Buffer, EntryLocation, Promise, Slot, Stored, new_tuple
-from duolog.store.errors import EntryTooLarge, StoreError
+from duolog.store.entry import Appended, EntryLocation, Promise, Slot, Stored
+from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
-from duolog.store.unit import Frame, FrameRun
+from duolog.store.unit import Frame
 
-DELIVERED_IN_SLICE: Final = 256
-SHARE_OF_TOPIC_MIN: Final = 64  # of them, while there are so many: fewer at a time cost more each
-DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # unless the first alone has more
-MOVED_IN_SLICE: Final = 1024  # rows, at half a microsecond each
-FILED_IN_SLICE: Final = 256  # rows, at two or three microseconds each, for somebody who looks
-SWEPT_IN_SLICE: Final = 2048  # rows of windows, looked at for those of deleted topics
-IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each
-WAITING_MAX: Final = 1_000_000  # of those that are to go to buckets
-GATHER_MS: Final = 2  # from one delivery to the next: it costs as much for ten messages as twice for three
-RETRY_MS: Final = 1_000  # when parked messages could not be read
+FILED_IN_SLICE: Final = 256  # Rows, at two or three microseconds each, for a list or a count.
+SWEPT_IN_SLICE: Final = 2048  # Rows that are searched for those of deleted topics.
+IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each.
+WAITING_MAX: Final = 1_000_000  # Of those that are to be flushed.
 
-_ID: Final = Struct(">QQ")
-_TEXT_ID: Final = Struct(">QQI")
-_DUE_BYTES_CUT: Final = 2  # No time needs the first two bytes, so an id is 18 bytes: 24 letters without padding.
-_TEXT_ID_LENGTH: Final = 24
 _CANCELLED: Final = Struct(">QQQ")
 _CANCELLED_IN_RECORD: Final = 10_000
-
-_address_of: Final = attrgetter("address")
-_form_of: Final = attrgetter("form")
-
-log = logging.getLogger("bridge")
 
 
 class TooManyTimers(StoreError):
     """`delay.pending_max` is reached; senders may try again."""
 
 
-class Door(Protocol):
-    """Makes what leaves fit for its queue (`bridge/data/publishing/delivery_frames.py`)."""
-
-    def deliveries(
-        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
-    ) -> FrameRun: ...
-
-    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame: ...
-
-
 class Decision(NamedTuple):
-    """A verdict, and what must hold before anybody hears it."""
+    """A verdict, and what must hold before it is answered."""
 
     verdict: Verdict
     promise: Promise
-    messages: int | None = None  # that it is about, where it was asked for by key
+    messages: int | None = None  # That it is about, where it was asked for by key.
 
 
 class TimerView(NamedTuple):
@@ -121,34 +93,37 @@ class TimerView(NamedTuple):
     topic: str
     queue_id: int
     due_ms: int
-    form: int  # of the frame (`bridge/data/frame_formats.py`)
-    frame: memoryview  # as it is parked
+    form: int  # Of the frame (`bridge/data/frame_formats.py`).
+    frame: memoryview  # As it lies in the log.
 
 
 class Delays:
-    """The delayed messages of one broker."""
+    """The delayed messages of one broker: its methods are the verbs, and the records that it replays."""
 
     def __init__(
         self, state_log: StateLog, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison
     ) -> None:
         self._delay_parser = DelayParser(options)
-        self._state_log, self._topics, self._metrics, self._poison = state_log, topics, metrics, poison
+        self._state_log, self._topics, self._metrics = state_log, topics, metrics
         self._pending_max = options.pending_max
-        self._timers = Timers()
-        self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
+        self.pending = PendingTimers()
         self._names = Names(self._is_pending, options.verdicts_max)
-        self.far = FarTimers(state_log, topics, self._names, options)
-        self._held: dict[int, list[Timer]] = {}  # of open transactions, by producer id; in order of their addresses
+        self.tree = TimerTree(
+            self.pending,
+            self._names,
+            self._commit_manifest,
+            topics.__contains__,
+            options.near_ms,
+            pending_frames.HASH_AT,
+        )
+        self._deliveries = Deliveries(state_log, topics, self.pending, self.tree, metrics, poison)
+        self._cancelled = Cancelled(options.verdicts_max, options.verdict_hours * HOUR_MS)
+        self._held: dict[int, list[Timer]] = {}  # Of open transactions, by producer id; in order of their addresses.
         self._held_count = 0
-        self._unread: dict[int, int] = {}  # topics whose messages could not be read -> when to try again
-        self._dead: set[int] = set()  # deleted topics, while their messages are swept out
-        self._sweep_from: Cursor | None = None  # what is not looked at yet for them; None: nothing
-        self._run_ms = 0  # when `run` ran last
-        self._delivered_ms = 0  # when it delivered last
-        self._was_read: list[tuple[Turn, list[Stored]]] = []  # by a thread, to be delivered by the next `run`
-        self._store: FarStore | None = None
-        self._door: Door | None = None
-        self._id_salt = b""
+        self._swept: set[int] = set()  # Deleted topics, while the memtable is searched for their timers.
+        self._sweep_from: SweepCursor | None = None  # None: all was searched.
+        self._snapshot: MemtableSnapshot | None = None  # While a checkpoint takes its parts.
+        self._texts = TextIds("")
         state_log.own(TimersDelivered, self._replay_delivered)
         state_log.own(TimersCancelled, self._replay_cancelled)
         state_log.own(TimerMoved, self._replay_moved)
@@ -158,29 +133,32 @@ class Delays:
         state_log.own(TimerNames, self._replay_names)
         state_log.own(TimersHeld, self._replay_held)
         state_log.own(TopicDeleted, self._replay_topic_deleted)
+        state_log.own(TimerTablesChanged, self._replay_manifest)
+        state_log.own(TableTimersDeleted, self._replay_deleted)
         state_log.on_extra(pending_frames.EXTRA_KIND, self._replay_parked)
         state_log.on_extra(pending_frames.AGAIN_EXTRA_KIND, self._replay_again)
         state_log.on_sliced_snapshot(self._begin_snapshot, self._end_snapshot)
 
     def begin(self, now_ms: int, files: Files) -> None:
         """Say what time it is, before the log is recovered: what was due before then needs no wheel."""
-        self._timers = Timers(now_ms)
-        self.far.begin(files, self._timers)
+        self.pending.begin(now_ms)
+        self.tree.begin(files)
 
-    def attach(self, store: FarStore, door: Door, cluster_id: str) -> None:
+    def attach(self, store: TreeStore, door: Door, cluster_id: str) -> None:
         """Name the parts that stand on the recovered log. Raises Corruption."""
         self._store, self._door = store, door
-        self.far.open(store)
-        self._metrics.timers["lost"] += self.far.lost
-        self._id_salt = cluster_id.encode()
+        self._deliveries.attach(store, door)
+        self.tree.open(store)
+        self._metrics.timers["lost"] += self.tree.lost
+        self._texts = TextIds(cluster_id)
         for topic in self._topics_gone():
             self._sweep_out(topic)
 
     def __len__(self) -> int:
         """How many are pending, or wait for a commit."""
-        return len(self._timers) + len(self.far) + self._held_count
+        return len(self.pending.memtable) + len(self.tree) + self._held_count
 
-    # -- Parking
+    # -- Adding
 
     def queue_of(self, delay: RequestedDelay) -> Queue:
         """The queue in which a message waits."""
@@ -189,14 +167,14 @@ class Delays:
         return topic.queues[delay.level - 1 if delay.level else 0]
 
     def park(self, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()) -> Appended:
-        """Append parked entries, and others that came with them, as one unit.
+        """Append pending entries, and others that came with them, as one unit.
 
         Raises TooManyTimers and other StoreError, and then has appended nothing.
         """
         self.check_room(len(frames))
         before = len(self)
         appended = self._state_log.commit(records, now_ms, frames)
-        replaced = sum([len(record.ids) // _ID.size for record in records if isinstance(record, TimersCancelled)])
+        replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
         self._metrics.timers["parked"] += len(self) - before + replaced
         self._metrics.timers["cancelled"] += replaced
         return appended
@@ -205,9 +183,10 @@ class Delays:
         """Raise TooManyTimers if so many more cannot wait."""
         if len(self) + count > self._pending_max:
             raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
-        if self.far.waiting > WAITING_MAX or len(self._timers) > IN_MEMORY_MAX:
+        if self.tree.flush.waiting > WAITING_MAX or len(self.pending.memtable) > IN_MEMORY_MAX:
             raise TooManyTimers(
-                f"{len(self._timers)} delayed messages are in memory; {self.far.waiting} of them wait for the disk"
+                f"{len(self.pending.memtable)} delayed messages are in memory; "
+                f"{self.tree.flush.waiting} of them wait for the disk"
             )
 
     # -- In transactions of Kafka
@@ -217,7 +196,7 @@ class Delays:
         return len(self._held.get(producer_id, ()))
 
     def hold(self, producer_id: int, timer: Timer) -> None:
-        """Keep a parked record until its transaction is decided; live and at recovery, as the next."""
+        """Keep a delayed record until its transaction is decided; live and at recovery, as the next."""
         self._held.setdefault(producer_id, []).append(timer)
         self._held_count += 1
 
@@ -228,47 +207,36 @@ class Delays:
         if is_commit:
             for timer in held:
                 if timer.topic in self._topics:
-                    self._timers.add(timer)
+                    self.pending.memtable.add(timer)
 
     # -- Ids
 
     def text_of(self, timer_id: TimerId) -> str:
         """Write an id as clients get it."""
-        raw = _ID.pack(*timer_id)
-        return urlsafe_b64encode((raw + self._check(raw))[_DUE_BYTES_CUT:]).decode()
+        return self._texts.text_of(timer_id)
 
     def id_of(self, text: str) -> TimerId | None:
         """Read an id; None if this cluster never gave it."""
-        if len(text) != _TEXT_ID_LENGTH:
-            return None
-        try:
-            raw = bytes(_DUE_BYTES_CUT) + urlsafe_b64decode(text)
-        except (Base64Error, ValueError):
-            return None
-        if len(raw) != _TEXT_ID.size or raw[16:] != self._check(raw[:16]):
-            return None
-        due_ms, address = _ID.unpack_from(raw)
-        return due_ms, address
+        return self._texts.id_of(text)
 
-    def _check(self, raw: bytes) -> bytes:
-        return crc32c(self._id_salt + raw).to_bytes(4, "big")
+    def text_id_of(self, timer: Timer) -> str:
+        return self.text_of(self.pending.ids.id_of(timer))
 
-    # -- Verbs: what they ask for must be at hand
+    # -- Verbs: the timers that they are about must be at hand
 
     def at_hand(self, text: str, then: Callable[[StoreError | None], None]) -> None:
-        """Call `then` when the timer of this id, if it is pending, is in memory: mostly at once. It is as long as
-        `then` takes."""
+        """Call `then` when the timer of this id, if it is pending, is in memory: mostly at once. It is there for as
+        long as `then` takes."""
         timer_id = self.id_of(text)
-        timer = self._timers.find(*timer_id) if timer_id else None
-        if timer_id is None or not self.far.has_any or (timer is not None and not timer.home):
+        if timer_id is None or not self.tree.table_count or self.pending.is_in_memtable(timer_id):
             then(None)
         else:
-            self.far.bring(timer_id, then)
+            self.tree.lookups.find(timer_id, then)
 
     def named_at_hand(self, topic: Topic, name: bytes, then: Callable[[StoreError | None], None]) -> None:
         """Do the same for all timers of a topic that have this sender's key."""
-        if self.far.has_any:
-            self.far.bring_named(topic.number, name_hash(topic.number, name), then)
+        if self.tree.table_count:
+            self.tree.lookups.find_named(topic.number, name_hash(topic.number, name), then)
         else:
             then(None)
 
@@ -276,8 +244,8 @@ class Delays:
         """Let a message never be delivered, if it is not yet. Raises StoreError, and then has changed nothing."""
         timer_id = self.id_of(text)
         if timer_id is None or self._find(timer_id) is None:
-            return self._past(timer_id)
-        promise = self._state_log.commit([TimersCancelled(_ID.pack(*timer_id), now_ms)], now_ms).promise
+            return self._not_pending(timer_id)
+        promise = self._state_log.commit([self.cancels([timer_id], now_ms)], now_ms).promise
         self._metrics.timers["cancelled"] += 1
         return Decision(Verdict.CANCELLED, promise)
 
@@ -288,24 +256,24 @@ class Delays:
         """
         timer_id = self.id_of(text)
         if timer_id is None or self._find(timer_id) is None:
-            return self._past(timer_id)
+            return self._not_pending(timer_id)
         self._delay_parser.parse_time(due_ms, now_ms)
         return Decision(Verdict.RESCHEDULED, self._move([timer_id], max(0, due_ms), now_ms))
 
     def _move(self, timer_ids: Iterable[TimerId], due_ms: int, now_ms: int) -> Promise:
-        """Let pending timers be due at another time; those of buckets are parked again, and keep their ids."""
-        assert self._door is not None, "the door is not open"
+        """Let pending timers be due at another time; those of tables are appended to the log again, with their ids."""
         frames: list[Frame] = []
         moves: list[Record] = []
         for timer_id in timer_ids:
-            timer = self._timers.find(*timer_id)
-            assert timer is not None, "it is pending"
-            if not timer.home:
+            key = self.pending.ids.key_of(timer_id)
+            found = self.pending.stored(key)
+            if found is None:
                 moves.append(TimerMoved(*timer_id, due_ms))
                 continue
-            place = (timer.due_ms, timer.address)
-            extra = pending_frames.again_extra(timer.key, due_ms, self.far.hash_of(timer), timer_id, place)
-            frames.append(self._door.parked_again(timer.form, self.far.frame_of(timer), due_ms, extra))
+            extra = pending_frames.again_extra(
+                found.queue_key, due_ms, int.from_bytes(found.name, "big"), timer_id, key
+            )
+            frames.append(self._door.parked_again(found.form, memoryview(found.frame), due_ms, extra))
         return self._state_log.commit(moves, now_ms, frames).promise
 
     def deliver_now(self, text: str, now_ms: int) -> Decision:
@@ -315,41 +283,54 @@ class Delays:
     def view(self, text: str, done: Callable[[TimerView | StoreError | None], None]) -> None:
         """Give a pending message to `done`, now or when it was read; None if none has this id."""
         timer_id = self.id_of(text)
-        timer = self._timers.find(*timer_id) if timer_id else None
+        timer = self.pending.find(timer_id) if timer_id else None
         topic = self._topics.by_number(timer.topic) if timer else None
         if timer is None or topic is None:
             done(None)
             return
         queue_id = timer.key & (1 << QUEUE_ID_BITS) - 1
         picture = partial(TimerView, text, topic.name, queue_id, timer.due_ms, timer.form)
-        if timer.home:
-            done(picture(self.far.frame_of(timer)))
+        if (stored := self.pending.stored(timer[:2])) is not None:
+            done(picture(memoryview(stored.frame)))
             return
 
         def read(found: list[Stored] | StoreError) -> None:
             done(found if isinstance(found, StoreError) else picture(found[0].frame))
 
-        assert self._store is not None, "the store is not open"
         found = self._store.reader.read_at([EntryLocation(timer.address, timer.size, timer.form)])
         if isinstance(found, ColdEntries):
             found.start(read)
         else:
             read(found)
 
+    def _find(self, timer_id: TimerId) -> Timer | None:
+        """Return a pending timer; one of a deleted topic is none."""
+        timer = self.pending.find(timer_id)
+        return None if timer is None or self._topics.by_number(timer.topic) is None else timer
+
+    def _is_pending(self, timer_id: TimerId) -> bool:
+        return self.pending.find(timer_id) is not None
+
+    def _not_pending(self, timer_id: TimerId | None) -> Decision:
+        """Say what has become of a timer that is not pending."""
+        verdict = Verdict.NOT_FOUND
+        if timer_id is not None and self.pending.find(timer_id) is None:  # Else its topic is deleted, so it will be.
+            verdict = Verdict.CANCELLED if timer_id in self._cancelled else Verdict.DELIVERED
+        return Decision(verdict, self._state_log.barrier())
+
     # -- The same, by the sender's own key
 
     def named(self, topic: Topic, name: bytes) -> list[TimerId]:
         """Return the pending messages of a topic that have this key, as far as they are in memory."""
-        found = self._names.find(name_hash(topic.number, name))
-        return [timer_id for timer_id in dict.fromkeys(found) if self._is_pending(timer_id)]
+        hashed = name_hash(topic.number, name)
+        in_tables = self.pending.found_named(topic.number, hashed)
+        return [id for id in dict.fromkeys([*self._names.find(hashed), *in_tables]) if self._is_pending(id)]
 
     def replaced(self, topic: Topic, name: bytes) -> list[TimerId]:
-        """Return all of them, in buckets too."""
-        found = self.named(topic, name)
-        if self.far.has_any:
-            places = self.far.named_now(topic.number, name_hash(topic.number, name))
-            found = list(dict.fromkeys([*found, *map(self._timers.id_at, places)]))
-        return found
+        """Return all of them, in tables too, which are then in memory until the loop turns. Raises StoreError."""
+        if self.tree.table_count:
+            self.tree.lookups.find_named_now(topic.number, name_hash(topic.number, name))
+        return self.named(topic, name)
 
     def pending_named(self, topic: Topic, name: bytes) -> list[Timer]:
         """Return those in memory as they are now."""
@@ -359,7 +340,7 @@ class Delays:
         """Cancel all pending messages of a topic that have this key."""
         found = self.named(topic, name)
         if not found:
-            return self._past_named(topic, name)
+            return self._not_pending_named(topic, name)
         promise = self._state_log.commit([self.cancels(found, now_ms)], now_ms).promise
         self._metrics.timers["cancelled"] += len(found)
         return Decision(Verdict.CANCELLED, promise, len(found))
@@ -368,18 +349,18 @@ class Delays:
         """Let all pending messages of a topic that have this key be due at another time."""
         found = self.named(topic, name)
         if not found:
-            return self._past_named(topic, name)
+            return self._not_pending_named(topic, name)
         self._delay_parser.parse_time(due_ms, now_ms)
         return Decision(Verdict.RESCHEDULED, self._move(found, max(0, due_ms), now_ms), len(found))
 
     def cancels(self, timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
         """Give the record that cancels these, for the unit of what replaces them."""
-        return TimersCancelled(b"".join([_ID.pack(*timer_id) for timer_id in timer_ids]), now_ms)
+        return TimersCancelled(b"".join([KEY.pack(*timer_id) for timer_id in timer_ids]), now_ms)
 
-    def _past_named(self, topic: Topic, name: bytes) -> Decision:
+    def _not_pending_named(self, topic: Topic, name: bytes) -> Decision:
         """Say what has become of the latest message with this key, of which none is pending."""
         found = self._names.find(name_hash(topic.number, name))
-        return self._past(found[-1] if found else None)._replace(messages=0)
+        return self._not_pending(found[-1] if found else None)._replace(messages=0)
 
     # -- Topics
 
@@ -390,75 +371,75 @@ class Delays:
     def resume(self, topic: Topic, now_ms: int) -> Promise:
         return self._set_paused(topic, now_ms, is_paused=False)
 
-    def is_paused(self, topic: Topic) -> bool:
-        return topic.number in self._timers.paused
-
-    def paused(self) -> list[Topic]:
-        """The topics whose deliveries are held back."""
-        found = map(self._topics.by_number, sorted(self._timers.paused))
-        return [topic for topic in found if topic is not None]
-
-    def count(self, topic: Topic) -> int:
-        """How many are pending for a topic."""
-        return self._timers.count(topic.number) + self.far.count(topic.number)
-
-    def counts(self) -> dict[int, int]:
-        """How many are pending, by topic number."""
-        counts = self._timers.counts()
-        for topic, count in self.far.counts().items():
-            counts[topic] = counts.get(topic, 0) + count
-        return counts
-
-    # -- Many, of those that are in no bucket
-
-    def file(self, topic: Topic | None, start_ms: int, until_ms: int) -> bool:
-        """Make ready for the next two in this time, a slice; false when all is, until the loop turns."""
-        if topic is None and self._timers.file(False, start_ms, until_ms, FILED_IN_SLICE):
-            return True
-        is_by_topic = topic is not None or bool(self._topics_gone())
-        return is_by_topic and self._timers.file(True, start_ms, until_ms, FILED_IN_SLICE)
-
-    def near(self, topic: Topic | None, start: TimerId, until_ms: int, count_max: int) -> list[Timer]:
-        """Return the first pending timers of a topic, or of all, from this place on."""
-        found = self._timers.due(None if topic is None else topic.number, start, until_ms)
-        return list(islice((timer for timer in found if self._topics.by_number(timer.topic) is not None), count_max))
-
-    def histogram(self, topic: Topic | None, edges_ms: Sequence[int]) -> list[int]:
-        """Count the pending timers of a topic, or of all, between each two neighbours of these times."""
-        if topic is not None:
-            return self._timers.histogram(topic.number, edges_ms)
-        counts = self._timers.histogram(None, edges_ms)
-        for gone in self._topics_gone():
-            of_topic = self._timers.histogram(gone, edges_ms)
-            counts = [count - less for count, less in zip(counts, of_topic, strict=True)]
-        return counts
-
-    def _topics_gone(self) -> list[int]:
-        """The deleted topics that timers still wait for."""
-        return [topic for topic in self._timers.topics() if self._topics.by_number(topic) is None]
-
-    def text_id_of(self, timer: Timer) -> str:
-        return self.text_of(self._timers.id_of(timer))
-
-    def _find(self, timer_id: TimerId) -> Timer | None:
-        """Return a pending timer; what waits for a topic that is gone is none."""
-        timer = self._timers.find(*timer_id)
-        return None if timer is None or self._topics.by_number(timer.topic) is None else timer
-
-    def _is_pending(self, timer_id: TimerId) -> bool:
-        return self._timers.find(*timer_id) is not None
-
     def _set_paused(self, topic: Topic, now_ms: int, *, is_paused: bool) -> Promise:
         if self.is_paused(topic) == is_paused:
             return self._state_log.barrier()
         return self._state_log.commit([DelayPaused(topic.number, is_paused)], now_ms).promise
 
-    def _past(self, timer_id: TimerId | None) -> Decision:
-        """Say what has become of a timer that is not pending."""
-        verdict = Verdict.NOT_FOUND
-        if timer_id is not None and self._timers.find(*timer_id) is None:  # Else its topic is gone, and it will be.
-            verdict = Verdict.CANCELLED if timer_id in self._cancelled else Verdict.DELIVERED
-        return Decision(verdict, self._state_log.barrier())
+    def is_paused(self, topic: Topic) -> bool:
+        return topic.number in self.pending.turns.paused
+
+    def paused(self) -> list[Topic]:
+        """The topics whose deliveries are held back."""
+        found = map(self._topics.by_number, sorted(self.pending.turns.paused))
+        return [topic for topic in found if topic is not None]
+
+    def count(self, topic: Topic) -> int:
+        """How many are pending for a topic."""
+        in_memory = self.pending.memtable.counts.by_topic.get(topic.number, 0)
+        return in_memory + self.tree.deletions.by_topic.get(topic.number, 0)
+
+    def counts(self) -> dict[int, int]:
+        """How many are pending, by topic number."""
+        counts = dict(self.pending.memtable.counts.by_topic)
+        for topic, count in self.tree.deletions.by_topic.items():
+            if count:
+                counts[topic] = counts.get(topic, 0) + count
+        return counts
+
+    # -- Lists and counts of the memtable
+
+    def file(self, topic: Topic | None, start_ms: int, until_ms: int) -> bool:
+        """Prepare the next two in this time, a slice; false when all is prepared, until the loop turns."""
+        prepare = partial(memtable_scan.file, self.pending.memtable)
+        if topic is None and prepare(False, start_ms, until_ms, FILED_IN_SLICE):
+            return True
+        is_by_topic = topic is not None or bool(self._topics_gone())
+        return is_by_topic and prepare(True, start_ms, until_ms, FILED_IN_SLICE)
+
+    def near(self, topic: Topic | None, start: TimerKey, until_ms: int, count_max: int) -> list[Timer]:
+        """Return the first pending timers of a topic, or of all, from this key on."""
+        found = memtable_scan.due(self.pending.memtable, _number_of(topic), start, until_ms)
+        return list(islice((timer for timer in found if self._topics.by_number(timer.topic) is not None), count_max))
+
+    def histogram(self, topic: Topic | None, edges_ms: Sequence[int]) -> list[int]:
+        """Count the pending timers of a topic, or of all, between each two neighbours of these times."""
+        count = partial(memtable_scan.histogram, self.pending.memtable, edges_ms=edges_ms)
+        counts = count(_number_of(topic))
+        for gone in self._topics_gone() if topic is None else ():
+            counts = [all_topics - less for all_topics, less in zip(counts, count(gone), strict=True)]
+        return counts
+
+    # -- The same of tables
+
+    def far_page(
+        self,
+        topic: Topic | None,
+        start: TimerKey,
+        until_ms: int,
+        count_max: int,
+        done: Callable[[list[Timer] | StoreError], None],
+    ) -> None:
+        self.tree.lookups.page(_number_of(topic), start, until_ms, count_max, done)
+
+    def far_histogram(
+        self, topic: Topic | None, edges_ms: Sequence[int], done: Callable[[list[int] | StoreError], None]
+    ) -> None:
+        self.tree.lookups.histogram(_number_of(topic), edges_ms, done)
+
+    def _topics_gone(self) -> list[int]:
+        """The deleted topics of which the memtable has timers."""
+        return [topic for topic in self.pending.memtable.counts.by_topic if self._topics.by_number(topic) is None]
 
     # -- Retention
 
@@ -468,7 +449,7 @@ class Delays:
         if topic is None or topic.rocketmq_name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
             return None
         pins = [held[0].address for held in self._held.values()]
-        pinned = self._timers.pinned_from()
+        pinned = self.pending.memtable.counts.pinned_from()
         if pinned is not None:
             pins.append(pinned)
         if not pins:
@@ -480,272 +461,41 @@ class Delays:
             return queue.start_offset  # It would take a read to find out; so this time nothing goes.
         return rows[0][0] if rows else None
 
-    # -- Delivering
+    # -- Time
 
     def next_deadline_ms(self) -> int | None:
         """The wall time before which there is nothing to do."""
-        if self._was_read or self._sweep_from:
-            return 0
-        deadline_ms = self._timers.next_deadline_ms()
-        if deadline_ms is not None and 0 < deadline_ms - self._delivered_ms < GATHER_MS:
-            deadline_ms = self._delivered_ms + GATHER_MS
-        if self._unread:
-            retry_ms = min(self._unread.values())
-            return retry_ms if deadline_ms is None else min(deadline_ms, retry_ms)
-        return deadline_ms
+        return 0 if self._sweep_from else self._deliveries.next_deadline_ms()
 
     def run(self, now_ms: int, mono_ms: int) -> None:
         """Deliver one slice of what is due. Raises StoreError, and what was due is still due."""
-        self._run_ms = now_ms
-        if self._unread:
-            self._read_again(now_ms)
         if self._sweep_from:
             self._sweep(self._sweep_from, now_ms)
-        while self._was_read:
-            self._deliver_read(*self._was_read.pop(), now_ms)
-        self._timers.advance(now_ms, MOVED_IN_SLICE)
-        turns = self._take_turns(now_ms)
-        if turns:
-            self._delivered_ms = now_ms
-            self._begin(turns, now_ms)
+        self._deliveries.run(now_ms)
 
     def clock_was_set_back(self, now_ms: int) -> None:
-        """The clock was ahead, and is right again: nothing waits for a time that was reckoned from the wrong one."""
-        self._timers.set_back(now_ms)
-        self.far.set_back()
-        self._delivered_ms = 0
-        self._read_again(max(self._unread.values(), default=now_ms))
+        """The clock was ahead, and is right again: nothing waits for a time that follows from the wrong one."""
+        self.pending.memtable.windows.set_back(now_ms)
+        self.tree.set_back()
+        self._deliveries.set_back(now_ms)
         if self._sweep_from is not None:
             self._sweep_from = FROM_THE_LATEST
 
-    def _take_turns(self, now_ms: int) -> list[Turn]:
-        """Take what is due for one slice: an equal share of each topic, as far as that goes."""
-        turns: list[Turn] = []
-        share = max(SHARE_OF_TOPIC_MIN, DELIVERED_IN_SLICE // max(1, self._timers.topics_in_turn))
-        count_left, bytes_left = DELIVERED_IN_SLICE, DELIVERED_BYTES_IN_SLICE
-        while count_left > 0 and bytes_left > 0:
-            turn = self._timers.take(now_ms, min(share, count_left), bytes_left)
-            if turn is None:
-                break
-            turns.append(turn)
-            count_left -= len(turn.timers)
-            bytes_left -= sum([timer.size for timer in turn.timers])
-        return turns
-
-    def _begin(self, taken: list[Turn], now_ms: int) -> None:
-        """Deliver at once what is in memory, and have the rest read."""
-        reading: set[int] = set()
-        try:
-            turns = [turn for turn in taken if not (self._was_dropped(turn, now_ms) or self._is_fetched(turn, reading))]
-            found = self._read(turns) if turns else []
-            if isinstance(found, ColdEntries):
-                turns, found = self._read_each(turns, reading)
-            if turns:
-                self._deliver(turns, found, now_ms)
-        finally:
-            for turn in taken:
-                if turn.topic not in reading:
-                    self._timers.give_back(turn.topic)
-
-    def _was_dropped(self, turn: Turn, now_ms: int) -> bool:
-        """Drop what waits for a topic that is gone."""
-        if self._topics.by_number(turn.topic) is not None:
-            return False
-        self._drop(turn.timers, now_ms)
-        return True
-
-    def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
-        """Read what the log has, of all these topics along it: what came together lies together."""
-        assert self._store is not None, "the store is not open"
-        timers = sorted([timer for turn in turns for timer in turn.timers if not timer.home], key=_address_of)
-        places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form, _ in timers]
-        return self._store.reader.read_at(places) if places else []
-
-    def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
-        """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""
-        in_memory: list[Turn] = []
-        found_in_all: list[Stored] = []
-        for turn in turns:
-            found = self._read([turn])
-            if isinstance(found, ColdEntries):
-                reading.add(turn.topic)
-                found.start(partial(self._finish_read, turn))
-            else:
-                in_memory.append(turn)
-                found_in_all += found
-        return in_memory, found_in_all
-
-    def _is_fetched(self, turn: Turn, reading: set[int]) -> bool:
-        """Have messages read that are in buckets and not in memory; their topic is added to `reading` then."""
-        lacking = self.far.lacking(turn.timers)
-        if lacking:
-            reading.add(turn.topic)
-            self.far.fetch(lacking, partial(self._finish_fetch, turn))
-        return bool(lacking)
-
-    def _finish_fetch(self, turn: Turn, error: StoreError | None) -> None:
-        """The messages of this turn that buckets have are in memory now."""
-        if error is not None:
-            self._finish_read(turn, error)
-        else:
-            self._timers.give_back(turn.topic)
-
-    def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
-        """Take what a thread has read."""
-        if isinstance(found, StoreError):
-            log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", turn.topic, RETRY_MS, str(found))
-            self._unread[turn.topic] = self._run_ms + RETRY_MS
-        else:
-            self._was_read.append((turn, found))
-
-    def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
-        """Deliver of a turn what is still pending, and still due: it took a while to be read."""
-        try:
-            find, id_of = self._timers.find, self._timers.id_of
-            timers = [timer for timer in turn.timers if timer.due_ms <= now_ms and find(*id_of(timer)) == timer]
-            if timers and self._topics.by_number(turn.topic) is not None:
-                self._deliver([Turn(turn.topic, timers)], found, now_ms)
-        finally:
-            self._timers.give_back(turn.topic)
-
-    def _read_again(self, now_ms: int) -> None:
-        for topic in [topic for topic, at_ms in self._unread.items() if at_ms <= now_ms]:
-            del self._unread[topic]
-            self._timers.give_back(topic)
-
-    def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
-        """Append these messages to their queues, in order, as one unit with what says so."""
-        try:
-            frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
-            frames_at |= self.far.frames_of(timer for turn in turns for timer in turn.timers if timer.home)
-            runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
-        except NOT_THE_RECORD:
-            raise
-        except Exception as error:  # noqa: BLE001 - the one that raises is set aside
-            self._deliver_parts(turns, found, now_ms, error)
-            return
-        records = [TimersDelivered(topic, self._timers.ids_of(timers)) for topic, timers in turns]
-        try:
-            self._state_log.commit(records, now_ms, runs)
-        except EntryTooLarge as error:
-            self._deliver_parts(turns, found, now_ms, error)
-            return
-        delivered = sum([len(run.frames) for run in runs])
-        self._metrics.timers["delivered"] += delivered
-        self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
-
-    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
-        """Deliver less at once: together they do not fit into a segment, or one of them raised `error`."""
-        if len(turns) > 1:
-            for turn in turns:
-                self._deliver([turn], found, now_ms)
-            return
-        topic, timers = turns[0]
-        if len(timers) == 1:
-            if isinstance(error, EntryTooLarge):
-                log.error("delayed message dropped, no segment holds it topic=%d bytes=%d", topic, timers[0].size)
-            else:
-                self._set_aside(timers[0], error)
-            self._drop(timers, now_ms)
-            return
-        middle = len(timers) // 2
-        self._deliver([Turn(topic, timers[:middle])], found, now_ms)
-        self._deliver([Turn(topic, timers[middle:])], found, now_ms)
-
-    def _set_aside(self, timer: Timer, error: Exception) -> None:
-        topic, queue_id = self._topics.by_number(timer.topic), timer.key & (1 << QUEUE_ID_BITS) - 1
-        name = topic.name if topic is not None else str(timer.topic)
-        place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
-        self._poison.set_aside("delayed message", place, error)
-
-    def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
-        """Make a topic's messages what they are in their queues: a run for each, or more where the form changes."""
-        assert self._door is not None, "the door is not open"
-        topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
-        assert topic is not None, f"topic {turn.topic} is gone"
-        queues: defaultdict[int, list[Timer]] = defaultdict(list)
-        for timer in turn.timers:
-            queues[timer.key].append(timer)
-        for key, timers in queues.items():
-            for form, group in groupby(timers, _form_of):
-                run = [*group]
-                frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
-                yield self._door.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)
+    # -- Deleted topics
 
     def _sweep_out(self, topic: int) -> None:
         """Have the messages of a deleted topic dropped: they would pin the log for years."""
-        if self._timers.count(topic):
-            self._dead.add(topic)
+        if self.pending.memtable.counts.by_topic.get(topic):
+            self._swept.add(topic)
             self._sweep_from = FROM_THE_LATEST
 
-    def _sweep(self, cursor: Cursor, now_ms: int) -> None:
-        found, sweep_from = self._timers.sweep(self._dead, cursor, SWEPT_IN_SLICE)
+    def _sweep(self, cursor: SweepCursor, now_ms: int) -> None:
+        found, sweep_from = memtable_scan.sweep(self.pending.memtable, self._swept, cursor, SWEPT_IN_SLICE)
         if found:
-            self._drop(found, now_ms)
+            self._deliveries.drop(found, now_ms)
         self._sweep_from = sweep_from
         if sweep_from is None:
-            self._dead.clear()
-
-    def _drop(self, timers: Sequence[Timer], now_ms: int) -> None:
-        self._state_log.commit([TimersCancelled(self._timers.ids_of(timers), now_ms, is_dropped=True)], now_ms)
-        self._metrics.timers["dropped"] += len(timers)
-
-    # -- Replay
-
-    def _replay_parked(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms, hashed = pending_frames.read_extra(extra)
-        name_size = 0 if hashed is None else pending_frames.HASH_SIZE
-        self._timers.add(Timer(due_ms, slot.position, key, size, name_size, form))
-        if hashed is not None:
-            self._names.add(hashed, (due_ms, slot.position))
-
-    def _replay_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms, hashed, timer_id, place = pending_frames.read_again_extra(extra)
-        self._timers.remove_at(place)
-        self.far.note(place, Fate.MOVED, key >> QUEUE_ID_BITS, slot.position)
-        self._timers.restore_moved(timer_id, (due_ms, slot.position))
-        name_size = pending_frames.HASH_SIZE if hashed else 0
-        self._timers.add(Timer(due_ms, slot.position, key, size, name_size, form))
-        if hashed:
-            self._names.add(hashed, timer_id)
-
-    def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
-        for row in ROW.iter_unpack(record.rows):
-            self.hold(record.producer_id, Timer(*row))
-
-    def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
-        for place in self._timers.delivered(record.topic, record.ids):
-            self.far.note(place, Fate.DELIVERED, record.topic, slot.position)
-
-    def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
-        for timer_id in _ID.iter_unpack(record.ids):
-            place = self._timers.place_of(timer_id)
-            timer = self._timers.remove(*timer_id)
-            if timer is None or timer.home:
-                self._timers.forget_place(timer_id)
-                self.far.cancelled(place, None if timer is None else timer.topic, slot.position)
-            self._cancelled.add(timer_id, record.at_ms)
-
-    def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
-        if record.is_restored:
-            timer_id = (record.given_ms, record.address)
-            self._timers.restore_moved(timer_id, (record.due_ms, record.now_address or record.address))
-        else:
-            self._timers.move(record.given_ms, record.address, record.due_ms)
-
-    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
-        if record.is_paused:
-            self._timers.pause(record.topic)
-            self.far.pause(record.topic)
-        else:
-            self._timers.resume(record.topic)
-            self.far.resume(record.topic)
-
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        self._timers.resume(record.number)  # What is due is dropped in its turn.
-        self.far.resume(record.number)
-        self.far.forget_topic(record.number)
-        self._sweep_out(record.number)
+            self._swept.clear()
 
     def sweep(self, is_gone: IsGone) -> Iterator[int]:
         """Drop what open transactions hold for deleted topics; what is decided before is dropped then."""
@@ -760,8 +510,53 @@ class Delays:
                     self._held.pop(producer_id, None)
                 yield len(held) + 1
 
+    # -- Replay: adding and removing
+
+    def _replay_parked(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        key, due_ms, hashed = pending_frames.read_extra(extra)
+        name_size = 0 if hashed is None else pending_frames.HASH_SIZE
+        self.pending.memtable.add(Timer(due_ms, slot.position, key, size, name_size, form))
+        if hashed is not None:
+            self._names.add(hashed, (due_ms, slot.position))
+
+    def _replay_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        key, due_ms, hashed, timer_id, table_key = pending_frames.read_again_extra(extra)
+        self._delete_in_tables(table_key, key >> QUEUE_ID_BITS, slot)
+        self.pending.ids.set(timer_id, (due_ms, slot.position))
+        name_size = pending_frames.HASH_SIZE if hashed else 0
+        self.pending.memtable.add(Timer(due_ms, slot.position, key, size, name_size, form))
+        if hashed:
+            self._names.add(hashed, timer_id)
+
+    def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
+        for row in ROW.iter_unpack(record.rows):
+            self.hold(record.producer_id, Timer(*row))
+
+    def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
+        for key in self.pending.delivered(record.topic, record.ids):
+            self._delete_in_tables(key, record.topic, slot)
+
+    def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
+        for timer_id in KEY.iter_unpack(record.ids):
+            key = self.pending.ids.key_of(timer_id)
+            if self.pending.remove(timer_id) is None:
+                stored = self.pending.stored(key)
+                self._delete_in_tables(key, 0 if stored is None else stored.topic, slot)
+            self._cancelled.add(timer_id, record.at_ms)
+
+    def _delete_in_tables(self, key: TimerKey, topic: int, slot: Slot) -> None:
+        self.pending.found.pop(key, None)
+        self.tree.deletions.note(key, topic, slot.position)
+
+    def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
+        timer_id = (record.given_ms, record.address)
+        if record.is_restored:
+            self.pending.ids.set(timer_id, (record.due_ms, record.now_address or record.address))
+        else:
+            self.pending.move(timer_id, record.due_ms)
+
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
-        self._timers.restore(record.rows)
+        self.pending.memtable.restore(record.rows)
 
     def _replay_names(self, record: TimerNames, slot: Slot) -> None:
         self._names.restore(record.rows)
@@ -770,16 +565,53 @@ class Delays:
         for due_ms, address, at_ms in _CANCELLED.iter_unpack(record.rows):
             self._cancelled.add((due_ms, address), at_ms)
 
+    # -- Replay: topics
+
+    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
+        if record.is_paused:
+            self.tree.pause(record.topic)
+        else:
+            self.tree.resume(record.topic)
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self.tree.resume(record.number)  # What is due is dropped in its turn.
+        self.tree.deletions.forget_topic(record.number)
+        self._sweep_out(record.number)
+
+    # -- Replay: tables
+
+    def _commit_manifest(
+        self, manifest: Manifest, now_ms: int, *, flushed: bytes, deleted: bytes, counted_to: int
+    ) -> Promise:
+        rows = tuple(tuple(entry) for entry in manifest)
+        return self._state_log.commit([TimerTablesChanged(rows, flushed, deleted, counted_to)], now_ms).promise
+
+    def _replay_manifest(self, record: TimerTablesChanged, slot: Slot) -> None:
+        manifest = manifest_of(record.manifest)
+        self.tree.replay_manifest(manifest, record.flushed, record.deleted, record.counted_to, slot.position)
+
+    def _replay_deleted(self, record: TableTimersDeleted, slot: Slot) -> None:
+        self.tree.deletions.restore(record.keys, slot.position)
+
+    # -- Snapshots
+
     def _end_snapshot(self) -> None:
-        self._timers.end_snapshot()
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
 
     def _begin_snapshot(self) -> Iterable[Record]:
         """Return the state of this moment; rows of timers and names are copied as they are taken or change."""
+        self._end_snapshot()
+        self._snapshot = MemtableSnapshot(self.pending.memtable)
         held = [(producer_id, [*timers]) for producer_id, timers in self._held.items()]
-        moved, paused, cancelled = self._timers.moved(), sorted(self._timers.paused), [*self._cancelled.all()]
+        moved, paused = self.pending.ids.moved(), sorted(self.pending.turns.paused)
+        cancelled, manifest = [*self._cancelled.all()], tuple(tuple(entry) for entry in self.tree.manifest)
         return chain(
+            [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
+            map(TableTimersDeleted, self.tree.deletions.snapshot()),
             (TimersHeld(producer_id, b"".join(map(pack_row, timers))) for producer_id, timers in held),
-            map(TimersPending, self._timers.snapshot()),
+            map(TimersPending, self._snapshot.parts()),
             map(TimerNames, self._names.snapshot()),
             (TimerMoved(*id, due_ms, is_restored=True, now_address=address) for id, (due_ms, address) in moved),
             (DelayPaused(topic, is_paused=True) for topic in paused),
@@ -790,3 +622,7 @@ class Delays:
                 )
             ),
         )
+
+
+def _number_of(topic: Topic | None) -> int | None:
+    return None if topic is None else topic.number

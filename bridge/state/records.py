@@ -198,7 +198,7 @@ class TimersHeld(_Record, frozen=True, tag=59):
     """Only in snapshots: delayed records of a producer's open transaction; they become timers with its commit."""
 
     producer_id: int
-    rows: bytes  # as `delay.rows` has them
+    rows: bytes  # As `delay.rows` has them.
 
 
 class TransactionalIdsForgotten(_Record, frozen=True, tag=58):
@@ -320,19 +320,19 @@ class TimerRequestsKnown(_Record, frozen=True, tag=83):
     rows: list[tuple[bytes, bytes, int, int, int, int]]
 
 
-class FarTimersChanged(_Record, frozen=True, tag=80):
-    """From now on exactly these buckets count; also in snapshots, without the rest."""
+class TimerTablesChanged(_Record, frozen=True, tag=80):
+    """From now on exactly these sorted tables count; also in snapshots, without the rest."""
 
-    manifest: Sequence[Sequence[int]]  # the fields of `delay.bucket.BucketEntry`
-    left: bytes  # places, due time now u64 | address u64, of timers that are in a new bucket instead of the log
-    dead: bytes  # place | fate u8 of timers that are in a new bucket, and dead
-    counted_to: int  # position: the buckets' files have the deaths that the log has below it
+    manifest: Sequence[Sequence[int]]  # The fields of `delay.table_format.TableEntry`.
+    flushed: bytes  # Keys, due time u64 | address u64, of timers that a new table has instead of the memtable.
+    deleted: bytes  # Keys of timers that new tables have, and that are deleted.
+    counted_to: int  # Position: the tables' files have the deletions that the log has below it.
 
 
-class FarTimersDead(_Record, frozen=True, tag=81):
-    """Only in snapshots: place | fate u8 of far timers that are dead, though their bucket's files may not say so."""
+class TableTimersDeleted(_Record, frozen=True, tag=81):
+    """Only in snapshots: keys of timers that are deleted, though the tables' files may not say so."""
 
-    rows: bytes
+    keys: bytes
 
 
 # -- Schedules
@@ -492,8 +492,8 @@ Record = (
     | TimersPending
     | TimersCancelledBefore
     | TimerNames
-    | FarTimersChanged
-    | FarTimersDead
+    | TimerTablesChanged
+    | TableTimersDeleted
     | ScheduleRegistered
     | ScheduleStepped
 )

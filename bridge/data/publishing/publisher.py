@@ -42,7 +42,7 @@ from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
-from duolog.delay.timers import TimerId
+from duolog.delay.rows import TimerId
 from duolog.protocol.kafka.record_batch import (
     HEADER_BYTES,
     BatchHeader,

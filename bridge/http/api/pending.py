@@ -75,7 +75,7 @@ class PendingApi:
             await self._filed(topic, start[0], until_ms)
             # Both look at this moment, so each timer is in one of them.
             near = self._context.delayed.delays.near(topic, start, until_ms, limit + 1)
-            far = await awaited(partial(self._context.delayed.delays.far.page, topic, start, until_ms, limit + 1))
+            far = await awaited(partial(self._context.delayed.delays.far_page, topic, start, until_ms, limit + 1))
             found = sorted([*near, *far])
         page = found[:limit]
         await self._kept(self._context.state_log.barrier())
@@ -120,7 +120,7 @@ class PendingApi:
         """Count the pending timers between each two neighbours of these times."""
         await self._filed(topic, edges_ms[0], edges_ms[-1])
         near = self._context.delayed.delays.histogram(topic, edges_ms)  # as of the same moment as the next
-        far = await awaited(partial(self._context.delayed.delays.far.histogram, topic, edges_ms))
+        far = await awaited(partial(self._context.delayed.delays.far_histogram, topic, edges_ms))
         return [count + beyond for count, beyond in zip(near, far, strict=True)]
 
     async def _filed(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:

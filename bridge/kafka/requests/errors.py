@@ -6,7 +6,6 @@ Kafka's clients retry some codes and give up on others, so the choice decides wh
 from typing import Final
 
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.far_timers import TooManyNamed
 from duolog.bridge.data.publishing.refusals import NotSupported, ProduceRefused
 from duolog.bridge.state.positions import MetadataTooLarge, TooManyPositions
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
@@ -27,6 +26,7 @@ from duolog.bridge.transactions.kafka_transactions import (
     TransactionLimit,
     UnknownTransactionalProducer,
 )
+from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason
 from duolog.store.errors import (

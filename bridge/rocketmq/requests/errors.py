@@ -6,7 +6,6 @@ A producer tries again after 1, 2, 14, 16 and 17; every other code reaches its u
 from typing import Final
 
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.far_timers import TooManyNamed
 from duolog.bridge.data.publishing.refusals import IllegalMessage, NotSupported, ProduceRefused
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.consuming.members import TooManyMembers
@@ -23,6 +22,7 @@ from duolog.bridge.state.topics import (
     UnknownTopic,
 )
 from duolog.bridge.transactions.half_messages import TooManyHalves
+from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages.batch import TooManyMessages

@@ -15,7 +15,6 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import Name
 from duolog.bridge.state.records import (
     CommittedPosition,
     EpochStart,
-    FarTimersDead,
     GroupConfigured,
     GroupDeleted,
     HalfIdsKnown,
@@ -33,6 +32,7 @@ from duolog.bridge.state.records import (
     RequestModeSet,
     ScheduleRegistered,
     ScheduleStepped,
+    TableTimersDeleted,
     TimerRequested,
     TimerRequestsKnown,
     TopicChanged,
@@ -62,7 +62,7 @@ def filled(count: int) -> ManualCore:
         TimerRequestsKnown([(b"%d" % number, b"b", 1, 2, 3, NOW) for number in range(count)]),
         HalvesOpen(*halves(range(10_000, 10_000 + count)), {0: "asker"}),
         HalfIdsKnown([(10_000 + number, "topic", str(number), False) for number in range(count)]),
-        FarTimersDead(b"".join(b"%016d\0" % number for number in range(count))),
+        TableTimersDeleted(b"".join(b"%016d" % number for number in range(count))),
     ]
     for number in range(count):
         key, group = key_of(core, number), f"g{number}"
@@ -115,7 +115,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "a schedule steps": [ScheduleStepped(f"s{number}", 2, LATER)],
         "a schedule goes": [ScheduleStepped(f"s{number}", is_removed=True)],
         "a request's key": [TimerRequested(b"%d" % number, b"c", 1, 2, 3, NOW)],
-        "a far timer dies": [FarTimersDead(b"%016d\1" % (1000 + number_after))],
+        "a timer of a table is deleted": [TableTimersDeleted(b"%016d" % (1000 + number_after))],
         "an id ends": [TransactionalIdSettled(f"id{number}", number, 1, 60_000, 5, LATER)],
         "an id is forgotten": [TransactionalIdsForgotten([f"id{number}"])],
         "a transaction begins": [TransactionGrew(number + 500, NOW)],

@@ -8,29 +8,26 @@ a topic and a time find what the list has, for about as much work as there is to
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from random import Random
 
 import pytest
 
 from duolog.delay.cancellations import Cancelled
+from duolog.delay.memtable import scan as memtable_scan
+from duolog.delay.memtable.counts import LOG_PART_BITS
+from duolog.delay.memtable.pack_snapshot import PackSnapshot
+from duolog.delay.memtable.packs import AddressPack, DuePack
+from duolog.delay.memtable.scan import FROM_THE_LATEST, MemtableSnapshot, SweepCursor
+from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import (
+    KEY,
     ROW,
     ROW_SIZE,
-    AddressPack,
-    DuePack,
-    RowsOfMoment,
     Timer,
     pack_row,
     rows_of,
-)
-from duolog.delay.timers import (
-    FROM_THE_LATEST,
-    ID,
-    PIN_BITS,
-    Cursor,
-    Timers,
 )
 
 TOPICS = 4
@@ -38,7 +35,7 @@ SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each leve
 
 
 def packed(ids: list[tuple[int, int]]) -> bytes:
-    return b"".join([ID.pack(*timer_id) for timer_id in ids])
+    return b"".join([KEY.pack(*timer_id) for timer_id in ids])
 
 
 class Model:
@@ -55,6 +52,39 @@ class Model:
             if timer.topic == topic and timer.due_ms <= now_ms
         ]
         return sorted(found, key=lambda pair: (pair[1].due_ms, pair[1].address))
+
+
+class Timers(PendingTimers):
+    """What is in memory, with shorter ways to what the memtable has."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        super().__init__()
+        self.begin(now_ms)
+        self.snapshot: MemtableSnapshot | None = None
+
+    def __len__(self) -> int:
+        return len(self.memtable)
+
+    def all(self) -> list[Timer]:
+        return [Timer(*row) for pack in self.memtable.packs() for row in ROW.iter_unpack(b"".join(pack.live()))]
+
+    def begin_snapshot(self) -> Iterator[bytes]:
+        if self.snapshot is not None:
+            self.snapshot.close()
+        self.snapshot = MemtableSnapshot(self.memtable)
+        return self.snapshot.parts()
+
+    def file(self, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
+        return memtable_scan.file(self.memtable, by_topic, start_ms, until_ms, rows_max)
+
+    def due(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
+        return memtable_scan.due(self.memtable, topic, start, until_ms)
+
+    def histogram(self, topic: int | None, edges_ms: list[int]) -> list[int]:
+        return memtable_scan.histogram(self.memtable, topic, edges_ms)
+
+    def sweep(self, topics: set[int], cursor: SweepCursor, rows_max: int) -> tuple[list[Timer], SweepCursor | None]:
+        return memtable_scan.sweep(self.memtable, topics, cursor, rows_max)
 
 
 class History:
@@ -74,7 +104,7 @@ class History:
             topic = self.rng.randrange(1, TOPICS + 1)
             due_ms = max(0, self.now_ms + self.rng.randrange(-5, self.rng.choice(SPANS)))
             timer = Timer(due_ms, self.address, topic << 16 | self.rng.randrange(3), self.rng.randrange(500), 0, 3)
-            self.timers.add(timer)
+            self.timers.memtable.add(timer)
             self.model.pending[due_ms, self.address] = timer
 
     def some_id(self) -> tuple[int, int]:
@@ -83,15 +113,15 @@ class History:
     def cancel(self) -> None:
         given_ms, address = self.some_id()
         expected = self.model.pending.pop((given_ms, address), None)
-        assert self.timers.find(given_ms, address) == expected
-        assert self.timers.remove(given_ms, address) == expected
-        assert self.timers.find(given_ms, address) is None
+        assert self.timers.find((given_ms, address)) == expected
+        assert self.timers.remove((given_ms, address)) == expected
+        assert self.timers.find((given_ms, address)) is None
 
     def move(self) -> None:
         given_ms, address = self.some_id()
         due_ms = self.now_ms + self.rng.randrange(-5, self.rng.choice(SPANS))
         timer = self.model.pending.get((given_ms, address))
-        assert self.timers.move(given_ms, address, due_ms) == (timer is not None)
+        assert self.timers.move((given_ms, address), due_ms) == (timer is not None)
         if timer is not None:
             self.model.pending[given_ms, address] = timer._replace(due_ms=due_ms)
 
@@ -101,7 +131,7 @@ class History:
     def step_clock(self) -> None:
         self.now_ms += self.rng.choice((-100_000, -3_000, 86_400_000))
         if self.rng.random() < 0.5:
-            self.timers.set_back(self.now_ms)
+            self.timers.memtable.windows.set_back(self.now_ms)
 
     def clock_glitch(self) -> None:
         """The clock is far ahead for a while: what is due by it is delivered, and the rest as if nothing had been."""
@@ -110,32 +140,32 @@ class History:
         for step in self.rng.sample((self.move_a_little, self.take_once, self.add, self.take_all), 2):
             step()
         self.now_ms = now_ms
-        self.timers.set_back(now_ms)
+        self.timers.memtable.windows.set_back(now_ms)
 
     def pause_or_resume(self) -> None:
         topic = self.rng.randrange(1, TOPICS + 1)
         if topic in self.model.paused:
             self.model.paused.discard(topic)
-            self.timers.resume(topic)
+            self.timers.turns.resume(topic)
         else:
             self.model.paused.add(topic)
-            self.timers.pause(topic)
+            self.timers.turns.pause(topic)
 
     def restart(self) -> None:
-        parts, moved = list(self.timers.snapshot()), self.timers.moved()
+        parts, moved = list(self.timers.begin_snapshot()), self.timers.ids.moved()
         self.timers = Timers(self.now_ms)
         for rows in parts:
-            self.timers.restore(rows)
+            self.timers.memtable.restore(rows)
         for row in moved:
-            self.timers.restore_moved(*row)
+            self.timers.ids.set(*row)
         for topic in self.model.paused:
-            self.timers.pause(topic)
+            self.timers.turns.pause(topic)
         self.begin_snapshot()
 
     def begin_snapshot(self) -> None:
         self.snapshot_rows = sorted(map(pack_row, self.timers.all()))
         self.taken: list[bytes] = []
-        self.parts = self.timers.snapshot()
+        self.parts = self.timers.begin_snapshot()
 
     def take_part_of_snapshot(self) -> None:
         """A snapshot has the rows of the moment at which it began, whatever happens until the last part is taken."""
@@ -148,14 +178,14 @@ class History:
     def move_a_little(self) -> None:
         self.timers.advance(self.now_ms, self.rng.randrange(1, 50))
 
-    def leave_in_vain(self) -> None:
-        """What is far leaves for a bucket that comes to nothing; it may be cancelled and is seen meanwhile."""
+    def freeze_in_vain(self) -> None:
+        """What is far is frozen for a flush that fails; it may be cancelled and is seen meanwhile."""
         for _ in range(self.rng.randrange(4)):
-            self.timers.detach(self.now_ms + 1_000, self.rng.choice((10, 1_000)), ())
+            self.timers.memtable.freeze_late(self.now_ms + 1_000, self.rng.choice((10, 1_000)), ())
             self.look()
         for step in (self.cancel, self.look, self.add, self.cancel, self.look):
             step()
-        while self.timers.stay():
+        while self.timers.memtable.thaw_some():
             self.look()
 
     def look(self) -> None:
@@ -179,19 +209,19 @@ class History:
 
     def take_once(self) -> bool:
         """Take one turn and compare it with the model; false when there is none."""
-        turn = self.timers.take(self.now_ms, self.rng.choice((1, 7, 100)), self.rng.choice((0, 1000, 1 << 20)))
+        turn = self.timers.turns.take(self.now_ms, self.rng.choice((1, 7, 100)), self.rng.choice((0, 1000, 1 << 20)))
         if turn is None:
             return False
         topic, timers = turn
         assert topic not in self.model.paused
         expected = self.model.due(topic, self.now_ms)[: len(timers)]
         assert timers == [timer for _, timer in expected], "out of order, early, or lost"
-        ids = [self.timers.id_of(timer) for timer in timers]
+        ids = [self.timers.ids.id_of(timer) for timer in timers]
         assert ids == [(given, timer.address) for given, timer in expected]
         self.timers.delivered(topic, packed(ids))
         for timer_id in ids:
             del self.model.pending[timer_id]
-        self.timers.give_back(topic)
+        self.timers.turns.give_back(topic)
         return True
 
     def take_all(self) -> None:
@@ -200,7 +230,7 @@ class History:
             pass
         for topic in range(1, TOPICS + 1):
             assert topic in self.model.paused or not self.model.due(topic, self.now_ms), "due and not taken"
-        deadline_ms = self.timers.next_deadline_ms()
+        deadline_ms = self.timers.next_ms()
         waiting = [t.due_ms for t in self.model.pending.values() if t.topic not in self.model.paused]
         if waiting:
             assert deadline_ms is not None
@@ -210,18 +240,20 @@ class History:
         assert len(self.timers) == len(self.model.pending)
         assert sorted(self.timers.all()) == sorted(self.model.pending.values())
         for topic in range(1, TOPICS + 1):
-            assert self.timers.count(topic) == sum(t.topic == topic for t in self.model.pending.values())
-        pinned = self.timers.pinned_from()
+            assert self.timers.memtable.counts.by_topic.get(topic, 0) == sum(
+                t.topic == topic for t in self.model.pending.values()
+            )
+        pinned = self.timers.memtable.counts.pinned_from()
         assert (pinned is None) == (not self.model.pending)
         if pinned is not None:
-            assert pinned <= min(address for _, address in self.model.pending) < pinned + (1 << PIN_BITS)
+            assert pinned <= min(address for _, address in self.model.pending) < pinned + (1 << LOG_PART_BITS)
 
     def run(self, steps: int) -> None:
         choices = [
             (self.begin_snapshot, 1), (self.take_part_of_snapshot, 12),
             (self.add, 10), (self.cancel, 6), (self.move, 4), (self.pass_time, 10), (self.step_clock, 1),
             (self.pause_or_resume, 2), (self.restart, 1), (self.move_a_little, 10), (self.take_all, 3), (self.look, 6),
-            (self.leave_in_vain, 1), (self.clock_glitch, 1),
+            (self.freeze_in_vain, 1), (self.clock_glitch, 1),
         ]  # fmt: skip
         for _ in range(steps):
             self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]()
@@ -229,12 +261,12 @@ class History:
                 self.check()
         for topic in list(self.model.paused):
             self.model.paused.discard(topic)
-            self.timers.resume(topic)
+            self.timers.turns.resume(topic)
         self.now_ms += 10**12
         self.take_all()
         assert not self.model.pending
         assert len(self.timers) == 0
-        assert self.timers.next_deadline_ms() is None
+        assert self.timers.next_ms() is None
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -271,8 +303,8 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
     start_ms = 1 << 20
     for address in range(1, 5 * per_topic + 1):
         due_ms = start_ms + (rng.randrange(1 << 16) if moment == "65 seconds" else 0)
-        timers.add(Timer(due_ms, address, (1 + address % 5) << 16, 10, 0, 3))
-    timers.add(Timer(start_ms + 500, address + 1, 9 << 16, 10, 0, 3))
+        timers.memtable.add(Timer(due_ms, address, (1 + address % 5) << 16, 10, 0, 3))
+    timers.memtable.add(Timer(start_ms + 500, address + 1, 9 << 16, 10, 0, 3))
     if moment == "overdue":
         timers.advance(start_ms, 1 << 30)
     until_ms = start_ms + (1 << 16)
@@ -291,7 +323,7 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
         assert work_of(lambda: page(topic, start)) < 1_500  # noqa: B023
     assert work_of(lambda: timers.histogram(2, [start_ms, start_ms + 40_000, until_ms])) < 1_000
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic]
-    timers.add(Timer(until_ms - 1, address + 2, 2 << 16, 10, 0, 3))
+    timers.memtable.add(Timer(until_ms - 1, address + 2, 2 << 16, 10, 0, 3))
     assert filed() < 100, "what came since, no more"
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic + 1]
 
@@ -299,100 +331,117 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
 def test_turns_go_round_the_topics_however_much_one_has() -> None:
     timers = Timers(0)
     for address in range(1, 1001):
-        timers.add(Timer(10, address, 1 << 16, 10, 0, 3))
-    timers.add(Timer(10, 1001, 2 << 16, 10, 0, 3))
+        timers.memtable.add(Timer(10, address, 1 << 16, 10, 0, 3))
+    timers.memtable.add(Timer(10, 1001, 2 << 16, 10, 0, 3))
     timers.advance(10, 1 << 30)
-    first, second = timers.take(10, 50, 1 << 20), timers.take(10, 50, 1 << 20)
+    first, second = timers.turns.take(10, 50, 1 << 20), timers.turns.take(10, 50, 1 << 20)
     assert first is not None
     assert second is not None
     assert [(turn.topic, len(turn.timers)) for turn in (first, second)] == [(1, 50), (2, 1)]
-    assert timers.take(10, 50, 1 << 20) is None, "both topics are away"
+    assert timers.turns.take(10, 50, 1 << 20) is None, "both topics are away"
 
 
 def test_timer_taken_may_be_cancelled_until_it_is_delivered() -> None:
     timers = Timers(0)
     for address in (1, 2, 3):
-        timers.add(Timer(10, address, 1 << 16, 10, 0, 3))
+        timers.memtable.add(Timer(10, address, 1 << 16, 10, 0, 3))
     timers.advance(10, 1 << 30)
-    assert timers.take(10, 50, 1 << 20) is not None
-    assert timers.remove(10, 1) is not None
+    assert timers.turns.take(10, 50, 1 << 20) is not None
+    assert timers.remove((10, 1)) is not None
     timers.delivered(1, packed([(10, 2)]))
-    timers.give_back(1)
-    turn = timers.take(10, 50, 1 << 20)
+    timers.turns.give_back(1)
+    turn = timers.turns.take(10, 50, 1 << 20)
     assert turn is not None
     assert [timer.address for timer in turn.timers] == [3]
 
 
-def test_after_a_clock_that_was_far_ahead_late_timers_leave_for_a_bucket_again() -> None:
+def test_after_a_clock_that_was_far_ahead_late_timers_are_flushed_again() -> None:
     now_ms, day_ms = 1_700_000_000_000, 86_400_000
     timers = Timers(now_ms)
     timers.advance(now_ms + 3650 * day_ms, 1 << 30)
-    timers.add(Timer(now_ms + 30 * day_ms, 40, 1 << 16, 0, 0, 3))
-    assert not timers.beyond(now_ms + day_ms)
-    timers.set_back(now_ms)
-    assert timers.beyond(now_ms + day_ms) == 1
-    assert timers.detach(now_ms + day_ms, 10, ())
+    timers.memtable.add(Timer(now_ms + 30 * day_ms, 40, 1 << 16, 0, 0, 3))
+    assert not timers.memtable.late_count(now_ms + day_ms, ())
+    timers.memtable.windows.set_back(now_ms)
+    assert timers.memtable.late_count(now_ms + day_ms, ()) == 1
+    assert timers.memtable.freeze_late(now_ms + day_ms, 10, ())
+
+
+def test_clock_that_is_set_back_moves_no_row() -> None:
+    """With half a window moved, and with rows that are ready: 4 million rows took up to two seconds of one turn."""
+    rng, timers, count = Random(3), Timers(0), 20_000
+    for address in range(1, count + 1):
+        timers.memtable.add(Timer(rng.randrange(1, 10_000_000), address, 1 << 16, 10, 0, 3))
+    timers.advance(1_000_000, 1 << 30)
+    timers.advance(9_000_000, 1_000)
+    assert timers.memtable.windows.is_moving
+    assert work_of(lambda: timers.memtable.windows.set_back(500)) < count // 10
+    assert len(timers.all()) == count
+    timers.advance(10_000_000, 1 << 30)
+    turn = timers.turns.take(10_000_000, count, 1 << 30)
+    assert turn is not None
+    assert turn.timers == sorted(turn.timers)
+    assert len(turn.timers) == count
 
 
 def test_rows_move_a_bounded_number_at_a_time() -> None:
     timers = Timers(0)
     for address in range(1, 5001):
-        timers.add(Timer(100_000, address, 1 << 16, 10, 0, 3))
+        timers.memtable.add(Timer(100_000, address, 1 << 16, 10, 0, 3))
     rounds = 0
-    while not (turn := timers.take(100_000, 1 << 20, 1 << 30)) or len(turn.timers) < 5000:
+    while not (turn := timers.turns.take(100_000, 1 << 20, 1 << 30)) or len(turn.timers) < 5000:
         if turn:
-            timers.give_back(1)
+            timers.turns.give_back(1)
         timers.advance(100_000, 100)
         rounds += 1
     assert rounds > 50
 
 
 @pytest.mark.parametrize("has_gone", [False, True])
-def test_what_moves_back_to_a_place_that_a_bucket_has_dead_does_not_leave_again(has_gone: bool) -> None:
+def test_what_moves_back_to_a_key_that_a_table_has_deleted_is_not_frozen(has_gone: bool) -> None:
     """It would be taken for dead there, or be in the bucket twice."""
     timers = Timers(0)
-    timers.add(Timer(100_000, 1, 1 << 16, 10, 0, 3))
-    assert timers.detach(1_000, 100, ())
-    timers.move(100_000, 1, 500)
-    (dead,) = timers.lost
+    timers.memtable.add(Timer(100_000, 1, 1 << 16, 10, 0, 3))
+    assert timers.memtable.freeze_late(1_000, 100, ())
+    timers.move((100_000, 1), 500)
+    (dead,) = timers.memtable.frozen.deleted
     if has_gone:
-        timers.let_go()
-    timers.move(100_000, 1, 100_000)
-    assert timers.detach(1_000, 100, {dead} if has_gone else ()) == b""
+        timers.memtable.clear_frozen()
+    timers.move((100_000, 1), 100_000)
+    assert timers.memtable.freeze_late(1_000, 100, {dead} if has_gone else ()) == b""
     timers.advance(100_000, 100)
-    turn = timers.take(100_000, 1, 1 << 20)
+    turn = timers.turns.take(100_000, 1, 1 << 20)
     assert turn is not None
     assert [timer.address for timer in turn.timers] == [1]
 
 
-def test_what_is_leaving_is_found_until_it_is_gone() -> None:
+def test_what_is_frozen_is_found_until_it_is_gone() -> None:
     """In packs of all windows, of which some stay after all, and some is removed meanwhile."""
     rng = Random(7)
     timers = Timers(0)
     places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
     for due_ms, address in places:
-        timers.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
-    packs = [*iter(lambda: timers.detach(1_000, 16, ()), b"")]
+        timers.memtable.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
+    packs = [*iter(lambda: timers.memtable.freeze_late(1_000, 16, ()), b"")]
     removed = set(rng.sample(sorted(places), 60))
     for place in removed:
-        assert timers.remove(*place) is not None
+        assert timers.remove(place) is not None
 
     def check(pending: set[tuple[int, int]]) -> None:
-        assert {place for place in places if timers.find(*place) is not None} == pending
-        assert not any(timers.find(due_ms + 1, address) for due_ms, address in places)
-        assert not any(timers.find(due_ms, address + 1) for due_ms, address in places)
+        assert {place for place in places if timers.find(place) is not None} == pending
+        assert not any(timers.find((due_ms + 1, address)) for due_ms, address in places)
+        assert not any(timers.find((due_ms, address + 1)) for due_ms, address in places)
 
     check(places - removed)
     left = places - removed
-    assert timers.stay()
+    assert timers.memtable.thaw_some()
     stayed = {row[:2] for row in ROW.iter_unpack(packs[-1])} & left
     check(left)
     place = stayed.pop()
-    assert timers.remove(*place) is not None
+    assert timers.remove(place) is not None
     check(left - {place})
-    timers.let_go()
+    timers.memtable.clear_frozen()
     check(stayed)
-    assert timers.detach(1_000, 16, ())
+    assert timers.memtable.freeze_late(1_000, 16, ())
     check(stayed)
 
 
@@ -410,16 +459,16 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
     rng = Random(5)
     timers = Timers(0)
     for address in range(1, 3001):
-        timers.add(Timer(1 + rng.randrange(rng.choice(SPANS)), address, rng.choice((1, 2)) << 16, 10, 0, 3))
+        timers.memtable.add(Timer(1 + rng.randrange(rng.choice(SPANS)), address, rng.choice((1, 2)) << 16, 10, 0, 3))
     timers.advance(1, 1 << 30)
     wanted = {timer.address for timer in timers.all() if timer.topic == 2 and timer.due_ms > 1}
-    cursor: Cursor | None = FROM_THE_LATEST
+    cursor: SweepCursor | None = FROM_THE_LATEST
     found = set()
     while cursor is not None:
         some, cursor = timers.sweep({2}, cursor, 100)
         assert len(some) <= 100
         for timer in some:
-            assert timers.remove(timer.due_ms, timer.address) == timer
+            assert timers.remove((timer.due_ms, timer.address)) == timer
             found.add(timer.address)
     assert found == wanted
 
@@ -458,8 +507,8 @@ def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searche
 def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
     count = 100_000
     pack = DuePack()
-    pack.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0, 0) for number in range(count)))
-    expected, reading = rows_of(bytes(pack.rows)), RowsOfMoment(pack)
+    pack.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0) for number in range(count)))
+    expected, reading = rows_of(bytes(pack.rows)), PackSnapshot(pack)
     parts = reading.parts(1000)
     taken = rows_of(next(parts))
     for number in (5, 1000, 70_000, 99_999):

@@ -1,7 +1,7 @@
 """Proves that a power cut loses no delayed message, delivers none twice and none early, whenever it comes.
 
 A long random history of parks, deliveries, cancels, moves, checkpoints and removed segments runs on a disk in memory.
-What is due in more than a tenth of a second goes to buckets, and these are merged, all of which is cut as well.
+What is due in more than a tenth of a second goes to sorted tables, which are compacted; all of that is cut as well.
 At each operation of the disk it is taken as it might be found afterwards; a broker recovers from it and runs to the end
 of time. What was promised before the cut is compared with what lies in the queue then.
 """
@@ -128,13 +128,13 @@ class History:
         return self.rng.choice([*self.timers][-40:])
 
     def move_far(self) -> None:
-        """Let timers go to buckets and come back, one slice at a time."""
-        before = self.core.delays.far.bucket_count
-        self.core.delays.far.run(self.now_ms(), self.core.clock.mono_ms())
-        now = self.core.delays.far.bucket_count
+        """Let timers go to tables and come back, one slice at a time."""
+        before = self.core.delays.tree.table_count
+        self.core.delays.tree.run(self.now_ms(), self.core.clock.mono_ms())
+        now = self.core.delays.tree.table_count
         self.spilled += now > before
         self.merged += now < before - 2
-        self.passed += bool(self.core.delays.far._passed)
+        self.passed += bool(self.core.delays.tree.cursors.behind(self.core.delays.tree.deletions.by_topic))
 
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))
@@ -143,7 +143,7 @@ class History:
         self.core.delays.run(self.now_ms(), self.core.clock.mono_ms())
 
     def pause_or_resume(self) -> None:
-        """So that what is due waits in its topic, through checkpoints too, and goes to buckets."""
+        """So that what is due waits in its topic, through checkpoints too, and goes to tables."""
         delays, topic = self.core.delays, self.core.topic("orders", 1)
         change = delays.resume if delays.is_paused(topic) else delays.pause
         change(topic, self.now_ms())
@@ -188,7 +188,7 @@ class History:
         core.delays.resume(topic, FOREVER_MS)
         while len(core.delays):
             core.clock.pass_ms(1_000)
-            core.delays.far.run(FOREVER_MS, core.clock.mono_ms())
+            core.delays.tree.run(FOREVER_MS, core.clock.mono_ms())
             core.delays.run(FOREVER_MS, core.clock.mono_ms())
             core.settle()
         everything = Counter(body for body, _ in (found | delivered(core)).values())

@@ -7,7 +7,8 @@ import pytest
 
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.delays import DELIVERED_IN_SLICE, GATHER_MS, TooManyTimers
+from duolog.bridge.data.delays import TooManyTimers
+from duolog.bridge.data.deliveries import DELIVERED_IN_SLICE, GATHER_MS
 from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence

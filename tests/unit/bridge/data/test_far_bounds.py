@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.data.far_timers import TooManyNamed
-from duolog.delay.bucket import bucket_path
-from duolog.delay.buckets import Merge
+from duolog.delay.tables.compaction import Compaction
+from duolog.delay.tables.table_format import table_path
+from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.errors import StoreError
 from duolog.store.workers import Inline
 from tests.kit.disk import CrashDisk
@@ -36,18 +36,18 @@ def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
         bench.core.publisher.publish_batch(topic, 0, one, start_ms)
         bench.turn()
     bench.turn_until_idle()
-    assert len(bench.far) == MANY
+    assert len(bench.tree) == MANY
     return bench
 
 
 def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are due in the same millisecond: each slice reads its own messages, not all that are left."""
-    monkeypatch.setattr("duolog.bridge.data.far_timers.FRAMES_BYTES", 0)
+    monkeypatch.setattr("duolog.delay.tree.cursors.PREFETCH_BYTES", 0)
     disk = CountingDisk()
     bench = with_many(disk, 100 * NEAR_MS, 0)
     bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
     bench.turn_until_idle()
-    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".table"))
     disk.read_bytes = 0
     bench.core.clock.pass_ms(NEAR_MS)
     for _ in range(MANY):
@@ -62,12 +62,12 @@ def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each look at a bucket reads a block, in which those lie that are due next."""
-    monkeypatch.setattr("duolog.bridge.data.far_timers.FRAMES_BYTES", 500_000)
+    monkeypatch.setattr("duolog.delay.tree.cursors.PREFETCH_BYTES", 500_000)
     disk = CountingDisk()
     bench = with_many(disk, 100 * NEAR_MS, NEAR_MS // 1000)
     bench.core.clock.pass_ms(100 * NEAR_MS - NEAR_MS // 2)
     bench.turn_until_idle()
-    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".bucket"))
+    size = sum(len(content) for path, content in disk.contents().items() if path.endswith(".table"))
     disk.read_bytes = 0
     bench.core.clock.pass_ms(NEAR_MS // 2)
     for _ in range(MANY // IN_BATCH):
@@ -80,16 +80,16 @@ def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a
 
 def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day without the broker, say: all are late, and delivered as fast as they come."""
-    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 256)
-    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_FATES", 512)
-    monkeypatch.setattr("duolog.bridge.data.far_timers.FLUSH_FATES", 256)
+    monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 256)
+    monkeypatch.setattr("duolog.delay.tree.tree.DELETIONS_MAX", 512)
+    monkeypatch.setattr("duolog.delay.tree.table_jobs.TOMBSTONES_MIN", 256)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     queue = bench.core.topic("orders", 1).queues[0]
     bench.core.clock.pass_ms(1_000 * NEAR_MS)
     uncounted = [0]
     while queue.visible_end < MANY and len(uncounted) < MANY:
         bench.turn(NEAR_MS // 10)
-        uncounted.append(len(bench.far._fates))
+        uncounted.append(len(bench.tree.deletions))
     assert queue.visible_end == MANY
     assert max(uncounted) < 1_100
     bench.turn_until_idle()
@@ -97,7 +97,7 @@ def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPa
 
 
 def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duolog.bridge.data.far_timers.NAMED_MAX", 3)
+    monkeypatch.setattr("duolog.delay.tree.lookups.NAMED_MAX", 3)
     bench = Bench()
     wanted = {"topic": "orders", "key": "k", "value": "v", "at_ms": bench.now_ms() + 100 * NEAR_MS}
     bench.core.topic("orders", 1)
@@ -108,7 +108,7 @@ def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypa
         bench.call("_cancel_named", topic="orders", key="k")
     with pytest.raises(TooManyNamed, match="more than 3"):
         bench.call("_add", wanted | {"replace": True})
-    assert len(bench.core.delays) == len(bench.far) == 4
+    assert len(bench.core.delays) == len(bench.tree) == 4
 
 
 class LongMerges(Inline):
@@ -117,17 +117,17 @@ class LongMerges(Inline):
     def __init__(self) -> None:
         super().__init__()
         self.ended: list[Callable[[], None]] = []
-        self.buried_late: list[int] = []
+        self.deleted_late: list[int] = []
         self.is_full = False
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
-        if isinstance(merge, Merge) and what == "run":
+        if isinstance(merge, Compaction) and what == "run":
             merge.run()
             self.ended.append(lambda: done(None))
             return
-        if isinstance(merge, Merge):
-            self.buried_late.append(merge.late_count)
+        if isinstance(merge, Compaction):
+            self.deleted_late.append(merge.late_count)
             if self.is_full:
                 done(StoreError("too much waits"))
                 return
@@ -138,11 +138,11 @@ class LongMerges(Inline):
 def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
-    monkeypatch.setattr("duolog.delay.buckets.MERGE_WIDTH", 1_000)
-    monkeypatch.setattr("duolog.bridge.data.far_timers.FLUSH_FATES", 64)
+    monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 1_000)
+    monkeypatch.setattr("duolog.delay.tree.table_jobs.TOMBSTONES_MIN", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
-    monkeypatch.setattr("duolog.delay.buckets.MERGE_WIDTH", 2)
-    workers = bench.far.executor = LongMerges()
+    monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 2)
+    workers = bench.tree.executor = LongMerges()
     workers.is_full = is_full
     bench.turn(NEAR_MS)
     assert workers.ended
@@ -154,11 +154,11 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     assert delivered > 256
     for ended in workers.ended:
         ended()
-    assert workers.buried_late
-    assert min(workers.buried_late) > 256
+    assert workers.deleted_late
+    assert min(workers.deleted_late) > 256
     bench.core.settle()
-    files = {path for path in bench.core.disk.paths() if path.endswith(".bucket")}
-    assert files == {bucket_path(entry.number) for entry in bench.far._buckets.manifest}
+    files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
+    assert files == {table_path(entry.number) for entry in bench.tree.manifest}
     for each in (bench.restarted(), bench):
         assert len(each.core.delays) == MANY - delivered
         each.core.clock.pass_ms(1_000 * NEAR_MS)

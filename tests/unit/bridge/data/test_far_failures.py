@@ -110,13 +110,13 @@ def lived(nth: int) -> FailingTimers:
     for _ in range(3):
         bench.turn_until_idle()
     assert not bench.bodies("orders")
-    assert not [*bench.core.delays._timers.all()]
+    assert not (len(bench.core.delays.pending.memtable) + len(bench.core.delays.pending.prefetch))
     bench.call("_resume", match="orders")
     bench.turn_until_idle()
     expected = [value for value in sorted(ids) if value not in ("08", "09")] + ["08", "99", "97", "98"]
     assert [body.decode() for body in bench.bodies("orders")] == expected
     bench.turn_until_idle()
-    assert bench.far.bucket_count == 0
+    assert bench.tree.table_count == 0
     assert not disk.of_timers, "left open"
     return disk
 
@@ -151,7 +151,7 @@ def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
     assert disk.calls == disk.nth
     for _ in range(9):
         bench.turn(NEAR_MS)
-    assert bench.far.bucket_count == 1
+    assert bench.tree.table_count == 1
 
 
 @pytest.mark.parametrize("damage", ["gone", "a byte of the footer", "a byte of a message"])
@@ -164,7 +164,7 @@ def test_a_damaged_bucket_costs_what_it_held_and_the_broker_starts(
         bench.core.publisher.publish_batch(bench.core.topic("orders", 1), 0, one, bench.now_ms())
         bench.turn_until_idle()
     disk = bench.core.disk.after_kill()
-    first, _ = (path for path in disk.paths() if path.endswith(".bucket"))
+    first, _ = (path for path in disk.paths() if path.endswith(".table"))
     if damage == "gone":
         disk.remove(first)
     else:

@@ -1,7 +1,7 @@
-"""Proves that timers in buckets behave as those in memory do: random histories against a dict, by the verbs of the API.
+"""Proves that timers in sorted tables behave as those in memory do: random histories against a dict, by the API.
 
-What is due in more than a second lies in a bucket; clocks step, brokers are killed, buckets merge, topics go, or are
-paused, and what is due of them goes to buckets too.
+What is due in more than a second lies in a table; clocks step, brokers are killed, tables are compacted, topics go, or
+are paused, and what is due of them goes to tables too.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Bench:
         disk = disk or CrashDisk()
         self.core = ManualCore(Options(**SECTIONS), disk, SMALL, now_ms)
         self.api = TimerHandlers(self.core, kept, read)
-        self.far = self.core.delays.far
+        self.tree = self.core.delays.tree
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:
         request = SimpleNamespace(
@@ -76,14 +76,16 @@ class Bench:
         now_ms = self.now_ms()
         self.core.clock.pass_ms(mono_ms)
         self.core.clock.set_now_ms(now_ms)
-        self.far.run(now_ms, self.core.clock.mono_ms())
+        self.tree.run(now_ms, self.core.clock.mono_ms())
         self.core.delays.run(now_ms, self.core.clock.mono_ms())
         self.core.settle()
 
     def turn_until_idle(self) -> None:
         for _ in range(8):
             self.turn(NEAR_MS)
-            while self.far.next_deadline_ms() == 0 or (self.core.delays.next_deadline_ms() or NOW * 2) <= self.now_ms():
+            while (
+                self.tree.next_deadline_ms() == 0 or (self.core.delays.next_deadline_ms() or NOW * 2) <= self.now_ms()
+            ):
                 self.turn()
 
     def bodies(self, name: str) -> list[bytes]:
@@ -114,7 +116,7 @@ class History:
         self.paused: set[str] = set()
         self.delivered: set[bytes] = set()
         self.sent = 0
-        self.buckets = self.merges = self.passed = 0
+        self.flushes = self.merges = self.passed = 0
 
     def run(self, steps: int) -> None:
         weighted = [
@@ -200,11 +202,11 @@ class History:
             self.pending[body] = self.pending[body]._replace(due_ms=self.bench.now_ms())
 
     def turn(self) -> None:
-        before = self.bench.far.bucket_count
+        before = self.bench.tree.table_count
         self.bench.turn(self.rng.choice((0, 0, 200, 2_000)))
-        self.buckets += self.bench.far.bucket_count > before
-        self.merges += self.bench.far.bucket_count < before - 2
-        self.passed += bool(self.bench.far._passed)
+        self.flushes += self.bench.tree.table_count > before
+        self.merges += self.bench.tree.table_count < before - 2
+        self.passed += bool(self.bench.tree.cursors.behind(self.bench.tree.deletions.by_topic))
 
     def pass_time(self) -> None:
         self.bench.core.clock.pass_ms(self.rng.randrange(1, self.rng.choice(SPANS[:3])))
@@ -277,7 +279,7 @@ def test_senders_are_refused_while_too_much_waits_for_the_disk() -> None:
     bench = Bench()
     bench.core.topic("orders", 1)
     wanted = {"topic": "orders", "value": "v", "delay_ms": 60_000}
-    bench.far.waiting = WAITING_MAX + 1
+    bench.tree.flush.waiting = WAITING_MAX + 1
     with pytest.raises(TooManyTimers, match="wait for the disk"):
         bench.call("_add", wanted)
     bench.turn(NEAR_MS)
@@ -294,7 +296,7 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
             wanted = {"topic": name, "key": "a", "value": "v", "delay_ms": hours * hour_ms}
             ids.setdefault(name, []).append(bench.call("_add", wanted)["id"])
     bench.turn_until_idle()
-    assert bench.far.bucket_count, "they are far"
+    assert bench.tree.table_count, "they are far"
     assert bench.call("_cancel", match=ids["refunds"][1])["verdict"] == "cancelled"  # no tombstone says so yet
     bench = bench.restarted() if is_restarted else bench
     bench.core.topics.delete(bench.core.topic("refunds"), bench.now_ms())
@@ -327,7 +329,7 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
 def test_every_history_does_what_a_dict_would(seed: int) -> None:
     history = History(seed)
     history.run(120)
-    assert history.buckets
+    assert history.flushes
     assert history.passed
 
 

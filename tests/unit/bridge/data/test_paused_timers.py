@@ -1,7 +1,7 @@
 """Proves that what waits for a paused topic costs neither memory nor segments of the log, and comes in order after it.
 
 Messages are parked while their topic is paused, before and after they are due; the topic is resumed at any moment of
-their way to buckets and back, by a broker that may have been killed in between.
+their way to sorted tables and back, by a broker that may have been killed in between.
 """
 
 from random import Random
@@ -31,7 +31,8 @@ def parked_while_paused(bench: Bench) -> None:
 
 
 def in_memory(bench: Bench) -> int:
-    return sum(1 for _ in bench.core.delays._timers.all())
+    pending = bench.core.delays.pending
+    return len(pending.memtable) + len(pending.prefetch)
 
 
 def in_order(bench: Bench) -> bool:
@@ -47,7 +48,7 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     bench = bench.restarted() if is_restarted else bench
     bench.turn_until_idle()
     delays = bench.core.delays
-    assert (in_memory(bench), len(delays), bench.far._messages_bytes) == (0, COUNT, 0)
+    assert (in_memory(bench), len(delays), bench.tree.pending.prefetch.bytes) == (0, COUNT, 0)
     wheel = bench.core.topics.by_rocketmq_name("rmq_sys_wheel_timer")
     assert wheel is not None
     assert [delays.first_kept(queue) for queue in wheel.queues] == [None] * len(wheel.queues)
@@ -65,18 +66,22 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     bench.turn_until_idle()
     bench.turn(20 * NEAR_MS)
     bench.turn_until_idle()
-    assert bench.far.bucket_count == 0
+    assert bench.tree.table_count == 0
 
 
 @pytest.mark.parametrize("turns", [*range(0, 12, 2), 15, 30, 60])
-@pytest.mark.parametrize("load_rows", [100, 4_096])
+@pytest.mark.parametrize(("load_rows", "own_max"), [(100, 32), (100, 0), (4_096, 32)])
 def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
-    monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int
+    monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int, own_max: int
 ) -> None:
     """What is parked meanwhile is due later than all the rest, and comes after it."""
-    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", load_rows)
-    for name in ("LOAD_FATES", "FLUSH_FATES"):  # The dead are counted half way.
-        monkeypatch.setattr(f"duolog.bridge.data.far_timers.{name}", 100)
+    monkeypatch.setattr("duolog.delay.tree.cursors.OWN_MAX", own_max)  # 0: the shared cursor goes back.
+    monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", load_rows)
+    for name in (
+        "duolog.delay.tree.tree.DELETIONS_MAX",
+        "duolog.delay.tree.table_jobs.TOMBSTONES_MIN",
+    ):  # Deletions are written half way.
+        monkeypatch.setattr(name, 100)
     bench = Bench()
     parked_while_paused(bench)
     topic = bench.core.topic("orders", 1)
@@ -98,9 +103,9 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
 
 
 def test_resumed_topic_is_loaded_no_faster_than_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 64)
-    monkeypatch.setattr("duolog.bridge.data.delays.DELIVERED_IN_SLICE", 16)
-    monkeypatch.setattr("duolog.bridge.data.delays.SHARE_OF_TOPIC_MIN", 16)
+    monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 64)
+    monkeypatch.setattr("duolog.bridge.data.deliveries.DELIVERED_IN_SLICE", 16)
+    monkeypatch.setattr("duolog.bridge.data.deliveries.SHARE_OF_TOPIC_MIN", 16)
     bench = Bench()
     parked_while_paused(bench)
     bench.call("_resume", match="orders")

@@ -1,7 +1,7 @@
-"""Proves that verdicts are linearizable against delivery, wherever a timer is on its way to a bucket and back.
+"""Proves that verdicts are linearizable against delivery, wherever a timer is on its way to a table and back.
 
-What workers do, and what comes of it, happens at random moments between steps of the loop: verbs meet spills, loads,
-flushes and merges half way, and each other. A verdict that somebody has heard must fit all that is seen later.
+What workers do, and what comes of it, happens at random moments between steps of the loop: verbs meet flushes, reads,
+tombstones and compactions half way, and each other. A verdict that somebody has heard must fit all that is seen later.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ class Race:
     def open(self, disk: CrashDisk, now_ms: int) -> None:
         self.core = ManualCore(OPTIONS, disk, SMALL, now_ms)
         self.late = Late(self.rng)
-        self.core.delays.far.executor = self.late
+        self.core.delays.tree.executor = self.late
         self.topic = self.core.topic("orders", 1)
 
     def run(self, steps: int) -> None:
@@ -185,7 +185,7 @@ class Race:
         now_ms = self.now_ms()
         self.core.clock.pass_ms(self.rng.choice((0, 0, 100, 2_000)))
         self.core.clock.set_now_ms(now_ms)
-        self.core.delays.far.run(now_ms, self.core.clock.mono_ms())
+        self.core.delays.tree.run(now_ms, self.core.clock.mono_ms())
         self.core.delays.run(now_ms, self.core.clock.mono_ms())
         self.core.settle()
         self.look()
@@ -241,7 +241,7 @@ class Race:
 @pytest.fixture(autouse=True)
 def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that much happens while one is under way."""
-    monkeypatch.setattr("duolog.bridge.data.far_timers.LOAD_ROWS", 5)
+    monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 5)
 
 
 @pytest.mark.parametrize("seed", range(6))

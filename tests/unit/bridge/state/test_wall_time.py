@@ -43,7 +43,7 @@ class Watched(ManualCore):
         for _ in range(2):
             self.transactions.expire(now_ms)
             self.checks.run(now_ms, mono_ms)
-            self.delays.far.run(now_ms, mono_ms)
+            self.delays.tree.run(now_ms, mono_ms)
             self.delays.run(now_ms, mono_ms)
             self.schedules.run(now_ms, mono_ms)
             self.after_set_back.run()
@@ -263,7 +263,7 @@ def test_schedules_go_on_when_the_clock_is_right_again(jump_ms: int, plan: Every
     assert 5 <= core.topics.get("ticks").queues[0].end_offset - before <= 7  # type: ignore[union-attr]
 
 
-def test_timers_are_delivered_once_and_late_ones_go_to_buckets_again(jump_ms: int) -> None:
+def test_timers_are_delivered_once_and_late_ones_go_to_tables_again(jump_ms: int) -> None:
     core = Watched()
 
     def delayed(body: bytes, by_ms: int) -> None:
@@ -281,9 +281,9 @@ def test_timers_are_delivered_once_and_late_ones_go_to_buckets_again(jump_ms: in
     delivered = len(core.stored())
     assert delivered == 3, "what came due by the wrong clock, at most"
     delayed(b"far", 30 * DAY)
-    in_buckets = len(core.delays.far)
+    in_tables = len(core.delays.tree)
     core.turns(4, 31 * SECOND)
-    assert len(core.delays.far) > in_buckets, "what is due late leaves memory"
+    assert len(core.delays.tree) > in_tables, "what is due late leaves memory"
     delayed(b"near", 5 * SECOND)
     core.turns(2, 5 * SECOND)
     assert len(core.stored()) == delivered + 1

@@ -1,6 +1,6 @@
 """The rows of a pack by topic and time: made when somebody looks, so that the next look costs what it finds.
 
-A pack has its rows in the order in which they came, whatever their topic: so a timer is found by its place alone, and
+A pack has its rows in the order in which they came, whatever their topic: so a timer is found by its key alone, and
 a row costs 32 bytes. A look asks for one topic, or for some milliseconds of a minute. So the first one *files* the rows
 of each pack that it meets: their numbers go into a tree, a digit of the topic or the time for each level.
 
@@ -36,7 +36,7 @@ from duolog.store.entry import new_tuple
 LEAF_ROWS: Final = 32  # A look without a result reads one leaf in each of the windows, some hundreds.
 DIGIT_BITS: Final = 4  # of time; wider ones would make many leaves of one row
 
-_FILED: Final = Struct(">Q8xQ7xB")  # of a row: due, key, home
+_FILED: Final = Struct(">Q8xQ8x")  # Of a row: due, queue key.
 _TOPIC_LOW_BITS: Final = 8
 _TOPIC_DIGITS: Final = 2
 
@@ -63,7 +63,7 @@ class _Node:
 
 
 class Filing:
-    """One tree for a pack whose rows are due within 2**bits ms from `start_ms`. Rows of buckets are not filed."""
+    """One tree for a pack whose rows are due within 2**bits ms from `start_ms`."""
 
     def __init__(self, pack: Rows, start_ms: int, bits: int, *, by_topic: bool) -> None:
         self._pack, self._bits = pack, -(-bits // DIGIT_BITS) * DIGIT_BITS
@@ -83,16 +83,16 @@ class Filing:
         first, pack_rows = self._until, self._pack.rows
         self._until = min(len(pack_rows) // ROW_SIZE, first + rows_max)
         chunk = bytes(memoryview(pack_rows)[first * ROW_SIZE : self._until * ROW_SIZE])
-        for number, (due_ms, key, home) in enumerate(_FILED.iter_unpack(chunk), first):
-            if key and not home:
+        for number, (due_ms, key) in enumerate(_FILED.iter_unpack(chunk), first):
+            if key:
                 self._file(self._key(due_ms, key), number)
         return self._until - first
 
     def unfile(self, at: int) -> None:
         """The row that begins at this byte is about to be gone."""
         number = at // ROW_SIZE
-        due_ms, key, home = _FILED.unpack_from(self._pack.rows, at)
-        if number >= self._until or not key or home:
+        due_ms, key = _FILED.unpack_from(self._pack.rows, at)
+        if number >= self._until or not key:
             return
         wanted = self._key(due_ms, key)
         node = self._root
@@ -135,7 +135,7 @@ class Filing:
         """Make a leaf's rows leaves of their own; returns the largest, which may have all of them."""
         children = node.children = {}
         for number in node.numbers:
-            due_ms, key, _ = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
+            due_ms, key = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
             child = _child(children, self._key(due_ms, key) >> shift & mask)
             child.numbers.append(number)
             child.count += 1
@@ -145,7 +145,7 @@ class Filing:
     # -- Looking
 
     def timers(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
-        """Yield the timers of a topic, or of all, in due order from this place on. All must be filed."""
+        """Yield the timers of a topic, or of all, in due order from this key on. All must be filed."""
         found = self._of_topic(topic)
         if found is not None:
             yield from self._walk(*found, self._start_ms, topic, start, until_ms)
@@ -222,7 +222,7 @@ class Filing:
 
     def _count_leaf(self, leaf: _Node, topic: int | None, edges_ms: Sequence[int], counts: list[int]) -> None:
         for number in leaf.numbers:
-            due_ms, key, _ = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
+            due_ms, key = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
             if edges_ms[0] <= due_ms < edges_ms[-1] and topic in (None, key >> TOPIC_SHIFT):
                 counts[bisect_right(edges_ms, due_ms) - 1] += 1
 

@@ -1,10 +1,10 @@
-"""A sorted table on disk: rows of one size, found by bisection, in pages that each have a CRC.
+"""An index of a sorted table: rows of one size, found by bisection, in pages that each have a CRC.
 
     page      crc u32 | row ... | zeros            4096 bytes; the CRC-32C covers all that follows it
 
 Rows are bytes that sort as they lie there (big-endian fields, the key in front), and no row lies across pages. How many
-there are is kept by the owner. A look-up reads as many pages as the number of pages has binary digits, and nothing is
-kept in memory but the page that was read last: a bucket of a million timers has tables of a few thousand pages.
+there are is kept by the owner. A search reads as many pages as the number of pages has binary digits, and nothing is
+kept in memory but the page that was read last: a table of a million timers has indexes of a few thousand pages.
 """
 
 from bisect import bisect_left
@@ -33,8 +33,8 @@ def pages_of(rows: bytes | bytearray, row_size: int) -> Iterator[bytes]:
         yield crc32c(body).to_bytes(_CRC_SIZE, "big") + body
 
 
-class Table:
-    """One table of an immutable file: `count` rows from byte `at` on. Reading may block; raises Corruption."""
+class PagedIndex:
+    """One index of an immutable file: `count` rows from byte `at` on. Reading may block; raises Corruption."""
 
     def __init__(self, read: Read, name: str, at: int, row_size: int, count: int) -> None:
         self.count = count

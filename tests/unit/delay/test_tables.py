@@ -1,4 +1,4 @@
-"""Proves buckets of far timers against a sorted list: every look, and every change with the power cut at each step.
+"""Proves tables of far timers against a sorted list: every look, and every change with the power cut at each step.
 
 Blocks hold three timers, so that a few dozen timers have blocks, edges of blocks and topics that miss some of them.
 """
@@ -13,22 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.delay.bucket import (
-    Bucket,
-    FarTimer,
-    Found,
-    Here,
-    TimerId,
-    Writer,
-    bucket_path,
-)
-from duolog.delay.buckets import MERGE_WIDTH, Buckets, Manifest
-from duolog.delay.tombstones import (
-    TIMERS_DIRECTORY,
-    Fate,
-    Flush,
-    tombstones_path,
-)
+from duolog.delay.tables.sorted_table import Found, SortedTable
+from duolog.delay.tables.table_format import TableTimer, TimerKey, table_path
+from duolog.delay.tables.table_writer import TableWriter
+from duolog.delay.tables.tables import COMPACTION_WIDTH, Manifest, Tables
+from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
 from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
 
@@ -37,7 +26,7 @@ NAMES = (b"", b"", b"a", b"order-17")
 DUE_MAX_MS = 60
 BLOCK_TIMERS = 3
 
-Timers = dict[TimerId, FarTimer]
+Timers = dict[TimerKey, TableTimer]
 
 
 def timers_disk() -> CrashDisk:
@@ -46,19 +35,19 @@ def timers_disk() -> CrashDisk:
     return disk
 
 
-def write(disk: CrashDisk, number: int, timers: Iterable[FarTimer]) -> Bucket:
-    writer = Writer(disk, number, block_timers_max=BLOCK_TIMERS)
+def write(disk: CrashDisk, number: int, timers: Iterable[TableTimer]) -> SortedTable:
+    writer = TableWriter(disk, number, block_timers_max=BLOCK_TIMERS)
     for timer in sorted(timers):
         writer.add(timer)
     return writer.finish()
 
 
-def bury(buckets: Buckets, found: Found, fate: Fate) -> None:
-    buckets.bury(found.bucket, Here(found.timer.id, found.ordinal, found.timer.topic), fate)
+def delete(tables: Tables, found: Found) -> None:
+    tables.delete(found.table, found.ref)
 
 
-def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> FarTimer:
-    return FarTimer(
+def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
+    return TableTimer(
         due_ms, address, topic << 16 | address % 4, 2 + address % 2, name, address.to_bytes(8, "big") * size
     )
 
@@ -67,7 +56,7 @@ timers = st.builds(
     timer, st.integers(0, DUE_MAX_MS), st.integers(0, 1000), st.sampled_from(TOPICS), st.sampled_from(NAMES),
     st.integers(0, 9),
 )  # fmt: skip
-some_timers = st.lists(timers, min_size=1, max_size=60, unique_by=lambda timer: timer.id)
+some_timers = st.lists(timers, min_size=1, max_size=60, unique_by=lambda timer: timer.key)
 moments = st.integers(-0, DUE_MAX_MS + 2)
 
 
@@ -75,32 +64,32 @@ moments = st.integers(-0, DUE_MAX_MS + 2)
 
 
 @given(some_timers, st.data())
-def test_every_look_finds_what_a_sorted_list_has(all_timers: list[FarTimer], data: st.DataObject) -> None:
+def test_every_look_finds_what_a_sorted_list_has(all_timers: list[TableTimer], data: st.DataObject) -> None:
     disk = timers_disk()
     parts = [part for part in (all_timers[number::3] for number in range(3)) if part]
-    buckets = Buckets(disk)
-    buckets.open()
-    buckets.switch(buckets.added([write(disk, number, part) for number, part in enumerate(parts, 1)]))
-    view = buckets.view()
-    fates = data.draw(st.dictionaries(st.sampled_from(all_timers), st.sampled_from([*Fate][1:])))
-    for victim, fate in fates.items():
-        found = view.find(victim.id)
+    tables = Tables(disk)
+    tables.open()
+    tables.switch(tables.added([write(disk, number, part) for number, part in enumerate(parts, 1)]))
+    view = tables.view()
+    deleted = data.draw(st.sets(st.sampled_from(all_timers)))
+    for victim in deleted:
+        found = view.find(victim.key)
         assert found is not None
-        bury(buckets, found, fate)
-    pending = sorted(set(all_timers) - set(fates))
+        delete(tables, found)
+    pending = sorted(set(all_timers) - deleted)
 
     for one in all_timers:
-        found = view.find(one.id)
+        found = view.find(one.key)
         assert found is not None
-        assert (found.timer, found.fate) == (one, fates.get(one, Fate.PENDING))
+        assert (found.timer, found.is_deleted) == (one, one in deleted)
         assert view.find((one.due_ms, one.address + 1001)) is None
     start, until_ms = (data.draw(moments), data.draw(st.integers(0, 1000))), data.draw(moments)
-    window = [one for one in pending if start <= one.id and one.due_ms < until_ms]
+    window = [one for one in pending if start <= one.key and one.due_ms < until_ms]
     assert list(view.scan(start, until_ms)) == window
     assert view.count(start, until_ms) == len(window)
     by_topic = Counter()
-    for bucket in view.buckets:
-        by_topic.update(dict(bucket.pending_by_topic()))
+    for table in view.tables:
+        by_topic.update(dict(table.pending_by_topic()))
     assert +by_topic == Counter(one.topic for one in pending)
     for topic in TOPICS:
         assert list(view.of_topic(topic, start, until_ms)) == [one for one in window if one.topic == topic]
@@ -119,49 +108,49 @@ def test_every_look_finds_what_a_sorted_list_has(all_timers: list[FarTimer], dat
 
 def test_a_finished_start_counts_no_more_and_a_finished_bucket_goes() -> None:
     disk = timers_disk()
-    buckets = Buckets(disk)
-    buckets.open()
+    tables = Tables(disk)
+    tables.open()
     early, late = [timer(ms, ms) for ms in range(8)], [timer(ms, ms) for ms in range(5, 15)]
     late = [one._replace(address=one.address + 100) for one in late]
-    buckets.switch(buckets.added([write(disk, 1, early), write(disk, 2, late)]))
-    view = buckets.view()
-    buckets.switch(buckets.finished(view.lower((8, 0))))
-    assert [entry.number for entry in buckets.manifest] == [2]
-    assert buckets.pending == 7
-    found = view.find(late[0].id)
+    tables.switch(tables.added([write(disk, 1, early), write(disk, 2, late)]))
+    view = tables.view()
+    tables.switch(tables.with_starts(view.lower((8, 0))))
+    assert [entry.number for entry in tables.manifest] == [2]
+    assert tables.pending == 7
+    found = view.find(late[0].key)
     assert found is not None
-    assert found.fate is Fate.DELIVERED
-    removal = buckets.removal()
+    assert found.is_deleted
+    removal = tables.removal()
     assert removal is not None
     removal.run()
     assert list(view.scan((0, 0), 8)) == sorted([*early, *late[:0]]), "a view keeps what it began with"
     view.close()
-    assert disk.paths() == [bucket_path(2)]
+    assert disk.paths() == [table_path(2)]
 
 
 def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() -> None:
     disk = timers_disk()
-    buckets = Buckets(disk)
-    buckets.open()
-    for number in range(MERGE_WIDTH):
-        assert buckets.merge_wanted() == []
-        writer = buckets.writer()
+    tables = Tables(disk)
+    tables.open()
+    for number in range(COMPACTION_WIDTH):
+        assert tables.compaction_wanted() == []
+        writer = tables.writer()
         for one in sorted(timer(ms, ms * 10 + number) for ms in range(4)):
             writer.add(one)
-        buckets.switch(buckets.added([writer.finish()]))
-    buckets.merge(buckets.merge_wanted()).run()
-    buckets.switch(buckets.merged())
-    assert [entry.count for entry in buckets.manifest] == [4 * MERGE_WIDTH]
-    view = buckets.view()
+        tables.switch(tables.added([writer.finish()]))
+    tables.compact(tables.compaction_wanted()).run()
+    tables.switch(tables.compacted())
+    assert [entry.count for entry in tables.manifest] == [4 * COMPACTION_WIDTH]
+    view = tables.view()
     for one in list(view.scan((0, 0), 2)):
-        found = view.find(one.id)
+        found = view.find(one.key)
         assert found is not None
-        bury(buckets, found, Fate.CANCELLED)
-    assert buckets.merge_wanted() == []
+        delete(tables, found)
+    assert tables.compaction_wanted() == []
     found = view.find((2, 20))
     assert found is not None
-    bury(buckets, found, Fate.CANCELLED)
-    assert [bucket.entry for bucket in buckets.merge_wanted()] == list(buckets.manifest)
+    delete(tables, found)
+    assert [table.entry for table in tables.compaction_wanted()] == list(tables.manifest)
 
 
 # -- Damage
@@ -171,11 +160,11 @@ def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(capl
     """Many bytes of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
     all_timers = [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)]
-    bucket = write(disk, 1, all_timers)
-    bucket.tombstones.add(3, Fate.CANCELLED, 7)
-    flush = Flush(disk, bucket.tombstones, 0)
+    table = write(disk, 1, all_timers)
+    table.tombstones.add(3, 7)
+    flush = TombstoneWrite(disk, table.tombstones, 0)
     flush.run()
-    manifest = (bucket.entry._replace(tombstone_bytes=flush.end),)
+    manifest = (table.entry._replace(tombstone_bytes=flush.end),)
     pending = all_timers[:3] + all_timers[4:]
     assert read_all(disk, manifest) == (pending, [ms for ms in range(20) if ms % 5 == 0])
     lost: set[int] = set()
@@ -197,20 +186,20 @@ def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(capl
     assert lost == {-1, 0, BLOCK_TIMERS - 1, BLOCK_TIMERS, len(pending)}, "nothing, a block, or all; or one comes back"
 
 
-def scanned(disk: CrashDisk, manifest: Manifest) -> list[FarTimer]:
+def scanned(disk: CrashDisk, manifest: Manifest) -> list[TableTimer]:
     """Give what will be delivered."""
-    buckets = Buckets(disk)
-    buckets.switch(manifest)
-    buckets.open()
-    return list(buckets.view().scan((0, 0), 100))
+    tables = Tables(disk)
+    tables.switch(manifest)
+    tables.open()
+    return list(tables.view().scan((0, 0), 100))
 
 
-def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[FarTimer], list[int]]:
+def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[TableTimer], list[int]]:
     """Use every table and block."""
-    buckets = Buckets(disk)
-    buckets.switch(manifest)
-    buckets.open()
-    view = buckets.view()
+    tables = Tables(disk)
+    tables.switch(manifest)
+    tables.open()
+    view = tables.view()
     for topic in TOPICS:
         view.count((0, 0), 100, topic)
     found = list(view.scan((0, 0), 100))
@@ -221,30 +210,30 @@ def test_a_missing_bucket_or_tombstones_cost_what_they_held_and_the_next_manifes
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     timers = [timer(ms, ms) for ms in range(3)]
-    for lost, left in ((bucket_path(1), []), (tombstones_path(1), timers)):
+    for lost, left in ((table_path(1), []), (tombstones_path(1), timers)):
         disk = timers_disk()
-        bucket = write(disk, 1, timers)
-        bucket.tombstones.add(0, Fate.CANCELLED, 1)
-        flush = Flush(disk, bucket.tombstones, 0)
+        table = write(disk, 1, timers)
+        table.tombstones.add(0, 1)
+        flush = TombstoneWrite(disk, table.tombstones, 0)
         flush.run()
         other = write(disk, 2, [timer(7, 7)])
         disk.remove(lost)
-        buckets = Buckets(disk)
-        buckets.switch((bucket.entry._replace(tombstone_bytes=flush.end), other.entry))
-        buckets.open()
-        assert list(buckets.view().scan((0, 0), 100)) == [*left, timer(7, 7)]
+        tables = Tables(disk)
+        tables.switch((table.entry._replace(tombstone_bytes=flush.end), other.entry))
+        tables.open()
+        assert list(tables.view().scan((0, 0), 100)) == [*left, timer(7, 7)]
         assert lost in caplog.text
-        assert buckets.is_repaired
-        assert buckets.lost == len(timers) - len(left)
+        assert tables.is_repaired
+        assert tables.lost == len(timers) - len(left)
         # What died in the meantime is counted in a file that begins anew.
-        found = buckets.view().find((7, 7))
+        found = tables.view().find((7, 7))
         assert found is not None
-        bury(buckets, found, Fate.CANCELLED)
-        for each in (flushes := buckets.flushes()):
+        delete(tables, found)
+        for each in (flushes := tables.tombstone_writes()):
             each.run()
-        buckets.switch(buckets.flushed(flushes))
-        again = Buckets(disk)
-        again.switch(buckets.manifest)
+        tables.switch(tables.with_tombstones(flushes))
+        again = Tables(disk)
+        again.switch(tables.manifest)
         again.open()
         assert not again.is_repaired
         assert list(again.view().scan((0, 0), 100)) == left
@@ -253,10 +242,10 @@ def test_a_missing_bucket_or_tombstones_cost_what_they_held_and_the_next_manifes
 def test_another_bucket_under_the_name_is_reported() -> None:
     disk = timers_disk()
     entry = write(disk, 1, [timer(1, 1)]).entry
-    disk.remove(bucket_path(1))
+    disk.remove(table_path(1))
     write(disk, 1, [timer(1, 2)])
-    with pytest.raises(Corruption, match=bucket_path(1)):
-        Bucket(disk, entry)
+    with pytest.raises(Corruption, match=table_path(1)):
+        SortedTable(disk, entry)
 
 
 # -- Power cuts
@@ -270,7 +259,7 @@ class Committed(NamedTuple):
 
 
 class History:
-    """Random changes to buckets. The log is a list of manifests, each durable at once; the model is a dict.
+    """Random changes to tables. The log is a list of manifests, each durable at once; the model is a dict.
 
     Cancels are in the model's log as well: those that no manifest counted are done again after a start.
     """
@@ -278,17 +267,16 @@ class History:
     def __init__(self, seed: int, disk: CrashDisk) -> None:
         self.random, self.disk = Random(seed), disk
         self.pending: Timers = {}
-        self.dead: set[TimerId] = set()
         self.committed = Committed((), {})
-        self.uncounted: dict[TimerId, Fate] = {}  # by the log, since the manifest that counted the last
+        self.uncounted: set[TimerKey] = set()  # by the log, since the manifest that counted the last
         self.address = 0
         self.horizon_ms = 0  # what is due before is finished
-        self.buckets = Buckets(disk)
+        self.tables = Tables(disk)
 
     def run(self, steps: int) -> None:
-        self.buckets.open()
+        self.tables.open()
         actions: list[tuple[Callable[[], None], int]] = [
-            (self.add, 10), (self.bury, 20), (self.flush, 6), (self.finish, 4), (self.merge, 5), (self.restart, 1),
+            (self.add, 10), (self.cancel, 20), (self.flush, 6), (self.finish, 4), (self.merge, 5), (self.restart, 1),
         ]  # fmt: skip
         for _ in range(steps):
             self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
@@ -298,88 +286,87 @@ class History:
         for _ in range(self.random.randrange(1, 12)):
             self.address += 1
             one = timer(self.horizon_ms + self.random.randrange(1, 100), self.address, self.random.choice(TOPICS))
-            new[one.id] = one
-        writer = self.buckets.writer()
+            new[one.key] = one
+        writer = self.tables.writer()
         for one in sorted(new.values()):
             writer.add(one)
-        bucket = writer.finish()
+        table = writer.finish()
         self.pending |= new
-        self.commit(self.buckets.added([bucket]))
+        self.commit(self.tables.added([table]))
 
-    def bury(self) -> None:
+    def cancel(self) -> None:
         if not self.pending:
             return
-        id = self.random.choice(sorted(self.pending))
-        self.uncounted[id] = Fate.CANCELLED
-        self.bury_in_bucket(id)
-        del self.pending[id]
+        key = self.random.choice(sorted(self.pending))
+        self.uncounted.add(key)
+        self.delete_in_tables(key)
+        del self.pending[key]
 
-    def bury_in_bucket(self, id: TimerId) -> None:
-        view = self.buckets.view()
-        found = view.find(id)
+    def delete_in_tables(self, key: TimerKey) -> None:
+        view = self.tables.view()
+        found = view.find(key)
         if found is not None:  # a merge may have left it out
-            bury(self.buckets, found, Fate.CANCELLED)
+            delete(self.tables, found)
         view.close()
 
     def flush(self) -> None:
-        counted = dict(self.uncounted)
-        flushes = self.buckets.flushes()
-        self.bury()  # one that comes while the files are written
+        counted = set(self.uncounted)
+        flushes = self.tables.tombstone_writes()
+        self.cancel()  # one that comes while the files are written
         for flush in flushes:
             flush.run()
-        for id in counted:
-            del self.uncounted[id]
-        self.commit(self.buckets.flushed(flushes))
+        self.uncounted -= counted
+        self.commit(self.tables.with_tombstones(flushes))
 
     def finish(self) -> None:
         self.horizon_ms += self.random.randrange(30)
-        view = self.buckets.view()
+        view = self.tables.view()
         starts = view.lower((self.horizon_ms, 0))
         view.close()
-        self.pending = {id: one for id, one in self.pending.items() if id >= (self.horizon_ms, 0)}
-        self.commit(self.buckets.finished(starts))
+        self.pending = {key: one for key, one in self.pending.items() if key >= (self.horizon_ms, 0)}
+        self.commit(self.tables.with_starts(starts))
 
     def merge(self) -> None:
-        view = self.buckets.view()
-        inputs = self.random.sample(view.buckets, self.random.randrange(len(view.buckets) + 1))
+        view = self.tables.view()
+        inputs = self.random.sample(view.tables, self.random.randrange(len(view.tables) + 1))
         view.close()
         if not inputs:
             return
-        merge = self.buckets.merge(inputs)
-        self.bury()
+        merge = self.tables.compact(inputs)
+        self.cancel()
         merge.run()
-        self.bury()
+        self.cancel()
         if self.random.random() < 0.5:
-            merge.bury_late()
+            merge.delete_late()
             assert not merge.late_count
-            self.bury()
-        self.commit(self.buckets.merged())
+            self.cancel()
+        self.commit(self.tables.compacted())
 
     def commit(self, manifest: Manifest) -> None:
-        self.buckets.switch(manifest)
+        self.tables.switch(manifest)
         self.committed = Committed(manifest, self.pending | {})
-        if removal := self.buckets.removal():
+        if removal := self.tables.removal():
             removal.run()
-        self.check(self.buckets)
+        self.check(self.tables)
 
     def restart(self) -> None:
-        self.buckets.close()
-        self.buckets = self.opened(self.disk)
+        self.tables.close()
+        self.tables = self.opened(self.disk)
 
-    def opened(self, disk: CrashDisk) -> Buckets:
+    def opened(self, disk: CrashDisk) -> Tables:
         """What the next start makes of the disk, the manifest and the cancels that are in the log alone."""
-        buckets = Buckets(disk)
-        buckets.switch(self.committed.manifest)
-        buckets.open()
-        view = buckets.view()
-        for id, fate in self.uncounted.items():
-            if found := view.find(id):
-                bury(buckets, found, fate)
+        tables = Tables(disk)
+        tables.switch(self.committed.manifest)
+        tables.open()
+        view = tables.view()
+        for key in self.uncounted:
+            if found := view.find(key):
+                delete(tables, found)
         view.close()
-        return buckets
+        return tables
 
-    def check(self, buckets: Buckets) -> None:
-        view = buckets.view()
+    def check(self, tables: Tables) -> None:
+        view = tables.view()
         expected = sorted(self.pending.values())
         assert list(view.scan((self.horizon_ms, 0), 1 << 40)) == expected
         assert [len(list(view.of_topic(topic, (self.horizon_ms, 0), 1 << 40))) for topic in TOPICS] == [
@@ -409,6 +396,6 @@ def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: 
 
 def named(manifest: Manifest) -> Iterator[str]:
     for entry in manifest:
-        yield bucket_path(entry.number)
+        yield table_path(entry.number)
         if entry.tombstone_bytes:
             yield tombstones_path(entry.number)

@@ -1,0 +1,263 @@
+"""The delivery of delayed messages that are due: slices of what topics have in turn, each one read and one unit.
+
+    PendingTimers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
+
+A slice takes one or two milliseconds, and the loop turns in between. Topics take turns, so that one with many due
+messages does not hold up the others. Messages that lie neither in the write buffer nor in the page cache are read by a
+thread; until they are there the topic waits, and the others go on.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, Protocol
+
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
+from duolog.bridge.state.records import TimersCancelled, TimersDelivered
+from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
+from duolog.delay.pending import PendingTimers
+from duolog.delay.rows import Timer
+from duolog.delay.tree.jobs import TreeStore
+from duolog.delay.tree.tree import TimerTree
+from duolog.delay.turns import Turn
+from duolog.store.entry import Buffer, EntryLocation, Stored, new_tuple
+from duolog.store.errors import EntryTooLarge, StoreError
+from duolog.store.log.cold_read import ColdEntries
+from duolog.store.state_log import StateLog
+from duolog.store.unit import Frame, FrameRun
+
+DELIVERED_IN_SLICE: Final = 256
+SHARE_OF_TOPIC_MIN: Final = 64  # Of a slice, while a topic has so many: fewer at a time cost more each.
+DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # Unless the first message alone has more.
+MOVED_IN_SLICE: Final = 1024  # Rows, at half a microsecond each.
+GATHER_MS: Final = 2  # From one delivery to the next: one of ten messages costs as much as two of three.
+RETRY_MS: Final = 1_000  # When messages could not be read.
+
+_address_of: Final = attrgetter("address")
+_form_of: Final = attrgetter("form")
+
+log = logging.getLogger("bridge")
+
+
+class Door(Protocol):
+    """Gives messages the form that they have in their queue (`bridge/data/publishing/delivery_frames.py`)."""
+
+    def deliveries(
+        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
+    ) -> FrameRun: ...
+
+    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame: ...
+
+
+class Deliveries:
+    def __init__(
+        self,
+        state_log: StateLog,
+        topics: Topics,
+        pending: PendingTimers,
+        tree: TimerTree,
+        metrics: Metrics,
+        poison: Poison,
+    ) -> None:
+        self._state_log, self._topics, self._pending, self._tree = state_log, topics, pending, tree
+        self._metrics, self._poison = metrics, poison
+        self._unread: dict[int, int] = {}  # Topics whose messages could not be read -> when to try again.
+        self._was_read: list[tuple[Turn, list[Stored]]] = []  # By a thread, to be delivered by the next `run`.
+        self._run_ms = 0  # When `run` ran last.
+        self._delivered_ms = 0  # When messages were delivered last.
+
+    def attach(self, store: TreeStore, door: Door) -> None:
+        self._store, self._door = store, door
+
+    def next_deadline_ms(self) -> int | None:
+        """The wall time before which there is nothing to do."""
+        if self._was_read:
+            return 0
+        deadline_ms = self._pending.next_ms()
+        if deadline_ms is not None and 0 < deadline_ms - self._delivered_ms < GATHER_MS:
+            deadline_ms = self._delivered_ms + GATHER_MS
+        if self._unread:
+            retry_ms = min(self._unread.values())
+            return retry_ms if deadline_ms is None else min(deadline_ms, retry_ms)
+        return deadline_ms
+
+    def run(self, now_ms: int) -> None:
+        """Deliver one slice of what is due. Raises StoreError, and then it is still due."""
+        self._run_ms = now_ms
+        if self._unread:
+            self._read_again(now_ms)
+        while self._was_read:
+            self._deliver_read(*self._was_read.pop(), now_ms)
+        self._pending.advance(now_ms, MOVED_IN_SLICE)
+        turns = self._take_turns(now_ms)
+        if turns:
+            self._delivered_ms = now_ms
+            self._begin(turns, now_ms)
+            self._tree.read_more(now_ms)
+
+    def set_back(self, now_ms: int) -> None:
+        """The clock was ahead, and is right again: nothing waits for a time that follows from the wrong one."""
+        self._delivered_ms = 0
+        self._read_again(max(self._unread.values(), default=now_ms))
+
+    def drop(self, timers: Sequence[Timer], now_ms: int) -> None:
+        """Never deliver these: their topic is deleted, or nobody can."""
+        self._state_log.commit([TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)], now_ms)
+        self._metrics.timers["dropped"] += len(timers)
+
+    # -- Turns
+
+    def _take_turns(self, now_ms: int) -> list[Turn]:
+        """Take what is due for one slice: an equal share of each topic, as far as that goes."""
+        turns: list[Turn] = []
+        share = max(SHARE_OF_TOPIC_MIN, DELIVERED_IN_SLICE // max(1, len(self._pending.turns)))
+        count_left, bytes_left = DELIVERED_IN_SLICE, DELIVERED_BYTES_IN_SLICE
+        while count_left > 0 and bytes_left > 0:
+            turn = self._pending.turns.take(now_ms, min(share, count_left), bytes_left)
+            if turn is None:
+                break
+            turns.append(turn)
+            count_left -= len(turn.timers)
+            bytes_left -= sum([timer.size for timer in turn.timers])
+        return turns
+
+    def _begin(self, taken: list[Turn], now_ms: int) -> None:
+        """Deliver at once what is in memory, and have the rest read."""
+        reading: set[int] = set()
+        try:
+            turns = [turn for turn in taken if not self._was_dropped(turn, now_ms)]
+            found = self._read(turns) if turns else []
+            if isinstance(found, ColdEntries):
+                turns, found = self._read_each(turns, reading)
+            if turns:
+                self._deliver(turns, found, now_ms)
+        finally:
+            for turn in taken:
+                if turn.topic not in reading:
+                    self._pending.turns.give_back(turn.topic)
+
+    def _was_dropped(self, turn: Turn, now_ms: int) -> bool:
+        """Drop what waits for a deleted topic."""
+        if self._topics.by_number(turn.topic) is not None:
+            return False
+        self.drop(turn.timers, now_ms)
+        return True
+
+    # -- Reading
+
+    def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
+        """Read what the log has, of all these topics in the order of the log: what came together lies together."""
+        timers = [timer for turn in turns for timer in turn.timers]
+        if len(self._pending.prefetch):
+            stored = self._pending.prefetch.get
+            timers = [timer for timer in timers if stored(timer[:2]) is None]
+        timers.sort(key=_address_of)
+        places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form in timers]
+        return self._store.reader.read_at(places) if places else []
+
+    def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
+        """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""
+        in_memory: list[Turn] = []
+        found_in_all: list[Stored] = []
+        for turn in turns:
+            found = self._read([turn])
+            if isinstance(found, ColdEntries):
+                reading.add(turn.topic)
+                found.start(partial(self._finish_read, turn))
+            else:
+                in_memory.append(turn)
+                found_in_all += found
+        return in_memory, found_in_all
+
+    def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
+        """Take what a thread has read."""
+        if isinstance(found, StoreError):
+            log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", turn.topic, RETRY_MS, str(found))
+            self._unread[turn.topic] = self._run_ms + RETRY_MS
+        else:
+            self._was_read.append((turn, found))
+
+    def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
+        """Deliver of a turn what is still pending, and still due: the read took a while."""
+        topic, pending = turn.topic, self._pending
+        try:
+            if topic in pending.turns.paused or self._topics.by_number(topic) is None:
+                return
+            limit, id_of = pending.limit_of(topic), pending.ids.id_of
+            due = [timer for timer in turn.timers if timer.due_ms <= now_ms and (limit is None or timer[:2] < limit)]
+            timers = [timer for timer in due if pending.find(id_of(timer)) == timer]
+            if timers:
+                self._deliver([Turn(topic, timers)], found, now_ms)
+        finally:
+            pending.turns.give_back(topic)
+
+    def _read_again(self, now_ms: int) -> None:
+        for topic in [topic for topic, at_ms in self._unread.items() if at_ms <= now_ms]:
+            del self._unread[topic]
+            self._pending.turns.give_back(topic)
+
+    # -- Units
+
+    def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
+        """Append these messages to their queues, in order, as one unit with what says so."""
+        try:
+            frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
+            if len(self._pending.prefetch):
+                in_tables = map(self._pending.stored, (timer[:2] for turn in turns for timer in turn.timers))
+                frames_at |= {timer.address: timer.frame for timer in in_tables if timer is not None}
+            runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
+        except NOT_THE_RECORD:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one that raises is set aside
+            self._deliver_parts(turns, found, now_ms, error)
+            return
+        records = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
+        try:
+            self._state_log.commit(records, now_ms, runs)
+        except EntryTooLarge as error:
+            self._deliver_parts(turns, found, now_ms, error)
+            return
+        delivered = sum([len(run.frames) for run in runs])
+        self._metrics.timers["delivered"] += delivered
+        self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
+
+    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
+        """Deliver less at once: together they do not fit into a segment, or one of them raised `error`."""
+        if len(turns) > 1:
+            for turn in turns:
+                self._deliver([turn], found, now_ms)
+            return
+        topic, timers = turns[0]
+        if len(timers) == 1:
+            if isinstance(error, EntryTooLarge):
+                log.error("delayed message dropped, no segment holds it topic=%d bytes=%d", topic, timers[0].size)
+            else:
+                self._set_aside(timers[0], error)
+            self.drop(timers, now_ms)
+            return
+        middle = len(timers) // 2
+        self._deliver([Turn(topic, timers[:middle])], found, now_ms)
+        self._deliver([Turn(topic, timers[middle:])], found, now_ms)
+
+    def _set_aside(self, timer: Timer, error: Exception) -> None:
+        topic, queue_id = self._topics.by_number(timer.topic), timer.key & (1 << QUEUE_ID_BITS) - 1
+        name = topic.name if topic is not None else str(timer.topic)
+        place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
+        self._poison.set_aside("delayed message", place, error)
+
+    def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
+        """Give a topic's messages the form of their queues: a run for each queue, or more where the form changes."""
+        topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
+        assert topic is not None, f"topic {turn.topic} is deleted"
+        queues: defaultdict[int, list[Timer]] = defaultdict(list)
+        for timer in turn.timers:
+            queues[timer.key].append(timer)
+        for key, timers in queues.items():
+            for form, group in groupby(timers, _form_of):
+                run = [*group]
+                frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
+                yield self._door.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)

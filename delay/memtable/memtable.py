@@ -1,0 +1,219 @@
+"""The memtable: all pending timers whose messages lie in the log, 32 bytes for each and no object.
+
+    add -> windows -------- the hand reaches their time --------> ready, by topic --- delivered ---> (gone)
+
+           [ 18h ][ 4.6h ]..[ 65s ]..[ 256ms ]..[1ms][1ms]        orders   [row row row]
+           rows, by address (windows.py)                          billing  [row]         by due time and address
+              |                                                      |
+              `-- due late -------> frozen (frozen.py) <-------------' its topic is paused
+                                       |
+                                       `--> written to a sorted table, then forgotten; after a failure put back
+
+A ready row stays until it is delivered: up to that moment it may be deleted. Adding and deleting do not depend on how
+many timers there are, but for the bisection of one pack. If the clock is set back, ready rows wait in their order until
+the clock says again that they are due; those that are due late may be frozen.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Final
+
+from duolog.delay.memtable.counts import Counts, parts_of, topics_of
+from duolog.delay.memtable.frozen import Frozen, FrozenPack
+from duolog.delay.memtable.packs import AddressPack, DuePack
+from duolog.delay.memtable.windows import Windows
+from duolog.delay.rows import (
+    KEY,
+    KEY_SIZE,
+    ROW,
+    Timer,
+    TimerKey,
+    pack_row,
+    rows_of,
+)
+
+NOTHING: Final[list[Timer]] = []
+
+
+def _ignore(topic: int, due_ms: int) -> None:
+    pass
+
+
+class Memtable:
+    """Knows no clock. `on_ready` is told of each topic that has rows that are due, and when the first of them is."""
+
+    def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
+        self.counts = Counts()
+        self.windows = Windows(start_ms, self._let_out)
+        self.frozen = Frozen()
+        self._on_ready = on_ready
+        self._ready: dict[int, DuePack] = {}  # By topic.
+        self._flushed: set[bytes] = set()  # During recovery: packed keys of rows that are in tables by now.
+
+    def __len__(self) -> int:
+        return self.counts.total
+
+    # -- Single timers
+
+    def add(self, timer: Timer) -> None:
+        self.windows.put(pack_row(timer), timer.due_ms, timer.key)
+        self.counts.add(timer)
+
+    def find(self, key: TimerKey, topic: int | None = None) -> Timer | None:
+        """Return the timer of this key; the search is quicker if its topic is known."""
+        found = self._find(key, topic)
+        return None if found is None else found[0].at(found[1])
+
+    def remove(self, key: TimerKey, topic: int | None = None) -> Timer | None:
+        found = self._find(key, topic)
+        if found is None:
+            return None
+        pack, at = found
+        timer = pack.at(at)
+        pack.mark(at)
+        self.counts.remove(timer)
+        if isinstance(pack, FrozenPack):
+            self.frozen.note_deleted(pack, timer)
+        return timer
+
+    def _find(self, key: TimerKey, topic: int | None) -> tuple[AddressPack | DuePack, int] | None:
+        if self._flushed and KEY.pack(*key) in self._flushed:
+            return None
+        due_ms, address = key
+        if due_ms <= self.windows.hand_max_ms:
+            packs = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
+            for pack in packs:
+                if (at := pack.find(due_ms, address)) >= 0:
+                    return pack, at
+        return self.windows.find(due_ms, address) or self.frozen.find(due_ms, address)
+
+    # -- Ready rows
+
+    def _let_out(self, rows: bytes, due_ms: int, topic: int) -> None:
+        pack = self._ready.get(topic)
+        if pack is None:
+            pack = self._ready[topic] = DuePack()
+        pack.extend(rows)
+        self._on_ready(topic, due_ms)
+
+    def first_ready(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
+        """Return the first timers of a topic that are due, within these limits; the first one may have more bytes."""
+        pack = self._ready.get(topic)
+        if pack is None:
+            return NOTHING
+        found: list[Timer] = []
+        for timer in pack.timers():
+            if timer.due_ms > now_ms or len(found) >= count_max or (found and timer.size > bytes_max):
+                break
+            found.append(timer)
+            bytes_max -= timer.size
+        return found
+
+    def next_ready_ms(self, topic: int) -> int | None:
+        """Return when the first ready row of a topic is due; None if the topic has none."""
+        pack = self._ready.get(topic)
+        if pack is None:
+            return None
+        if not len(pack):
+            del self._ready[topic]
+            return None
+        return next(pack.timers()).due_ms
+
+    def remove_first(self, topic: int, keys: bytes) -> bool:
+        """Remove the first ready rows of a topic if their keys are these; false if they are not."""
+        pack = self._ready.get(topic)
+        if pack is None or pack.gone or self._flushed or not pack.drop_first(keys):
+            return False
+        self.counts.remove_keys(topic, keys)
+        if not len(pack):
+            del self._ready[topic]
+        return True
+
+    # -- The flush
+
+    def late_count(self, from_ms: int, topics: Iterable[int]) -> int:
+        """Count the rows that `freeze_late` and `freeze_ready` may take."""
+        late = sum(map(len, self.windows.later(from_ms)))
+        late += sum([len(pack) for pack in self._late_ready(from_ms)])
+        return late + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
+
+    def freeze_late(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
+        """Freeze up to so many rows of one window or topic that are due then or later; returns them in due order.
+
+        Rows stay whose keys are among `stay`: a table has a deleted timer of the same key.
+        """
+        for window in self.windows.later(from_ms):
+            if frozen := self._freeze(window.drop_tail(rows_max), stay):
+                return frozen
+        for pack in self._late_ready(from_ms):
+            if frozen := self._freeze(pack.drop_later(from_ms, rows_max), stay):
+                return frozen
+        return b""
+
+    def _late_ready(self, from_ms: int) -> Iterator[DuePack]:
+        """Yield packs of ready rows of which some are due late, for the clock was set back."""
+        if self.windows.is_set_back and self.windows.hand_max_ms >= from_ms:
+            yield from (pack for pack in [*self._ready.values()] if pack.last_due_ms() >= from_ms)
+
+    def freeze_ready(self, topics: Iterable[int], rows_max: int, stay: Container[TimerKey]) -> bytes:
+        """Freeze up to so many ready rows of one of these topics; returns them in due order."""
+        for topic in topics:
+            pack = self._ready.get(topic)
+            if pack is not None and len(pack) and (frozen := self._freeze(pack.drop_tail(rows_max), stay)):
+                return frozen
+        return b""
+
+    def _freeze(self, taken: bytes, stay: Container[TimerKey]) -> bytes:
+        rows, staying = [], []
+        for row in rows_of(taken):
+            due_ms, address, queue_key, _, _, _ = ROW.unpack(row)
+            key = (due_ms, address)
+            if key in stay or key in self.frozen.deleted:
+                staying.append(row)
+            elif queue_key:
+                rows.append(row)
+        if staying:
+            self.windows.put_rows(b"".join(staying))
+        if rows:
+            self.frozen.add(rows)
+        return b"".join(rows)
+
+    def clear_frozen(self) -> Mapping[int, int]:
+        """Forget the frozen rows, for a table has them; returns their numbers by topic."""
+        topics, parts = self.frozen.clear()
+        self.counts.remove_many(topics, parts)
+        return topics
+
+    def thaw_some(self) -> bool:
+        """Put some frozen rows back, for the flush has failed; false when no more are frozen."""
+        rows = self.frozen.thaw()
+        self.windows.put_rows(rows)
+        return bool(rows)
+
+    # -- Recovery
+
+    def forget_flushed(self, keys: bytes, stay: Iterable[TimerKey]) -> None:
+        """The rows of these keys are in a table, but for some; `clear_flushed` removes all of them in one step."""
+        flushed = {keys[at : at + KEY_SIZE] for at in range(0, len(keys), KEY_SIZE)}
+        flushed.difference_update([KEY.pack(*key) for key in stay])
+        self._flushed |= flushed
+
+    def clear_flushed(self) -> None:
+        if self._flushed:
+            taken = [row for pack in self.packs() for row in pack.take_out(self._flushed)]
+            self._flushed = set()
+            self.counts.remove_many(topics_of(taken), parts_of(taken))
+
+    def restore(self, rows: bytes) -> None:
+        """Add rows of a snapshot."""
+        self.windows.put_rows(rows)
+        self.counts.add_rows(rows_of(rows))
+
+    # -- All packs
+
+    def packs(self) -> Iterator[AddressPack | DuePack]:
+        return chain(self.windows, self._ready.values(), self.frozen)
+
+    def ready_packs(self, topic: int | None) -> list[tuple[int, DuePack]]:
+        """Return the ready rows of a topic, or of all, by topic."""
+        return [(number, pack) for number, pack in self._ready.items() if topic in (None, number)]

@@ -1,0 +1,277 @@
+"""Packs of rows in one order, by address or by key, searched by bisection: what the memtable is made of."""
+
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from duolog.delay.memtable.pack_snapshot import PackSnapshot
+from duolog.delay.rows import (
+    KEY,
+    KEY_SIZE,
+    NO_QUEUE_KEY,
+    QUEUE_KEY_AT,
+    QUEUE_KEY_END,
+    ROW,
+    ROW_SIZE,
+    Timer,
+    rows_of,
+)
+from duolog.store.entry import new_tuple
+
+if TYPE_CHECKING:
+    from duolog.delay.memtable.filing import Filing
+
+RUNS_MAX: Final = 256  # Runs that no search has merged.
+SWEPT_FROM: Final = 64  # Deleted rows, from which on a pack may be written anew without them.
+_U64: Final = Struct(">Q")
+
+
+class Pack:
+    """Rows in one order: by address (`AddressPack`) or by due time and address (`DuePack`).
+
+    Rows mostly come in order; where one does not, a new *run* begins. Who searches merges the last runs, until each is
+    twice as long as the one behind it: so a search looks into a few, and a row is merged a few times, whatever comes
+    between. Who needs all in order merges all.
+    """
+
+    __slots__ = ("_last", "_starts", "filings", "gone", "head", "reading", "rows")
+
+    _from = 0  # of a row, the bytes that it is sorted by
+    _until = 16
+
+    def __init__(self) -> None:
+        self.rows = bytearray()
+        self.head = 0  # rows before this byte were taken out
+        self.gone = 0  # marked rows behind it
+        self._starts: list[int] = []  # the bytes at which runs begin, but for the first
+        self.filings: tuple[Filing, ...] = ()  # of its rows where they lie; none before somebody looks
+        self._last = b""
+        self.reading: PackSnapshot | None = None  # what reads the rows for a snapshot
+
+    def __len__(self) -> int:
+        return (len(self.rows) - self.head) // ROW_SIZE - self.gone
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is any row, deleted or not."""
+        return self.head < len(self.rows)
+
+    @property
+    def is_sorted(self) -> bool:
+        return not self._starts
+
+    def extend(self, rows: bytes) -> None:
+        """Add rows that are in this pack's order among themselves."""
+        start, until = self._from, self._until
+        if rows[start:until] <= self._last:
+            if len(self._starts) == RUNS_MAX:
+                self._merge()
+            self._starts.append(len(self.rows))
+        last = len(rows) - ROW_SIZE
+        self._last = rows[last + start : last + until]
+        self.rows += rows
+
+    def find(self, due_ms: int, address: int) -> int:
+        """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
+        key = KEY.pack(due_ms, address)
+        wanted, rows = key[self._from :], self.rows
+        self._merge()
+        high = len(rows) // ROW_SIZE
+        for start in (*reversed(self._starts), self.head):
+            low = start // ROW_SIZE
+            at = self._bisect(wanted, low, high) * ROW_SIZE
+            if rows[at : at + KEY_SIZE] == key and rows[at + QUEUE_KEY_AT : at + QUEUE_KEY_END] != NO_QUEUE_KEY:
+                return at
+            high = low
+        return -1
+
+    def _first_at(self, wanted: bytes) -> int:
+        """Return the number of the first row that is sorted by `wanted` or more."""
+        self.sort()
+        return self._bisect(wanted, self.head // ROW_SIZE, len(self.rows) // ROW_SIZE)
+
+    def _bisect(self, wanted: bytes, low: int, high: int) -> int:
+        """The same in one run, between the numbers of its first row and of the one behind its last."""
+        rows, start, until = self.rows, self._from, self._until
+        while low < high:
+            middle = (low + high) // 2
+            at = middle * ROW_SIZE
+            if rows[at + start : at + until] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def at(self, at: int) -> Timer:
+        return new_tuple(Timer, ROW.unpack_from(self.rows, at))
+
+    def mark(self, at: int) -> None:
+        """Let the row that begins at this byte be gone."""
+        if self.reading is not None:
+            self.reading.keep_row(at)
+        for filing in self.filings:
+            filing.unfile(at)
+        self.rows[at + QUEUE_KEY_AT : at + QUEUE_KEY_END] = NO_QUEUE_KEY
+        self.gone += 1
+        if self.gone > SWEPT_FROM and self.gone * ROW_SIZE > (len(self.rows) - self.head) // 2:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._lay_out(self.live())
+
+    def _lay_out(self, rows: list[bytes]) -> None:
+        """Have these rows instead, none of which is gone; they come as they lay here."""
+        if self.reading is not None:
+            self.reading.keep_all()
+        if self._starts:
+            rows = sorted(rows, key=self._order)
+            self._starts = []
+        self.rows = bytearray(b"".join(rows))
+        self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until])
+        self.head = self.gone = 0
+        self.filings = ()
+
+    def _order(self, row: bytes) -> bytes:
+        return row[self._from : self._until]
+
+    def _merge(self) -> None:
+        """Merge the last runs, until each is twice as long as the one behind it."""
+        starts, end, count = self._starts, len(self.rows), len(self._starts)
+        while starts and 2 * (end - starts[-1]) > starts[-1] - (starts[-2] if len(starts) > 1 else self.head):
+            starts.pop()
+        if len(starts) == count:
+            return
+        at = starts[-1] if starts else self.head
+        if self.reading is not None:
+            self.reading.keep_from(at)
+        for filing in self.filings:
+            filing.cut(at)
+        rows = sorted(self._live_from(at), key=self._order)
+        self.gone -= (end - at) // ROW_SIZE - len(rows)
+        self.rows[at:] = b"".join(rows)
+        if starts and not rows:
+            starts.pop()
+        self._last = self._order(bytes(self.rows[-ROW_SIZE:]))
+
+    def take_out(self, keys: Container[bytes]) -> list[bytes]:
+        """Take out the rows whose first 16 bytes are among these, and return them."""
+        found: list[bytes] = []
+        kept: list[bytes] = []
+        for row in self.live():
+            (found if row[:KEY_SIZE] in keys else kept).append(row)
+        if found:
+            self._lay_out(kept)
+        return found
+
+    def sort(self) -> None:
+        """Have all rows in order."""
+        if self._starts:
+            self._lay_out(self.live())
+
+    def live(self) -> list[bytes]:
+        """Return the rows that are not gone."""
+        return self._live_from(self.head)
+
+    def _live_from(self, at: int) -> list[bytes]:
+        rows = rows_of(bytes(memoryview(self.rows)[at:]))
+        return [row for row in rows if row[QUEUE_KEY_AT:QUEUE_KEY_END] != NO_QUEUE_KEY] if self.gone else rows
+
+    def bytes_from_head(self) -> bytes:
+        """Return the live rows as they lie there."""
+        return b"".join(self.live()) if self.gone else bytes(memoryview(self.rows)[self.head :])
+
+    def drop_head(self, until: int) -> None:
+        """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
+        self.head = until
+        self.filings = ()
+        if self.head > len(self.rows) // 2 and self.reading is None:  # Else a later call does it.
+            del self.rows[: self.head]
+            self.head = 0
+
+    def drop_first(self, keys: bytes) -> bool:
+        """Take out the first rows if their keys are these, else none. No row may be deleted."""
+        self.sort()
+        end = self.head + len(keys) // KEY_SIZE * ROW_SIZE
+        rows = bytes(memoryview(self.rows)[self.head : end])
+        # Words of 8 bytes: a row has four of them, a key two.
+        found, wanted = memoryview(rows).cast("Q"), memoryview(keys).cast("Q")
+        if found[::4] != wanted[::2] or found[1::4] != wanted[1::2]:
+            return False
+        self.drop_head(end)
+        return True
+
+    def drop_tail(self, rows_max: int) -> bytes:
+        """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
+        at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
+        if self.reading is not None:
+            self.reading.keep_from(at)
+        taken = bytes(memoryview(self.rows)[at:])
+        for filing in self.filings:
+            filing.cut(at)
+        del self.rows[at:]
+        while self._starts and self._starts[-1] >= at:
+            self._starts.pop()
+        self._last = self._order(bytes(self.rows[-ROW_SIZE:])) if at > self.head else b""
+        if self.gone:
+            self.gone -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
+        return taken
+
+
+class AddressPack(Pack):
+    __slots__ = ()
+    _from = 8
+
+    def some_from(self, address: int, count_max: int) -> list[Timer]:
+        """Return up to so many rows from an address on; the key of one that is gone is 0."""
+        low = self._first_at(_U64.pack(address)) * ROW_SIZE
+        rows = memoryview(self.rows)[low : low + count_max * ROW_SIZE]
+        return [new_tuple(Timer, row) for row in ROW.iter_unpack(rows)]
+
+
+class DuePack(Pack):
+    __slots__ = ()
+
+    def timers(self) -> Iterator[Timer]:
+        """Yield the timers in order."""
+        self.sort()
+        for row in ROW.iter_unpack(memoryview(self.rows)[self.head :]):
+            if row[2]:
+                yield new_tuple(Timer, row)
+
+    def last_due_ms(self) -> int:
+        """Return when the last row is due, deleted or not; -1 if there is none."""
+        self.sort()
+        return int.from_bytes(self.rows[-ROW_SIZE:][:8], "big") if self.has_rows else -1
+
+    def drop_later(self, due_ms: int, rows_max: int) -> bytes:
+        """Take out up to so many rows that are due then or later, from the end; those that are deleted are counted."""
+        at = self._first_at(_U64.pack(due_ms))
+        return self.drop_tail(min(rows_max, len(self.rows) // ROW_SIZE - at))
+
+    def timers_from(self, key: tuple[int, int], until_ms: int) -> Iterator[Timer]:
+        """Yield the timers from this key on that are due before `until_ms`."""
+        for at in range(self._first_at(KEY.pack(*key)) * ROW_SIZE, len(self.rows), ROW_SIZE):
+            timer = self.at(at)
+            if timer.due_ms >= until_ms:
+                return
+            if timer.key:
+                yield timer
+
+    def count_due(self, topic: int, edges_ms: Sequence[int], counts: list[int]) -> None:
+        """Add to `counts` how many of these are due between each two neighbours of these times.
+
+        All rows are of this topic.
+        """
+        self.sort()
+        rows, at = self.rows, self._first_at(_U64.pack(edges_ms[0])) * ROW_SIZE
+        # A byte of the queue key in which no live row has 0.
+        byte_at = QUEUE_KEY_AT + next(number for number, byte in enumerate(topic.to_bytes(6, "big")) if byte)
+        while at < len(rows):
+            bin = bisect_right(edges_ms, int.from_bytes(rows[at : at + 8], "big")) - 1
+            if bin == len(counts):
+                return
+            end = self._first_at(_U64.pack(edges_ms[bin + 1])) * ROW_SIZE
+            gone = rows[at + byte_at : end : ROW_SIZE].count(0)
+            counts[bin] += (end - at) // ROW_SIZE - gone
+            at = end

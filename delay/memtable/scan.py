@@ -1,0 +1,126 @@
+"""Reads over the whole memtable: lists and counts by topic and time, snapshots, and the search for deleted topics.
+
+Rows lie in windows in the order of the log. So a list or a count *files* the rows of the windows that it meets by topic
+and time (`filing.py`), a slice at a time; rows that came since the last one are filed by the next. Ready rows lie by
+topic and in order. `file`, and then `due` or `histogram` in the same turn of the loop, see one moment.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from heapq import merge
+from itertools import chain
+from typing import Final, NamedTuple
+
+from duolog.delay.memtable.filing import Filing
+from duolog.delay.memtable.frozen import FrozenPack
+from duolog.delay.memtable.memtable import Memtable
+from duolog.delay.memtable.pack_snapshot import PackSnapshot
+from duolog.delay.memtable.windows import Window, start_of
+from duolog.delay.rows import Timer, TimerKey
+from duolog.delay.wheel import NEVER_MS
+
+ROWS_IN_PART: Final = 1 << 13  # Of a snapshot: 256 KiB.
+
+
+class SweepCursor(NamedTuple):
+    """Where a sweep goes on: in the window that begins then, from an address on."""
+
+    start_ms: int
+    address: int
+
+
+FROM_THE_LATEST: Final = SweepCursor(NEVER_MS, 0)
+
+
+def file(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
+    """Prepare `due` or `histogram` in this time by examining about so many rows.
+
+    False: all is prepared, until the loop turns. True: there is more to do.
+    """
+    while memtable.windows.is_moving and rows_max > 0:
+        rows_max -= memtable.windows.move_some(rows_max)  # Rows of a half moved window would be filed again and again.
+    for pack in _meeting(memtable, start_ms, until_ms):
+        if rows_max <= 0:
+            return True
+        rows_max -= _filing_of(pack, by_topic).file(rows_max)
+    return rows_max <= 0
+
+
+def due(memtable: Memtable, topic: int | None, start: TimerKey, until_ms: int) -> Iterator[Timer]:
+    """Yield the timers of a topic, or of all, in due order from this key on.
+
+    All must be filed, and nothing may change until the last one was taken.
+    """
+    by_topic = topic is not None
+    found = [pack.timers_from(start, until_ms) for _, pack in memtable.ready_packs(topic)]
+    found += [_filing_of(frozen, by_topic).timers(topic, start, until_ms) for frozen in memtable.frozen]
+    windows = [window for window in memtable.windows if _meets(window, start[0], until_ms)]
+    if memtable.windows.is_set_back:
+        found += [_filing_of(window, by_topic).timers(topic, start, until_ms) for window in windows]
+        return merge(*found)
+    windows.sort(key=start_of)
+    in_windows = (_filing_of(window, by_topic).timers(topic, start, until_ms) for window in windows)
+    return merge(chain.from_iterable(in_windows), *found)
+
+
+def histogram(memtable: Memtable, topic: int | None, edges_ms: Sequence[int]) -> list[int]:
+    """Count the same between each two neighbours of these times. All must be filed."""
+    counts = [0] * (len(edges_ms) - 1)
+    for number, ready in memtable.ready_packs(topic):
+        ready.count_due(number, edges_ms, counts)
+    for pack in _meeting(memtable, edges_ms[0], edges_ms[-1]):
+        _filing_of(pack, topic is not None).count(topic, edges_ms, counts)
+    return counts
+
+
+def _meeting(memtable: Memtable, start_ms: int, until_ms: int) -> list[Window | FrozenPack]:
+    """Return the packs in which timers that are due in this time may lie, but for ready ones."""
+    packs: list[Window | FrozenPack] = [*memtable.windows, *memtable.frozen]
+    return [pack for pack in packs if _meets(pack, start_ms, until_ms)]
+
+
+def _meets(pack: Window | FrozenPack, start_ms: int, until_ms: int) -> bool:
+    return pack.start_ms < until_ms and pack.start_ms + (1 << pack.bits) > start_ms
+
+
+def _filing_of(pack: Window | FrozenPack, by_topic: bool) -> Filing:
+    for filing in pack.filings:
+        if filing.by_topic == by_topic:
+            return filing
+    filing = Filing(pack, pack.start_ms, pack.bits, by_topic=by_topic)
+    pack.filings += (filing,)
+    return filing
+
+
+def sweep(
+    memtable: Memtable, topics: Container[int], cursor: SweepCursor, rows_max: int
+) -> tuple[list[Timer], SweepCursor | None]:
+    """Search so many rows for timers of these topics, from the latest window to the earliest.
+
+    Returns them, and where the next sweep goes on; None: all windows were searched. Rows that are ready, or become so
+    meanwhile, are not searched: those are about to be taken. Topic 0 is none.
+    """
+    found: list[Timer] = []
+    for window in memtable.windows.from_the_latest(cursor.start_ms):
+        if rows_max <= 0:
+            return found, SweepCursor(window.start_ms, 0)
+        timers = window.some_from(cursor.address if window.start_ms == cursor.start_ms else 0, rows_max)
+        found += [timer for timer in timers if timer.topic in topics]
+        rows_max -= len(timers)
+        if rows_max <= 0:
+            return found, SweepCursor(window.start_ms, timers[-1].address + 1)
+    return found, None
+
+
+class MemtableSnapshot:
+    """All rows of one moment in parts, for `Memtable.restore`; timers may come and go while they are taken."""
+
+    def __init__(self, memtable: Memtable) -> None:
+        self._packs = [PackSnapshot(pack) for pack in memtable.packs()]
+
+    def parts(self) -> Iterator[bytes]:
+        return chain.from_iterable(rows.parts(ROWS_IN_PART) for rows in self._packs)
+
+    def close(self) -> None:
+        """No more parts are wanted."""
+        for rows in self._packs:
+            rows.close()

@@ -1,0 +1,160 @@
+"""The pending timers that are in memory: reads merge the memtable with what cursors have read from sorted tables.
+
+A timer is known to clients by its id (`delay/ids.py`), and ordered by its key. `limit_of` says up to which key a topic
+may deliver, for its cursor has not read farther; None: there is no limit.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import merge
+
+from duolog.delay.ids import Ids
+from duolog.delay.memtable.memtable import Memtable
+from duolog.delay.rows import (
+    KEY,
+    Timer,
+    TimerId,
+    TimerKey,
+)
+from duolog.delay.tables.table_format import TableTimer
+from duolog.delay.tree.prefetch import Prefetch
+from duolog.delay.turns import Turns
+from duolog.delay.wheel import NEVER_MS
+from duolog.store.entry import new_tuple
+
+
+def _no_limit(topic: int) -> TimerKey | None:
+    return None
+
+
+class PendingTimers:
+    def __init__(self) -> None:
+        self.limit_of: Callable[[int], TimerKey | None] = _no_limit
+        self.ids = Ids()
+        self.turns = Turns(self)
+        self.memtable = Memtable(0, self.turns.offer)
+        self.prefetch = Prefetch(self.turns.offer)
+        self.found: dict[TimerKey, TableTimer] = {}  # By a search in tables, for as long as somebody acts on them.
+
+    def begin(self, now_ms: int) -> None:
+        """Say what time it is, before anything is added: what is due before is ready at once."""
+        self.memtable = Memtable(now_ms, self.turns.offer)
+
+    # -- Single timers
+
+    def find(self, timer_id: TimerId) -> Timer | None:
+        """Return the timer of this id, if it is in memory, with the time at which it is due now."""
+        key = self.ids.key_of(timer_id)
+        if self.ids.id_at(key) != timer_id:
+            return None  # It is the key of another timer, and no id.
+        timer = self.memtable.find(key)
+        if timer is None and (found := self.stored(key)) is not None:
+            timer = row_of(found)
+        return timer
+
+    def is_in_memtable(self, timer_id: TimerId) -> bool:
+        key = self.ids.key_of(timer_id)
+        return self.ids.id_at(key) == timer_id and self.memtable.find(key) is not None
+
+    def found_named(self, topic: int, hashed: int) -> list[TimerId]:
+        """Return the ids of the timers in `found` whose sender's key has this hash."""
+        name = hashed.to_bytes(8, "big")
+        return [self.ids.id_at(key) for key, timer in self.found.items() if (timer.topic, timer.name) == (topic, name)]
+
+    def stored(self, key: TimerKey) -> TableTimer | None:
+        """Return the timer of this key with its message, if it is in memory and its message in a table."""
+        return self.prefetch.get(key) or self.found.get(key)
+
+    def move(self, timer_id: TimerId, due_ms: int) -> bool:
+        """Let a timer of the memtable be due at another time; its id stays. False if it is not pending."""
+        timer = self.remove(timer_id)
+        if timer is None:
+            return False
+        self.ids.set(timer_id, (due_ms, timer.address))
+        self.memtable.add(timer._replace(due_ms=due_ms))
+        return True
+
+    def remove(self, timer_id: TimerId) -> Timer | None:
+        """Remove a timer from the memtable: it is cancelled, delivered, or moved."""
+        key = self.ids.key_of(timer_id)
+        if self.ids.id_at(key) != timer_id:
+            return None
+        self.ids.forget(timer_id)
+        return self.memtable.remove(key)
+
+    def delivered(self, topic: int, ids: bytes) -> list[TimerKey]:
+        """Remove delivered timers from the memtable; returns the keys of those that are not there, but in tables."""
+        in_tables: list[TimerKey] = []
+        if self.prefetch.count(topic):
+            keys = [self.ids.key_of(timer_id) for timer_id in KEY.iter_unpack(ids)]
+            in_tables = [key for key in keys if self.prefetch.get(key) is not None]
+            if in_tables:
+                at = set(in_tables)
+                both = zip(KEY.iter_unpack(ids), keys, strict=True)
+                ids = b"".join([KEY.pack(*timer_id) for timer_id, key in both if key not in at])
+        if ids and not self.memtable.remove_first(topic, ids):
+            for timer_id in KEY.iter_unpack(ids):
+                key = self.ids.key_of(timer_id)
+                if self.memtable.remove(key, topic) is None:
+                    in_tables.append(key)
+                self.ids.forget(timer_id)
+        for key in in_tables:
+            self.ids.forget(self.ids.id_at(key))
+        return in_tables
+
+    # -- Time
+
+    def next_ms(self) -> int | None:
+        """Return a time before which there is nothing to do; None while nothing is pending or all waits for others."""
+        stored = self.prefetch.next_key()
+        times = (self.memtable.windows.next_ms(), None if stored is None else stored[0], self.turns.next_ms())
+        return min((each for each in times if each is not None), default=None)
+
+    def advance(self, now_ms: int, moves_max: int) -> None:
+        """Let timers become ready, until about so many rows have moved or there are no more to be moved."""
+        self.memtable.windows.advance(now_ms, moves_max)
+        self.prefetch.advance(now_ms, moves_max)
+
+    # -- What topics have to deliver
+
+    def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
+        now_ms = min(now_ms, self.memtable.windows.reached_ms)
+        timers = self.memtable.first_ready(topic, now_ms, count_max, bytes_max)
+        if stored := self.prefetch.first_ready(topic, now_ms, count_max, bytes_max):
+            timers = _within([*merge(timers, map(row_of, stored))], count_max, bytes_max) if timers else _rows(stored)
+        for limit in (self.limit_of(topic), self.prefetch.next_key()) if timers else ():
+            if limit is not None and timers[-1][:2] >= limit:
+                timers = [timer for timer in timers if timer[:2] < limit]
+                if not timers:
+                    break
+        return timers
+
+    def is_at_limit(self, topic: int) -> bool:
+        limit = self.limit_of(topic)
+        if limit is None:
+            return False
+        first = [*self.memtable.first_ready(topic, NEVER_MS, 1, 0), *self.prefetch.first_ready(topic, NEVER_MS, 1, 0)]
+        return all(timer[:2] >= limit for timer in first)
+
+    def next_ready_ms(self, topic: int) -> int | None:
+        first, stored = self.memtable.next_ready_ms(topic), self.prefetch.next_ready_ms(topic)
+        return stored if first is None else first if stored is None else min(first, stored)
+
+
+def row_of(timer: TableTimer) -> Timer:
+    due_ms, address, queue_key, form, name, frame = timer
+    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), len(name), form))
+
+
+def _rows(timers: Sequence[TableTimer]) -> list[Timer]:
+    return [row_of(timer) for timer in timers]
+
+
+def _within(timers: list[Timer], count_max: int, bytes_max: int) -> list[Timer]:
+    """Return the first of these timers, within these limits; the first one may have more bytes."""
+    found: list[Timer] = []
+    for timer in timers[:count_max]:
+        if found and timer.size > bytes_max:
+            break
+        found.append(timer)
+        bytes_max -= timer.size
+    return found

@@ -1,0 +1,77 @@
+"""Compaction: writes several sorted tables anew as one, without what is deleted."""
+
+from collections.abc import Callable, Sequence
+
+from duolog.delay.tables.sorted_table import FOREVER_MS, SortedTable
+from duolog.delay.tables.table_format import TableTimer, TimerKey
+from duolog.delay.tables.table_writer import TableWriter
+from duolog.delay.tables.tables_view import in_order
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
+
+TABLE_BYTES = 256 << 20  # A compaction begins another table here; larger tables are left alone.
+
+
+class Compaction:
+    """Merges tables into new ones without their deleted timers: made in the loop, `run` in a worker."""
+
+    def __init__(
+        self, files: Files, inputs: Sequence[SortedTable], first_number: int, pause: Callable[[], object]
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self._pause = pause
+        self.outputs: list[SortedTable] = []
+        self.deleted_late: list[TimerKey] = []  # Keys of what was deleted since this began; the results may have it.
+        self._marked = 0  # How many of these have tombstones in the results.
+        self._files, self._number = files, first_number
+        self._writer: TableWriter | None = None
+
+    def run(self) -> None:
+        """Write, sync and open the results. Blocks; in a thread it gives up the interpreter with every block."""
+        try:
+            for timer in in_order([table.scan((0, 0), FOREVER_MS) for table in self.inputs]):
+                self._add(timer)
+            self._finish()
+        except (OSError, Corruption):
+            self._clean_up()
+            raise
+
+    @property
+    def late_count(self) -> int:
+        """How many timers were deleted since the compaction began, or since `delete_late`."""
+        return len(self.deleted_late) - self._marked
+
+    def delete_late(self) -> None:
+        """Add tombstones to the results for what was deleted meanwhile; for a worker if there are many."""
+        until = len(self.deleted_late)
+        late = sorted(set(self.deleted_late[self._marked : until]))
+        try:
+            for table in self.outputs:
+                for ref in table.refs(late):
+                    table.tombstones.add(ref.ordinal, ref.topic)
+        except (OSError, Corruption):
+            self._clean_up()
+            raise
+        self._marked = until
+
+    def _add(self, timer: TableTimer) -> None:
+        if self._writer is None:
+            self._writer = TableWriter(self._files, self._number, pause=self._pause)
+            self._number += 1
+        self._writer.add(timer)
+        if self._writer.size >= TABLE_BYTES:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            self.outputs.append(self._writer.finish())
+            self._writer = None
+
+    def _clean_up(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        while self.outputs:
+            table = self.outputs.pop()
+            table.close()
+            self._files.remove(table.path)

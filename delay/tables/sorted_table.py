@@ -1,0 +1,341 @@
+"""A sorted table open for reading, with its tombstones (`delay/tables/table_format.py` has the picture of the file)."""
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from duolog.delay.names import name_hash
+from duolog.delay.tables.paged_index import PagedIndex
+from duolog.delay.tables.table_format import (
+    BLOCK,
+    FOOTER,
+    FOOTER_SIZE,
+    KEY,
+    MAGIC,
+    NAME,
+    ROW,
+    ROW_SIZE,
+    TOPIC,
+    TOPIC_BLOCK,
+    VERSION,
+    BlockEntry,
+    TableEntry,
+    TableTimer,
+    TimerKey,
+    table_path,
+)
+from duolog.delay.tables.tombstones import Tombstones
+from duolog.store.entry import new_tuple
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
+
+FOREVER_MS: Final = (1 << 64) - 1
+
+log = logging.getLogger("delay")
+
+
+class RowRef(NamedTuple):
+    """Where a timer lies in a table, without its message."""
+
+    key: TimerKey
+    ordinal: int
+    topic: int
+
+
+class Found(NamedTuple):
+    """A timer that a table has, with its message."""
+
+    table: "SortedTable"
+    ordinal: int
+    timer: TableTimer
+
+    @property
+    def ref(self) -> RowRef:
+        return RowRef(self.timer.key, self.ordinal, self.timer.topic)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is deleted as of now: ask again in the loop before acting on it."""
+        return self.table.is_deleted(self.ordinal)
+
+
+class SortedTable:
+    """One table open for reading, and its tombstones. Reading may block, and raises Corruption.
+
+    Threads may read while the loop adds tombstones: whether a timer is deleted is as of the moment of the question.
+    """
+
+    def __init__(self, files: Files, entry: TableEntry) -> None:
+        """Open what a manifest names: the footer is read, and the tombstones that count."""
+        self.entry = entry
+        self.path = table_path(entry.number)
+        self.tombstones = Tombstones(entry.number, entry.count)
+        self._files = files
+        self._damaged: set[int] = set()  # blocks, that were reported
+        try:
+            self._file = files.open(self.path)
+        except FileNotFoundError as error:
+            raise Corruption(f"{self.path}: named by the manifest, and not there") from error
+        try:
+            self._read_footer()
+        except BaseException:
+            files.close(self._file)
+            raise
+
+    def _read_footer(self) -> None:
+        entry, size = self.entry, self._files.size(self._file)
+        if size != entry.size:
+            raise Corruption(f"{self.path}: {size} bytes where the manifest says {entry.size}")
+        footer = self._read(FOOTER_SIZE, size - FOOTER_SIZE)
+        check = crc32c(footer[:-4])
+        if check != entry.check or check != int.from_bytes(footer[-4:], "big"):
+            raise Corruption(f"{self.path}: footer with CRC {check:#010x} where the manifest says {entry.check:#010x}")
+        magic, version, number, count, first_ms, first, last_ms, last, *places = FOOTER.unpack_from(footer)
+        if (magic, version, number, count) != (MAGIC, VERSION, entry.number, entry.count):
+            raise Corruption(f"{self.path}: version {version} of table {number} with {count} timers")
+        self.first: TimerKey = (first_ms, first)
+        self.last: TimerKey = (last_ms, last)
+        self._blocks = PagedIndex(self._read, f"{self.path} blocks", places[0], BLOCK.size, places[1])
+        self._topics = PagedIndex(self._read, f"{self.path} topics", places[2], TOPIC.size, places[3])
+        self._names = PagedIndex(self._read, f"{self.path} names", places[4], NAME.size, places[5])
+
+    def close(self) -> None:
+        self._files.close(self._file)
+
+    def check_indexes(self) -> None:
+        """Read the indexes of blocks and topics, without which nothing is found; raises Corruption."""
+        self._blocks.check()
+        self._topics.check()
+
+    @property
+    def pending(self) -> int:
+        """How many are not deleted."""
+        start, count = self.entry.start, self.entry.count
+        return count - start - self.tombstones.count(start, count)
+
+    def is_deleted(self, ordinal: int) -> bool:
+        return ordinal < self.entry.start or self.tombstones.has(ordinal)
+
+    # -- Ordinals
+
+    def lower(self, due_ms: int, address: int = 0) -> int:
+        """Return the ordinal of the first timer that is not before this key; `count` if none is.
+
+        In a damaged block nobody is found, so it is the first one there.
+        """
+        if (due_ms, address) <= self.first:
+            return 0
+        if (due_ms, address) > self.last:
+            return self.entry.count
+        packed = KEY.pack(due_ms, address)
+        number = self._blocks.lower(packed) - 1
+        block = self._block(number)
+        rows = self._rows_or_none(number, block)
+        return block.ordinal if rows is None else block.ordinal + _bisect_rows(rows, block.count, packed)
+
+    def find(self, key: TimerKey) -> Found | None:
+        """Return the timer of this key, deleted or not."""
+        if not self.first <= key <= self.last:
+            return None
+        packed = KEY.pack(*key)
+        number = self._blocks.lower(packed)
+        if number == self._blocks.count or not self._blocks.row(number).startswith(packed):
+            number -= 1  # It is not the first of a block, so it is in the one before.
+        block = self._block(number)
+        rows, payload = self._load(number, block)
+        within = _bisect_rows(rows, block.count, packed)
+        if within == block.count or not rows.startswith(packed, within * ROW_SIZE):
+            return None
+        return Found(self, block.ordinal + within, next(_timers(rows, payload, within, within + 1)))
+
+    def refs(self, keys: Iterable[TimerKey]) -> Iterator[RowRef]:
+        """Yield where these keys lie, which must rise, as far as they are here, deleted or not. Reads no messages."""
+        rows, ordinal, count = b"", 0, 0
+        behind: bytes = b""  # the first key that is not in these rows
+        for key in keys:
+            if not self.first <= key <= self.last:
+                continue
+            packed = KEY.pack(*key)
+            if packed >= behind:
+                number = self._blocks.lower(packed)
+                if number == self._blocks.count or not self._blocks.row(number).startswith(packed):
+                    number -= 1
+                block = self._block(number)
+                rows = self._rows_or_none(number, block) or b""
+                ordinal, count = block.ordinal, len(rows) // ROW_SIZE
+                is_last = number + 1 == self._blocks.count
+                behind = b"\xff" * (KEY.size + 1) if is_last else self._blocks.row(number + 1)[: KEY.size]
+            within = _bisect_rows(rows, count, packed)
+            if within < count and rows.startswith(packed, within * ROW_SIZE):
+                at = within * ROW_SIZE + KEY.size
+                yield RowRef(key, ordinal + within, int.from_bytes(rows[at : at + 8], "big") >> 16)
+
+    # -- Timers in due order
+
+    def scan(self, start: TimerKey, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[TableTimer]:
+        """Yield the pending timers from this key on, up to and not including what is due at `until_ms`.
+
+        Topics may be left out: of blocks that have no others only the rows are read.
+        """
+        ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
+        for number in range(self._block_of(ordinal), self._block_of(until - 1) + 1 if until > ordinal else 0):
+            if not without:
+                yield from self._scan_block(number, ordinal, until)
+            elif any(
+                key >> 16 not in without
+                for _, _, key, _, _, _ in ROW.iter_unpack(self._rows_or_none(number, self._block(number)) or b"")
+            ):
+                yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
+
+    def of_topic(self, topic: int, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
+        """The same, of one topic."""
+        ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
+        if ordinal >= until:
+            return
+        last = self._block_of(until - 1)
+        row = self._topics.lower(TOPIC_BLOCK.pack(topic, self._block_of(ordinal)))
+        while row < self._topics.count:
+            of, number, _ = TOPIC.unpack(self._topics.row(row))
+            if of != topic or number > last:
+                return
+            yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic == topic)
+            row += 1
+
+    def of_name(self, topic: int, name: bytes, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
+        """The same, of one topic and sender's key."""
+        for found in self.named(topic, name):
+            if start <= found.timer.key and found.timer.due_ms < until_ms and not found.is_deleted:
+                yield found.timer
+
+    def named(self, topic: int, name: bytes) -> Iterator[Found]:
+        """Yield all timers of this topic and sender's key in due order, deleted or not."""
+        hashed = name_hash(topic, name).to_bytes(8, "big")
+        row = self._names.lower_of_hash(hashed)
+        while row < self._names.count and (found := self._names.row(row)).startswith(hashed):
+            ordinal = int.from_bytes(found[8:12], "big")
+            timer = self._timer(ordinal)
+            if timer.name == name and timer.topic == topic:
+                yield Found(self, ordinal, timer)
+            row += 1
+
+    # -- Numbers
+
+    def pending_by_topic(self) -> Iterator[tuple[int, int]]:
+        """Yield each topic that has timers here, and how many of them are pending."""
+        start, count = self.entry.start, self.entry.count
+        row = 0
+        while row < self._topics.count:
+            topic = TOPIC.unpack(self._topics.row(row))[0]
+            last = self._topics.lower(TOPIC_BLOCK.pack(topic, self._blocks.count))
+            total = TOPIC.unpack(self._topics.row(last))[2]
+            finished = self._of_topic_before(topic, start) if start else 0
+            yield topic, total - finished - self.tombstones.count(start, count, topic)
+            row = last + 1
+
+    def pending_before(self, key: TimerKey, topic: int | None = None) -> int:
+        """Count the pending timers before this key, and all before `start`: only differences of results are counts."""
+        ordinal = max(self.lower(*key), self.entry.start)
+        before = ordinal if topic is None else self._of_topic_before(topic, ordinal)
+        return before - self.tombstones.count(0, ordinal, topic)
+
+    def _of_topic_before(self, topic: int, ordinal: int) -> int:
+        """Count the timers of a topic that are before this ordinal."""
+        number = self._block_of(ordinal)
+        row = self._topics.lower(TOPIC_BLOCK.pack(topic, number))
+        if row == self._topics.count:
+            return 0
+        of, found, before = TOPIC.unpack(self._topics.row(row))
+        if of != topic:
+            return 0  # The row behind the last block would be the topic's, had it any timer here.
+        if found == number < self._blocks.count:
+            block = self._block(number)
+            rows = (self._rows_or_none(number, block) or b"")[: (ordinal - block.ordinal) * ROW_SIZE]
+            before += sum(key >> 16 == topic for _, _, key, _, _, _ in ROW.iter_unpack(rows))
+        return int(before)
+
+    # -- Blocks
+
+    def _scan_block(self, number: int, ordinal: int, until: int) -> Iterator[TableTimer]:
+        """Yield the pending timers of a block that lie between two ordinals."""
+        block = self._block(number)
+        try:
+            rows, payload = self._load(number, block)
+        except Corruption as error:
+            self._report(number, block, error)
+            return iter(())
+        first, end = max(0, ordinal - block.ordinal), min(block.count, until - block.ordinal)
+        timers = _timers(rows, payload, first, end)
+        flags = self.tombstones.flags(block.ordinal + first, block.ordinal + end)
+        return timers if flags is None else (timer for timer, flag in zip(timers, flags, strict=True) if not flag)
+
+    def _timer(self, ordinal: int) -> TableTimer:
+        number = self._block_of(ordinal)
+        block = self._block(number)
+        rows, payload = self._load(number, block)
+        within = ordinal - block.ordinal
+        return next(_timers(rows, payload, within, within + 1))
+
+    def _block_of(self, ordinal: int) -> int:
+        """Return the number of the block that has this ordinal; behind the last timer that of no block."""
+        if ordinal >= self.entry.count:
+            return self._blocks.count
+        numbers = range(self._blocks.count)
+        return bisect_right(numbers, ordinal, key=lambda number: self._block(number).ordinal) - 1
+
+    def _block(self, number: int) -> BlockEntry:
+        return BlockEntry._make(BLOCK.unpack(self._blocks.row(number)))
+
+    def _rows_or_none(self, number: int, block: BlockEntry) -> bytes | None:
+        """Return the rows of a block; None if they are damaged, which is reported once."""
+        try:
+            rows = self._read(block.count * ROW_SIZE, block.at)
+            self._check(number, rows, block.rows_crc)
+        except Corruption as error:
+            self._report(number, block, error)
+            return None
+        return rows
+
+    def _report(self, number: int, block: BlockEntry, error: Corruption) -> None:
+        if number not in self._damaged:
+            self._damaged.add(number)
+            log.error("delayed messages are lost: %s timers=%d first_due_ms=%d", error, block.count, block.due_ms)
+
+    def _load(self, number: int, block: BlockEntry) -> tuple[bytes, bytes]:
+        size = block.count * ROW_SIZE
+        found = self._read(size + block.payload_size, block.at)
+        rows, payload = found[:size], found[size:]
+        self._check(number, rows, block.rows_crc)
+        self._check(number, payload, block.payload_crc)
+        return rows, payload
+
+    def _check(self, number: int, data: bytes, expected: int) -> None:
+        actual = crc32c(data)
+        if actual != expected:
+            raise Corruption(
+                f"{self.path}: block {number} has CRC {actual:#010x} where its index says {expected:#010x}"
+            )
+
+    def _read(self, size: int, at: int) -> bytes:
+        found = self._files.read(self._file, size, at)
+        if len(found) != size:
+            raise Corruption(f"{self.path}: {len(found)} of {size} bytes at {at}")
+        return found
+
+
+def _bisect_rows(rows: bytes, count: int, key: bytes) -> int:
+    size = len(key)
+    return bisect_left(range(count), key, key=lambda row: rows[row * ROW_SIZE : row * ROW_SIZE + size])
+
+
+def _timers(rows: bytes, payload: bytes, first: int, end: int) -> Iterator[TableTimer]:
+    """Yield the timers `first` up to, not including, `end` of a block."""
+    at = 0
+    for _, _, _, frame_size, name_size, _ in ROW.iter_unpack(rows[: first * ROW_SIZE]):
+        at += frame_size + name_size
+    for due_ms, address, key, frame_size, name_size, form in ROW.iter_unpack(rows[first * ROW_SIZE : end * ROW_SIZE]):
+        frame_at = at + name_size
+        name, at = payload[at:frame_at], frame_at + frame_size
+        yield new_tuple(TableTimer, (due_ms, address, key, form, name, payload[frame_at:at]))

@@ -1,0 +1,71 @@
+"""Reads over all sorted tables that count at one moment: each is a merge of reads of single tables."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import pairwise
+
+from duolog.delay.tables.sorted_table import Found, SortedTable
+from duolog.delay.tables.table_format import TableTimer, TimerKey
+
+
+class TablesView:
+    """The tables that count at one moment, kept open: every read is a merge over them. May block; raises Corruption.
+
+    Spans are half open: from the key `start` on, up to and not including what is due at `until_ms`.
+    """
+
+    def __init__(self, tables: Sequence[SortedTable], unpin: Callable[[Iterable[SortedTable]], None]) -> None:
+        self.tables, self._unpin = tuple(tables), unpin
+
+    def close(self) -> None:
+        """Allow the files to be closed; called in the loop."""
+        self._unpin(self.tables)
+        self.tables = ()
+
+    def scan(self, start: TimerKey, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[TableTimer]:
+        """Yield the pending timers in due order, but for those of some topics."""
+        return in_order([table.scan(start, until_ms, without) for table in self._meeting(start, until_ms)])
+
+    def of_topic(self, topic: int, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
+        """The same, of one topic."""
+        return in_order([table.of_topic(topic, start, until_ms) for table in self._meeting(start, until_ms)])
+
+    def of_name(self, topic: int, name: bytes, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
+        """The same, of one topic and sender's key."""
+        return in_order([table.of_name(topic, name, start, until_ms) for table in self._meeting(start, until_ms)])
+
+    def find(self, key: TimerKey) -> Found | None:
+        """Return the timer of this key, deleted or not."""
+        return next(filter(None, (table.find(key) for table in self.tables)), None)
+
+    def named(self, topic: int, name: bytes) -> Iterator[Found]:
+        """Yield all timers of this topic and sender's key, deleted or not, table by table."""
+        for table in self.tables:
+            yield from table.named(topic, name)
+
+    def count(self, start: TimerKey, until_ms: int, topic: int | None = None) -> int:
+        """Count the pending timers."""
+        return sum(
+            table.pending_before((until_ms, 0), topic) - table.pending_before(start, topic)
+            for table in self._meeting(start, until_ms)
+        )
+
+    def histogram(self, edges_ms: Sequence[int], topic: int | None = None) -> list[int]:
+        """Count the pending timers between each two neighbours of these times, which must rise."""
+        meeting = self._meeting((edges_ms[0], 0), edges_ms[-1])
+        before = [sum(table.pending_before((edge_ms, 0), topic) for table in meeting) for edge_ms in edges_ms]
+        return [until - start for start, until in pairwise(before)]
+
+    def lower(self, key: TimerKey) -> dict[int, int]:
+        """Return for each table how many of its timers are before this key; `Tables.with_starts` takes it."""
+        return {table.entry.number: table.lower(*key) for table in self.tables}
+
+    def _meeting(self, start: TimerKey, until_ms: int) -> list[SortedTable]:
+        if (until_ms, 0) <= start:
+            return []
+        return [table for table in self.tables if start <= table.last and table.first[0] < until_ms]
+
+
+def in_order(timers: Sequence[Iterator[TableTimer]]) -> Iterator[TableTimer]:
+    """Merge timers that each come in due order."""
+    return timers[0] if len(timers) == 1 else merge(*timers)

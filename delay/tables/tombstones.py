@@ -1,0 +1,134 @@
+"""The tombstones of one sorted table: which of its timers are deleted, in memory and in a file beside the table.
+
+    batch     crc u32 | count u32 | (ordinal u32 | topic u64) ...
+
+`ordinal` counts the table's timers in due order. Each write appends one batch to the file, and the table's entry in the
+manifest says how many bytes of the file count. Bytes beyond that were written for a manifest that was never committed;
+the log still has those deletions, so the file is truncated when it is opened. The CRC-32C covers the table's number and
+the batch's place in the file as well, so that no batch can be taken for another.
+
+In memory a table that has any tombstone costs one byte for each of its timers, and four for each tombstone. So asking
+for one timer is O(1), and counting by topic is a bisection.
+"""
+
+from array import array
+from bisect import bisect_left, insort
+from struct import Struct
+
+from crc32c import crc32c
+
+from duolog.store.files import Files
+
+TIMERS_DIRECTORY = "timers"
+
+_HEADER = Struct(">II")
+_ROW = Struct(">IQ")
+_PLACE = Struct(">QQ")  # Table number, byte in the file.
+
+Row = tuple[int, int]  # ordinal, topic
+
+
+def tombstones_path(number: int) -> str:
+    return f"{TIMERS_DIRECTORY}/{number:010d}.tombstones"
+
+
+class Tombstones:
+    """The tombstones of one table of `count` timers."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.unwritten: list[Row] = []  # Rows that the file does not have yet, in the order of deletion.
+        self.number = number
+        self.total = 0
+        self._count = count
+        self._flags: bytearray | None = None  # One byte for each timer: 1 if it is deleted.
+        self._by_topic: dict[int, array[int]] = {}  # Sorted ordinals.
+
+    # -- Asking
+
+    def has(self, ordinal: int) -> bool:
+        return self._flags is not None and self._flags[ordinal] != 0
+
+    def flags(self, ordinal: int, until: int) -> bytes | None:
+        """Return one byte for each of these timers, 1 for a deleted one; None when none of them is deleted."""
+        if self._flags is None:
+            return None
+        found = bytes(self._flags[ordinal:until])
+        return found if any(found) else None
+
+    def count(self, ordinal: int, until: int, topic: int | None = None) -> int:
+        """Count the deleted ones among these timers."""
+        if topic is None:
+            return 0 if self._flags is None else self._flags.count(1, ordinal, until)
+        found = self._by_topic.get(topic)
+        return 0 if found is None else max(0, bisect_left(found, until) - bisect_left(found, ordinal))
+
+    # -- Adding
+
+    def add(self, ordinal: int, topic: int) -> None:
+        """Add a tombstone that the file does not have; a second one for the same timer changes nothing."""
+        if self._flags is None:
+            self._flags = bytearray(self._count)
+        if not self._flags[ordinal]:
+            self._flags[ordinal] = 1
+            insort(self._by_topic.setdefault(topic, array("I")), ordinal)
+            self.total += 1
+            self.unwritten.append((ordinal, topic))
+
+    # -- The file
+
+    def load(self, data: bytes) -> int:
+        """Take over what the file holds, up to the first damaged batch; returns the number of undamaged bytes."""
+        at = 0
+        by_topic: dict[int, list[int]] = {}
+        self._flags = bytearray(self._count)
+        while at < len(data) and (found := self._read_batch(data, at)) is not None:
+            rows, at = found
+            for ordinal, topic in _ROW.iter_unpack(rows):
+                self._flags[ordinal] = 1
+                by_topic.setdefault(topic, []).append(ordinal)
+        self._by_topic = {topic: array("I", sorted(ordinals)) for topic, ordinals in by_topic.items()}
+        self.total = sum(map(len, self._by_topic.values()))
+        return at
+
+    def _read_batch(self, data: bytes, at: int) -> tuple[bytes, int] | None:
+        if len(data) - at >= _HEADER.size:
+            crc, count = _HEADER.unpack_from(data, at)
+            end = at + _HEADER.size + count * _ROW.size
+            if end <= len(data) and crc == self._crc(at, data[at + 4 : end]):
+                return data[at + _HEADER.size : end], end
+        return None
+
+    def committed(self, size: int) -> None:
+        """A manifest counts one more batch of so many bytes, so its rows are written."""
+        del self.unwritten[: max(0, size - _HEADER.size) // _ROW.size]
+
+    def batch(self, rows: list[Row], at: int) -> bytes:
+        """Return the bytes of one batch that will lie at byte `at` of the file."""
+        body = len(rows).to_bytes(4, "big") + b"".join([_ROW.pack(*row) for row in rows])
+        return self._crc(at, body).to_bytes(4, "big") + body
+
+    def _crc(self, at: int, body: bytes) -> int:
+        return crc32c(body, crc32c(_PLACE.pack(self.number, at)))
+
+
+class TombstoneWrite:
+    """Appends the unwritten tombstones of a table to its file: made in the loop, `run` in a worker."""
+
+    def __init__(self, files: Files, tombstones: Tombstones, at: int) -> None:
+        self.number = tombstones.number
+        self._files, self._at = files, at
+        self._batch = tombstones.batch(tombstones.unwritten, at)
+        self.end = at + len(self._batch)
+
+    def run(self) -> None:
+        """Write behind the bytes that count, and sync. Blocks; may be called again after a failure."""
+        path = tombstones_path(self.number)
+        is_new = path.rpartition("/")[2] not in self._files.list(TIMERS_DIRECTORY)
+        file = self._files.open(path, create=is_new)
+        try:
+            self._files.write(file, [self._batch], self._at)
+            self._files.sync(file)
+        finally:
+            self._files.close(file)
+        if not self._at:
+            self._files.sync_directory(TIMERS_DIRECTORY)

@@ -1,0 +1,64 @@
+"""The part of a flush that blocks, for a worker: reads messages from the log, and writes them to a sorted table.
+
+Rows come in packs as the memtable has frozen them, each in due order, and each of about one stretch of the log. So the
+messages of a pack are read together, in the order in which they lie there; then packs are merged into the table's.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import merge as in_order
+from typing import Final
+
+from duolog.delay.rows import KEY_SIZE, ROW, rows_of
+from duolog.delay.tables.sorted_table import SortedTable
+from duolog.delay.tables.table_format import TableTimer
+from duolog.delay.tables.table_writer import TableWriter
+from duolog.store.entry import EntryLocation, Stored
+
+READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
+
+Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError
+
+
+class Flush:
+    """Made in the loop, `run` in a worker. `name_size` bytes of a name lie `name_from` bytes behind a frame."""
+
+    def __init__(self, packs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter], name_from: int) -> None:
+        self.table: SortedTable | None = None
+        self.keys = b""  # Of all timers in the table, packed, in order.
+        self._packs, self._read, self._begin, self._name_from = packs, read, begin, name_from
+
+    def run(self) -> None:
+        """Write the table and make it durable. Blocks; raises OSError and StoreError, and then leaves no file."""
+        frames: dict[int, tuple[bytes, bytes]] = {}
+        for pack in self._packs:
+            self._read_pack(pack, frames)
+        writer = self._begin()
+        try:
+            keys = bytearray()
+            for row in in_order(*map(rows_of, self._packs)):
+                due_ms, address, queue_key, _, _, form = ROW.unpack(row)
+                name, frame = frames[address]  # Of a timer that was moved meanwhile there may be two rows.
+                writer.add(TableTimer(due_ms, address, queue_key, form, name, frame))
+                keys += row[:KEY_SIZE]
+            self.table = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        self.keys = bytes(keys)
+
+    def _read_pack(self, pack: bytes, frames: dict[int, tuple[bytes, bytes]]) -> None:
+        """Read the messages of a pack: by address, (name, frame)."""
+        rows = sorted(ROW.iter_unpack(pack), key=_address_of)
+        for first in range(0, len(rows), READ_AT_ONCE):
+            some = rows[first : first + READ_AT_ONCE]
+            places = [
+                EntryLocation(address, size + (self._name_from + name_size if name_size else 0), form)
+                for _, address, _, size, name_size, form in some
+            ]
+            for (_, address, _, size, name_size, _), stored in zip(some, self._read(places), strict=True):
+                name = bytes(stored.frame[size + self._name_from :]) if name_size else b""
+                frames[address] = (name, bytes(stored.frame[:size]))
+
+
+def _address_of(row: tuple[int, ...]) -> int:
+    return row[1]

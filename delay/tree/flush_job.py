@@ -1,0 +1,133 @@
+"""The flush: what of the memtable is due late, or due while its topic is paused, goes to a sorted table.
+
+idle        enough waits, or something waits for long                        -> freezing
+freezing    a slice of rows is frozen in each turn; enough are, or all       -> writing
+writing     a worker has written the table, one record names it              -> idle
+writing     the disk failed                                                  -> thawing
+thawing     a slice of rows is put back in each turn; none is left           -> idle
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from duolog.delay.memtable.counts import topics_of
+from duolog.delay.rows import KEY, ROW_SIZE, rows_of
+from duolog.delay.tree.deletions import packed
+from duolog.delay.tree.flush import Flush
+from duolog.delay.tree.jobs import Context, log_failure
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
+from duolog.store.workers import Failure
+
+TABLE_ROWS: Final = 1 << 16  # Of one table; their frames are in memory while it is written.
+FLUSH_BYTES: Final = 32 << 20
+FLUSH_MS: Final = 30_000  # A table gets fewer rows when so much time has passed since the one before.
+ROWS_IN_SLICE: Final = 1_024
+FLUSH_RETRY_MS: Final = 10_000  # A flush reads and writes some 30 MB.
+
+
+class FlushJob:
+    def __init__(self, context: Context, near_ms: int, name_from: int) -> None:
+        self.waiting = 0  # Rows that are in memory, though they are due late.
+        self.is_behind = False  # More comes than is flushed: workers should not pause.
+        self.from_ms: int | None = None  # What is due before stays, but for paused topics; None: no flush is under way.
+        self.has_paused = False  # Rows of paused topics are frozen.
+        self.count = 0  # Flushes that are over.
+        self._context, self._near_ms, self._name_from = context, near_ms, name_from
+        self._packs: list[bytes] = []
+        self._flush: Flush | None = None  # While a worker has it.
+        self._is_thawing = False
+        self._begun_mono_ms = 0
+        self._retry_mono_ms = 0  # No flush begins before.
+
+    def open(self, segment_bytes: int) -> None:
+        self._rows_max = min(TABLE_ROWS, max(1, segment_bytes // 64))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return self._is_thawing or (self.from_ms is not None and self._flush is None)
+
+    def is_of(self, flushed: bytes) -> bool:
+        """Whether these keys, of a manifest that is replayed, are those of the flush that is under way."""
+        return self._flush is not None and self._flush.keys is flushed
+
+    def begin(self) -> None:
+        """Begin if there is enough for a table, or if something waits for long."""
+        context, turns = self._context, self._context.pending.turns
+        from_ms = 1 + max(context.now_ms + self._near_ms, context.cursors.read_to_ms)
+        self.waiting = waiting = context.pending.memtable.late_count(from_ms, turns.paused)
+        self.is_behind = waiting > 2 * self._rows_max
+        is_late = context.mono_ms - self._begun_mono_ms >= min(FLUSH_MS, self._near_ms)
+        if self.from_ms is not None or self._is_thawing or context.mono_ms < self._retry_mono_ms:
+            return
+        if waiting >= self._rows_max or (waiting and is_late):
+            self.from_ms, self._begun_mono_ms = from_ms, context.mono_ms
+            self.step()
+
+    def step(self) -> None:
+        """Freeze, or thaw, a slice of rows."""
+        if self._is_thawing:
+            self._is_thawing = self._context.pending.memtable.thaw_some()
+            self.has_paused = self.has_paused and self._is_thawing
+            self._context.wake()
+            return
+        rows = self._freeze_some()
+        memtable = self._context.pending.memtable
+        if rows:
+            self._packs.append(rows)
+            if sum(map(len, self._packs)) < self._rows_max * ROW_SIZE and memtable.frozen.bytes < FLUSH_BYTES:
+                return
+        if self._packs:
+            self._write()
+        else:
+            self.from_ms = None
+
+    def _freeze_some(self) -> bytes:
+        context, rows_max = self._context, min(ROWS_IN_SLICE, self._rows_max)
+        memtable, from_ms = context.pending.memtable, self.from_ms
+        assert from_ms is not None, "a flush is under way"
+        rows = memtable.freeze_ready(context.pending.turns.paused, rows_max, context.deletions)
+        if rows:
+            (topic,) = topics_of(rows_of(rows))
+            first: tuple[int, int] = KEY.unpack_from(rows)
+            context.cursors.go_back(topic, first)
+            self.has_paused = True
+            return rows
+        return memtable.freeze_late(from_ms, rows_max, context.deletions)
+
+    def _write(self) -> None:
+        """Have a worker write the table, as soon as all messages are written to the log."""
+        context = self._context
+        flush = Flush(self._packs, context.store.reader.read_written, context.tables.new_writer(), self._name_from)
+        self._flush, self._packs = flush, []
+
+        def run(error: StoreError | None) -> None:
+            end: Callable[[Failure | None], None] = partial(self._end, flush)
+            if error is not None:
+                end(error)
+            else:
+                context.submit(flush.run, end)
+
+        context.store.when(Promise(context.store.next_position, durable=False), run)
+
+    def _end(self, flush: Flush, outcome: Failure | None) -> None:
+        """Let the table count; what was deleted or moved meanwhile is deleted in the table."""
+        context = self._context
+        if outcome is None:
+            assert flush.table is not None, "the flush has run"
+            deleted = packed(context.pending.memtable.frozen.deleted)
+            try:
+                context.commit(context.tables.added([flush.table]), flushed=flush.keys, deleted=deleted)
+            except StoreError as error:
+                context.submit(context.tables.discard([flush.table]), log_failure)
+                outcome = error
+        self._flush = self.from_ms = None
+        if outcome is None:
+            self.has_paused = False
+            context.wake()  # There may be more.
+        else:
+            self._is_thawing = True
+            self._retry_mono_ms = context.mono_ms + FLUSH_RETRY_MS
+            context.failed("flush of delayed messages", outcome)

@@ -1,0 +1,134 @@
+"""Timers that were read from sorted tables before they are due: a cache of blocks, and never state.
+
+Whatever is in here is in a table as well. So it may be dropped at any moment, if the cursor that has read it goes back
+(`delay/tree/cursors.py`). Timers wait in a heap until they are due, then in a queue of their topic.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Final
+
+from duolog.delay.rows import TimerKey
+from duolog.delay.tables.table_format import TableTimer
+
+TIMER_COST_BYTES: Final = 500  # Of memory, beside the frame.
+
+
+class Prefetch:
+    """`on_ready` is told of each topic that has timers that are due, and when the first of them is."""
+
+    def __init__(self, on_ready: Callable[[int, int], None]) -> None:
+        self.bytes = 0
+        self._on_ready = on_ready
+        self._timers: dict[TimerKey, TableTimer] = {}
+        self._of_topic: dict[int, dict[TimerKey, TableTimer]] = {}  # The same; each topic's in due order.
+        self._bytes_of: dict[int, int] = {}  # By topic.
+        # Timers stay in these two when they are dropped, and are passed over: `_timers` has another one, or none.
+        self._waiting: list[TableTimer] = []
+        self._ready: dict[int, deque[TableTimer]] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def get(self, key: TimerKey) -> TableTimer | None:
+        return self._timers.get(key)
+
+    def count(self, topic: int) -> int:
+        return len(self._of_topic.get(topic, ()))
+
+    def bytes_of(self, topic: int) -> int:
+        return self._bytes_of.get(topic, 0)
+
+    def largest(self, without: Iterable[int]) -> tuple[int, int]:
+        """Return the topic that takes most bytes, but for some topics, and how many; (0, 0) if there is none."""
+        left_out = set(without)
+        sizes = ((size, topic) for topic, size in self._bytes_of.items() if topic not in left_out)
+        size, topic = max(sizes, default=(0, 0))
+        return topic, size
+
+    def first_key(self) -> TimerKey | None:
+        return min((next(iter(timers)) for timers in self._of_topic.values()), default=None)
+
+    # -- Adding and dropping
+
+    def add(self, timer: TableTimer) -> None:
+        """Add a timer behind all others of its topic."""
+        key, topic, size = timer[:2], timer.topic, len(timer.frame) + TIMER_COST_BYTES
+        self._timers[key] = timer
+        self._of_topic.setdefault(topic, {})[key] = timer
+        self._bytes_of[topic] = self._bytes_of.get(topic, 0) + size
+        self.bytes += size
+        heappush(self._waiting, timer)
+
+    def drop(self, key: TimerKey) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is None:
+            return
+        topic, size = timer.topic, len(timer.frame) + TIMER_COST_BYTES
+        self.bytes -= size
+        of_topic = self._of_topic[topic]
+        del of_topic[key]
+        if of_topic:
+            self._bytes_of[topic] -= size
+        else:
+            del self._of_topic[topic], self._bytes_of[topic]
+            self._ready.pop(topic, None)
+
+    def drop_topic(self, topic: int) -> TimerKey | None:
+        """Drop all timers of a topic; returns the key of the first."""
+        timers = self._of_topic.pop(topic, None)
+        self._ready.pop(topic, None)
+        if timers is None:
+            return None
+        for key in timers:
+            del self._timers[key]
+        self.bytes -= self._bytes_of.pop(topic)
+        return next(iter(timers))
+
+    def clear(self) -> None:
+        self.bytes = 0
+        for container in (self._timers, self._of_topic, self._bytes_of, self._waiting, self._ready):
+            container.clear()
+
+    # -- Delivering
+
+    def next_key(self) -> TimerKey | None:
+        """Return the key of the first timer that is not ready, or one before it; None if all are."""
+        return self._waiting[0][:2] if self._waiting else None
+
+    def advance(self, now_ms: int, moves_max: int) -> None:
+        """Let at most so many timers that are due be ready."""
+        while self._waiting and self._waiting[0].due_ms <= now_ms and moves_max > 0:
+            timer = heappop(self._waiting)
+            moves_max -= 1
+            if self._has(timer):
+                self._ready.setdefault(timer.topic, deque()).append(timer)
+                self._on_ready(timer.topic, timer.due_ms)
+
+    def first_ready(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[TableTimer]:
+        """Return the first timers of a topic that are due, within these limits; the first one may have more bytes."""
+        found: list[TableTimer] = []
+        self._skip_dropped(topic)
+        for timer in self._ready.get(topic, ()):
+            if self._has(timer):
+                size = len(timer.frame)
+                if timer.due_ms > now_ms or len(found) >= count_max or (found and size > bytes_max):
+                    break
+                found.append(timer)
+                bytes_max -= size
+        return found
+
+    def next_ready_ms(self, topic: int) -> int | None:
+        """Return when the first ready timer of a topic is due; None if the topic has none."""
+        self._skip_dropped(topic)
+        queue = self._ready.get(topic)
+        return queue[0].due_ms if queue else None
+
+    def _skip_dropped(self, topic: int) -> None:
+        queue = self._ready.get(topic)
+        while queue and not self._has(queue[0]):
+            queue.popleft()
+
+    def _has(self, timer: TableTimer) -> bool:
+        return self._timers.get(timer[:2]) is timer
