@@ -16,7 +16,7 @@ from duolog.store.errors import DiskFull, StoreError
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import SmallDisk
-from tests.unit.bridge.kafka.desk import Desk
+from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 
 PULL_AND_COMMIT = flags.PULL_SUBSCRIPTION | flags.PULL_COMMIT_OFFSET
@@ -171,11 +171,11 @@ def test_rocketmq_deletes_a_topic_and_a_group(office: Office, client: Client) ->
 
 
 def test_kafka_deletes_a_topic_and_a_group_and_records() -> None:
-    desk = Desk()
-    orders = desk.topic()
-    desk.publish(orders, b"a")
-    desk.publish(desk.topic("more"), b"a")
-    desk.connect().ask(
+    bench = KafkaBench()
+    orders = bench.topic()
+    bench.publish(orders, b"a")
+    bench.publish(bench.topic("more"), b"a")
+    bench.connect().ask(
         ApiKey.OFFSET_COMMIT,
         2,
         group_id="g",
@@ -184,15 +184,15 @@ def test_kafka_deletes_a_topic_and_a_group_and_records() -> None:
         retention_time=-1,
         topics=[{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
     )
-    assert "g" in desk.positions
-    desk.fill_disk(1)
-    client = desk.connect()
+    assert "g" in bench.positions
+    bench.fill_disk(1)
+    client = bench.connect()
     (result,) = client.ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",)).responses
     (group,) = client.ask(ApiKey.DELETE_GROUPS, 2, groups_names=("g",)).results
     records = [{"name": "more", "partitions": [{"partition_index": 0, "offset": 1}]}]
     (moved,) = client.ask(ApiKey.DELETE_RECORDS, 2, topics=records).topics
     assert (result.error_code, group.error_code) == (ErrorCode.none, ErrorCode.none)
     assert moved.partitions[0].error_code is ErrorCode.none
-    again = ManualCore(disk=desk.disk.after_kill())
+    again = ManualCore(disk=bench.disk.after_kill())
     assert again.topics.get("orders") is None
     assert "g" not in again.positions

@@ -14,7 +14,7 @@ from duolog.bridge.data.unknown_headers import (
 )
 from duolog.protocol.kafka.api_messages import ApiKey
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.desk import Desk
+from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.rocketmq.office import Office
 
 Send = Callable[[str], bool]
@@ -23,13 +23,13 @@ LINE = "unknown header, which asks for nothing"
 
 def kafka(action: str) -> tuple[Send, Send]:
     """Two producers of a topic with that action; each says whether its message was taken."""
-    desk = Desk()
-    desk.topic("orders", 2, delay_unknown_headers=action)
-    return tuple(sender_of_kafka(desk) for _ in range(2))  # type: ignore[return-value]
+    bench = KafkaBench()
+    bench.topic("orders", 2, delay_unknown_headers=action)
+    return tuple(sender_of_kafka(bench) for _ in range(2))  # type: ignore[return-value]
 
 
-def sender_of_kafka(desk: Desk) -> Send:
-    client = desk.connect()
+def sender_of_kafka(bench: KafkaBench) -> Send:
+    client = bench.connect()
     client.connection.peer = ("192.0.2.1", 40_000 + id(client) % 10_000)
 
     def send(name: str) -> bool:
@@ -101,8 +101,8 @@ def test_known_and_foreign_names_are_sent_as_ever(
 
 
 def test_memory_of_warnings_is_bounded() -> None:
-    desk, names = Desk(), UnknownHeaders()
-    topic, sender = desk.topic("orders"), desk.connect().connection
+    bench, names = KafkaBench(), UnknownHeaders()
+    topic, sender = bench.topic("orders"), bench.connect().connection
     names.check(topic, [f"TIMER_{number}" for number in range(WARNED_MAX + 5)], sender)
     assert len(names._warned) == 5
 

@@ -1,6 +1,6 @@
 """Whatever a client asks, it gets an answer or loses its connection: nothing that it sends becomes a bug of ours.
 
-Requests are made along the schemas, of values that are on the edge of something; one desk serves them all.
+Requests are made along the schemas, of values that are on the edge of something; one bench serves them all.
 """
 
 import struct
@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.desk import Client, Desk
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 NAMES = st.sampled_from(["orders", "", "absent", "new", "g", "TBW102", "a b", "..", "x" * 300, "\u20ac", "__consumer_offsets"])  # fmt: skip # noqa: E501
 SMALL_INTEGERS = st.sampled_from([-1, 0, 1, 2, 3, 4, 5, 16, 32, 100, -2, -3, -100])
@@ -73,10 +73,10 @@ def entities(entity_type: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    desk = Desk()
-    desk.write(desk.topic(), b"a", b"b")
-    return desk
+def bench() -> KafkaBench:
+    bench = KafkaBench()
+    bench.write(bench.topic(), b"a", b"b")
+    return bench
 
 
 KEYS = [pytest.param(api.key, id=api.key.name) for api in TABLE.values()]
@@ -85,32 +85,32 @@ KEYS = [pytest.param(api.key, id=api.key.name) for api in TABLE.values()]
 @pytest.mark.parametrize("key", KEYS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_request_is_answered_or_closes(desk: Desk, key: ApiKey, data: st.DataObject) -> None:
+def test_any_request_is_answered_or_closes(bench: KafkaBench, key: ApiKey, data: st.DataObject) -> None:
     version = data.draw(st.integers(TABLE[key].min_version, TABLE[key].max_version), label="version")
     entity = data.draw(entities(load_request_schema(key, version)), label="request")
-    desk.topic()
-    client = desk.connect()
+    bench.topic()
+    client = bench.connect()
     chosen = {field.name: getattr(entity, field.name) for field in fields(entity)}
     number = client.send(key, version, is_answered=True, **chosen)
     for _ in range(4):
-        desk.pass_ms(400_000)  # Whatever waits has had its time by now.
+        bench.pass_ms(400_000)  # Whatever waits has had its time by now.
     answer = client.answer_to(number)
     assert answer is not None or client.is_closed or (key == ApiKey.PRODUCE and entity.acks == 0)
     client.connection.close("")
-    desk.settle()
+    bench.settle()
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(sorted(TABLE)), version=st.integers(-1, 14), body=st.binary(max_size=80))
-def test_garbage_behind_a_header_is_answered_or_closes(desk: Desk, key: int, version: int, body: bytes) -> None:
-    client = desk.connect()
+def test_garbage_behind_a_header_is_answered_or_closes(bench: KafkaBench, key: int, version: int, body: bytes) -> None:
+    client = bench.connect()
     frame = struct.pack(">hhih", key, version, 1, -1) + body
     client.connection.data_received(struct.pack(">i", len(frame)) + frame)
-    desk.loop.turn()
+    bench.loop.turn()
     client.connection.close("")
-    desk.settle()
+    bench.settle()
 
 
-def test_the_desk_is_none_the_worse(desk: Desk) -> None:
-    assert Client(desk).ask(ApiKey.METADATA, 12, topics=None) is not None
-    assert len(desk.purgatory) == 0
+def test_the_desk_is_none_the_worse(bench: KafkaBench) -> None:
+    assert Client(bench).ask(ApiKey.METADATA, 12, topics=None) is not None
+    assert len(bench.purgatory) == 0

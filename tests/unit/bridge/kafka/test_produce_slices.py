@@ -8,21 +8,23 @@ from duolog.bridge.kafka.requests import sliced_requests
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.record_batch import BatchBuilder
 from tests.unit.adversary import budget
-from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
 
 COUNT = 5_000
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+def bench(monkeypatch: pytest.MonkeyPatch) -> KafkaBench:
     monkeypatch.setattr(sliced_requests, "PRODUCE_STEPS_MAX", 4)  # The clock stands still, so it ends no slice.
-    desk = Desk()
-    desk.topic("orders", 2)
-    return desk
+    bench = KafkaBench()
+    bench.topic("orders", 2)
+    return bench
 
 
-def records(desk: Desk, header: tuple[str, bytes], count: int = COUNT, *, every: int = 1, **producer: Any) -> bytes:
-    builder, now_ms = BatchBuilder(), desk.clock.now_ms()
+def records(
+    bench: KafkaBench, header: tuple[str, bytes], count: int = COUNT, *, every: int = 1, **producer: Any
+) -> bytes:
+    builder, now_ms = BatchBuilder(), bench.clock.now_ms()
     for number in range(count):
         builder.append(number, now_ms, b"k%d" % number, b"v", [header] if number % every == 0 else [])
     return bytes(builder.finish(0, 0, **producer))
@@ -45,10 +47,10 @@ def begin(client: Client, *batches: bytes) -> list[int]:
     return numbers
 
 
-def end(desk: Desk, client: Client, number: int) -> Any:
-    desk.loop.turn()
-    desk.settle()
-    desk.loop.turn()
+def end(bench: KafkaBench, client: Client, number: int) -> Any:
+    bench.loop.turn()
+    bench.settle()
+    bench.loop.turn()
     return client.answer_to(number).responses[0].partition_responses[0]
 
 
@@ -56,62 +58,62 @@ DELAYED, UNKNOWN = ("TIMER_DELAY_MS", b"60000"), ("TIMER_X", b"1")
 
 
 @pytest.mark.parametrize(("header", "every"), [(DELAYED, 1), (DELAYED, 5), (UNKNOWN, 1)])
-def test_turns_stay_within_the_budget(desk: Desk, header: tuple[str, bytes], every: int) -> None:
-    client = desk.connect()
-    batch = records(desk, header, COUNT * min(every, 3), every=every)
+def test_turns_stay_within_the_budget(bench: KafkaBench, header: tuple[str, bytes], every: int) -> None:
+    client = bench.connect()
+    batch = records(bench, header, COUNT * min(every, 3), every=every)
     with budget.counted(calls=True) as turn:
         (number,) = begin(client, batch)
     most = turn.units
     turns = 1
-    while len(desk.kafka_context.sliced_requests):
+    while len(bench.kafka_context.sliced_requests):
         with budget.counted(calls=True) as turn:
-            desk.loop.turn_once()
+            bench.loop.turn_once()
         most, turns = max(most, turn.units), turns + 1
-    assert end(desk, client, number).error_code is ErrorCode.none
+    assert end(bench, client, number).error_code is ErrorCode.none
     assert turns > COUNT // 64 // 4
     assert most < budget.UNITS_MAX
 
 
-def test_batch_is_stored_at_its_last_slice_and_what_follows_behind_it(desk: Desk) -> None:
-    client, other = desk.connect(), desk.connect()
-    queue = desk.topic("orders", 2).queues[0]
-    first, second = begin(client, records(desk, DELAYED, every=2), records(desk, ("x", b""), 1))
+def test_batch_is_stored_at_its_last_slice_and_what_follows_behind_it(bench: KafkaBench) -> None:
+    client, other = bench.connect(), bench.connect()
+    queue = bench.topic("orders", 2).queues[0]
+    first, second = begin(client, records(bench, DELAYED, every=2), records(bench, ("x", b""), 1))
     for _ in range(3):
-        desk.loop.turn_once()
-    assert (queue.end_offset, len(desk.delays)) == (0, 0)
-    (third,) = begin(other, records(desk, ("x", b""), 1))
+        bench.loop.turn_once()
+    assert (queue.end_offset, len(bench.delays)) == (0, 0)
+    (third,) = begin(other, records(bench, ("x", b""), 1))
     assert queue.end_offset == 1, "another client does not wait"
-    assert end(desk, other, third).base_offset == 0
-    assert end(desk, client, first).error_code is ErrorCode.none
-    assert end(desk, client, second).base_offset == 1 + COUNT // 2
-    assert len(desk.delays) == COUNT // 2
+    assert end(bench, other, third).base_offset == 0
+    assert end(bench, client, first).error_code is ErrorCode.none
+    assert end(bench, client, second).base_offset == 1 + COUNT // 2
+    assert len(bench.delays) == COUNT // 2
 
 
-def test_wrong_last_record_refuses_the_batch(desk: Desk) -> None:
-    client = desk.connect()
-    builder, now_ms = BatchBuilder(), desk.clock.now_ms()
+def test_wrong_last_record_refuses_the_batch(bench: KafkaBench) -> None:
+    client = bench.connect()
+    builder, now_ms = BatchBuilder(), bench.clock.now_ms()
     for number in range(COUNT):
         builder.append(number, now_ms, b"k", b"v", [DELAYED if number < COUNT - 1 else ("TIMER_DELAY_MS", b"soon")])
     (number,) = begin(client, bytes(builder.finish(0, 0)))
-    answer = end(desk, client, number)
+    answer = end(bench, client, number)
     assert answer.error_code is ErrorCode.invalid_record
     assert [error.batch_index for error in answer.record_errors] == [COUNT - 1]
-    assert len(desk.delays) == 0
+    assert len(bench.delays) == 0
 
 
-def test_topic_that_is_deleted_meanwhile_takes_nothing(desk: Desk) -> None:
-    client = desk.connect()
-    (number,) = begin(client, records(desk, DELAYED))
-    desk.topics.delete(desk.topic("orders"), desk.clock.now_ms())
-    assert end(desk, client, number).error_code is ErrorCode.unknown_topic_or_partition
-    assert len(desk.delays) == 0
+def test_topic_that_is_deleted_meanwhile_takes_nothing(bench: KafkaBench) -> None:
+    client = bench.connect()
+    (number,) = begin(client, records(bench, DELAYED))
+    bench.topics.delete(bench.topic("orders"), bench.clock.now_ms())
+    assert end(bench, client, number).error_code is ErrorCode.unknown_topic_or_partition
+    assert len(bench.delays) == 0
 
 
-def test_repeated_batch_of_two_connections_is_stored_once(desk: Desk) -> None:
-    one, two = desk.connect(), desk.connect()
+def test_repeated_batch_of_two_connections_is_stored_once(bench: KafkaBench) -> None:
+    one, two = bench.connect(), bench.connect()
     producer_id = one.ask(ApiKey.INIT_PRODUCER_ID, 4).producer_id
-    batch = records(desk, DELAYED, producer=(producer_id, 0, 0))
+    batch = records(bench, DELAYED, producer=(producer_id, 0, 0))
     (first,), (second,) = begin(one, batch), begin(two, batch)
-    codes = [end(desk, one, first).error_code, end(desk, two, second).error_code]
+    codes = [end(bench, one, first).error_code, end(bench, two, second).error_code]
     assert codes == [ErrorCode.none] * 2
-    assert len(desk.delays) == COUNT
+    assert len(bench.delays) == COUNT

@@ -30,7 +30,7 @@ from duolog.txn.coordinator import (
 )
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.desk import SMALL_STORE, Client, Desk
+from tests.unit.bridge.kafka.bench import SMALL_STORE, Client, KafkaBench
 from tests.unit.bridge.transactions.test_transaction_histories import committed_for_kafka, picture
 
 ID = "payments"
@@ -43,9 +43,9 @@ class Talk:
     """One client that asks as producers do; `producer` is who it says to be."""
 
     def __init__(self) -> None:
-        self.desk = Desk()
-        self.desk.topic("orders", 3)
-        self.client: Client = self.desk.connect()
+        self.bench = KafkaBench()
+        self.bench.topic("orders", 3)
+        self.client: Client = self.bench.connect()
         self.producer = Producer(5, 0)  # Whom nobody knows.
         self.sequence = 0
 
@@ -110,7 +110,7 @@ class Talk:
 
     @property
     def known(self) -> Any:
-        return self.desk.transactions.coordinator.get(ID)
+        return self.bench.transactions.coordinator.get(ID)
 
 
 # -- The states, and how a producer gets there. It then knows itself as the newest, but where "before" is said.
@@ -141,9 +141,9 @@ def ended(talk: Talk, version: int, *, commit: bool) -> None:
 
 def overdue(talk: Talk) -> None:
     talk.begin()
-    talk.desk.pass_ms(TIMEOUT_MS)
-    talk.desk.transactions.expire(talk.desk.clock.now_ms())
-    talk.desk.settle()
+    talk.bench.pass_ms(TIMEOUT_MS)
+    talk.bench.transactions.expire(talk.bench.clock.now_ms())
+    talk.bench.settle()
     talk.producer = talk.known.producer
     talk.sequence = 0
 
@@ -272,19 +272,19 @@ def test_row(asked: str, who: str, state: str, result: str) -> None:
     talk = Talk()
     STATES[state](talk)
     epoch = talk.known.producer.epoch if talk.known else 0
-    unchanged = picture(talk.desk)
+    unchanged = picture(talk.bench)
     code = ASKS[asked](talk, WHO[who](talk))
     if result.isdigit():
         assert code is ErrorCode(int(result))
-        assert picture(talk.desk) == unchanged
+        assert picture(talk.bench) == unchanged
     elif result[0] == "E" and who == "before":
         assert (code, talk.known.producer.epoch) == (NONE, epoch), "asked again: the same answer"
-        assert picture(talk.desk) == unchanged
+        assert picture(talk.bench) == unchanged
     else:
         assert code is NONE
         assert (talk.known.state, talk.known.producer.epoch - epoch) == (_LETTERS[result[0]], int(result[1]))
-    talk.desk.settle()
-    assert picture(ManualCore(talk.desk.options, talk.desk.disk.after_kill(), SMALL_STORE)) == picture(talk.desk)
+    talk.bench.settle()
+    assert picture(ManualCore(talk.bench.options, talk.bench.disk.after_kill(), SMALL_STORE)) == picture(talk.bench)
 
 
 def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.Mon
         STATES[state](talk)
         ASKS[asked](talk, WHO[who](talk))
         if talk.known is not None:
-            talk.desk.transactions.fence(talk.known, talk.desk.clock.now_ms())
+            talk.bench.transactions.fence(talk.known, talk.bench.clock.now_ms())
     assert reached >= TABLE.keys()
 
 
@@ -330,7 +330,7 @@ def test_readers_end_at_the_last_stable_offset_and_learn_what_was_aborted() -> N
     talk = Talk()
     talk.begin()
     first_producer = talk.producer
-    talk.desk.write(talk.desk.topics.get("orders"), b"behind it")
+    talk.bench.write(talk.bench.topics.get("orders"), b"behind it")
     assert ends(talk, 1) == (0, 0)
     assert ends(talk, 0) == (0, 2)
     assert not fetch(talk, 1).records
@@ -351,7 +351,7 @@ def test_readers_end_at_the_last_stable_offset_and_learn_what_was_aborted() -> N
 def test_waiting_reader_of_committed_records_is_woken_by_the_marker() -> None:
     talk = Talk()
     talk.begin()
-    reader = talk.desk.connect()
+    reader = talk.bench.connect()
     asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
     number = reader.send(
         ApiKey.FETCH, 12, isolation_level=1, max_bytes=1 << 20, session_epoch=-1, min_bytes=60, max_wait=30_000,
@@ -359,15 +359,15 @@ def test_waiting_reader_of_committed_records_is_woken_by_the_marker() -> None:
     )  # fmt: skip
     talk.write(12)
     assert reader.answer_to(number) is None
-    talk.desk.is_stalled = True
+    talk.bench.is_stalled = True
     ending = talk.client.send(
         ApiKey.END_TXN, 5, transactional_id=ID, committed=True, producer_id=talk.producer.id,
         producer_epoch=talk.producer.epoch,
     )  # fmt: skip
     assert talk.client.answer_to(ending) is None
     assert reader.answer_to(number) is None, "a marker that is not on the disk ends nothing"
-    talk.desk.is_stalled = False
-    talk.desk.settle()
+    talk.bench.is_stalled = False
+    talk.bench.settle()
     assert talk.client.answer_to(ending).error_code is NONE
     assert len(record_batch.split(reader.answer_to(number).responses[0].partitions[0].records)) == 3
 
@@ -377,30 +377,30 @@ def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
     talk = Talk()
     talk.begin()
     talk.end(5, talk.producer, commit=False)
-    desk, topic = talk.desk, talk.desk.topics.get("orders")
+    bench, topic = talk.bench, talk.bench.topics.get("orders")
     queue = topic.queues[0]
     for _ in range(20):
-        desk.write(topic, bytes(50_000))
-    desk.disk.cached = False
-    reader = desk.connect()
+        bench.write(topic, bytes(50_000))
+    bench.disk.cached = False
+    reader = bench.connect()
     asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "current_leader_epoch": -1}
     number = reader.send(
         ApiKey.FETCH, 12, isolation_level=1, max_bytes=1, session_epoch=-1, min_bytes=1,
         topics=[{"topic": "orders", "partitions": [asked]}],
     )  # fmt: skip
-    pull: Any = desk.reader.rocketmq(queue, topic, 0, 2, 1, queue.visible_end)
+    pull: Any = bench.reader.rocketmq(queue, topic, 0, 2, 1, queue.visible_end)
     pulled: list[Any] = []
     if goes == "topic":
-        desk.topics.delete(topic, desk.clock.now_ms())
-        desk.sweep()
+        bench.topics.delete(topic, bench.clock.now_ms())
+        bench.sweep()
     else:
-        desk.store.retention.trim(queue, 2, desk.clock.now_ms())
-        list(desk.transactions.tidy(desk.clock.now_ms()))
-    assert desk.isolation.get(queue.key) is None
+        bench.store.retention.trim(queue, 2, bench.clock.now_ms())
+        list(bench.transactions.tidy(bench.clock.now_ms()))
+    assert bench.isolation.get(queue.key) is None
     assert reader.answer_to(number) is None
     pull.start(pulled.append)
-    desk.reader_threads.run()
-    desk.settle()
+    bench.reader_threads.run()
+    bench.settle()
     answer = reader.answer_to(number).responses[0].partitions[0]
     if goes == "topic":
         assert [each.first_offset for each in answer.aborted_transactions] == [0]
@@ -424,8 +424,8 @@ def fetched_offset(talk: Talk, *, stable: bool) -> tuple[ErrorCode, int]:
 def test_positions_become_the_groups_with_the_commit(version: int, commit: bool, kept: int) -> None:
     talk = Talk()
     empty(talk)
-    position = CommittedPosition(talk.desk.topics.get("orders").key(0), 3)
-    talk.desk.positions.commit(GROUP, [position], talk.desk.clock.now_ms())
+    position = CommittedPosition(talk.bench.topics.get("orders").key(0), 3)
+    talk.bench.positions.commit(GROUP, [position], talk.bench.clock.now_ms())
     if version < 5:
         assert talk.add_group(3, talk.producer) is NONE
     assert talk.commit_offset(version, talk.producer) is NONE
@@ -454,26 +454,26 @@ def test_positions_go_with_their_group_and_their_topic() -> None:
         talk.begin()
         talk.commit_offset(5, talk.producer)
         if gone == "group":
-            talk.desk.positions.delete_group(GROUP, talk.desk.clock.now_ms())
+            talk.bench.positions.delete_group(GROUP, talk.bench.clock.now_ms())
         else:
-            talk.desk.topics.delete(talk.desk.topics.get("orders"), talk.desk.clock.now_ms())
-            talk.desk.sweep()
+            talk.bench.topics.delete(talk.bench.topics.get("orders"), talk.bench.clock.now_ms())
+            talk.bench.sweep()
         pending = 0 if gone == "group" else 1  # The group counts, too.
-        assert talk.desk.transactions.coordinator.pending_count == pending
+        assert talk.bench.transactions.coordinator.pending_count == pending
         assert talk.end(5, talk.producer, commit=True).error_code is NONE
-        assert not talk.desk.positions.all_of(GROUP)
+        assert not talk.bench.positions.all_of(GROUP)
 
 
 def test_group_does_not_expire_while_a_transaction_holds_it() -> None:
     talk = Talk()
-    positions, now_ms = talk.desk.positions, talk.desk.clock.now_ms()
-    positions.commit(GROUP, [CommittedPosition(talk.desk.topics.get("orders").key(0), 3)], now_ms)
+    positions, now_ms = talk.bench.positions, talk.bench.clock.now_ms()
+    positions.commit(GROUP, [CommittedPosition(talk.bench.topics.get("orders").key(0), 3)], now_ms)
     talk.begin()
     talk.commit_offset(5, talk.producer)
-    list(positions.expire(now_ms + 365 * DAY_MS, talk.desk.is_alive))
+    list(positions.expire(now_ms + 365 * DAY_MS, talk.bench.is_alive))
     assert talk.end(5, talk.producer, commit=True).error_code is NONE
     assert [each.offset for each in positions.all_of(GROUP).values()] == [17]
-    list(positions.expire(now_ms + 1000 * DAY_MS, talk.desk.is_alive))
+    list(positions.expire(now_ms + 1000 * DAY_MS, talk.bench.is_alive))
     assert GROUP not in positions
 
 
@@ -508,9 +508,9 @@ def test_one_unknown_partition_refuses_all() -> None:
 def test_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> None:
     talk = Talk()
     talk.begin()
-    desk, topic = talk.desk, talk.desk.topics.get("orders")
+    bench, topic = talk.bench, talk.bench.topics.get("orders")
     with pytest.raises(InvalidTransactionState):
-        desk.publisher.publish_batch(topic, 0, batch([b"b"], producer=(*talk.producer, 1)), desk.clock.now_ms())
+        bench.publisher.publish_batch(topic, 0, batch([b"b"], producer=(*talk.producer, 1)), bench.clock.now_ms())
 
 
 def test_repeated_batch_is_answered_with_its_place_until_the_producer_is_fenced() -> None:
@@ -518,7 +518,7 @@ def test_repeated_batch_is_answered_with_its_place_until_the_producer_is_fenced(
     talk.begin()
     talk.sequence = 0
     assert talk.write(12) is NONE
-    assert talk.desk.topics.get("orders").queues[0].end_offset == 1
+    assert talk.bench.topics.get("orders").queues[0].end_offset == 1
     talk.end(5, talk.producer, commit=False)
     talk.sequence = 0
     assert talk.write(12) is ErrorCode.invalid_producer_epoch
@@ -528,7 +528,7 @@ def with_last_epoch(talk: Talk) -> Producer:
     """Have the transactional id come to its last epoch, and begin a transaction."""
     empty(talk)
     last = talk.producer = Producer(talk.producer.id, EPOCH_LAST)
-    talk.desk.transactions._settle([], ID, last, TIMEOUT_MS, State.EMPTY, None, talk.desk.clock.now_ms())
+    talk.bench.transactions._settle([], ID, last, TIMEOUT_MS, State.EMPTY, None, talk.bench.clock.now_ms())
     assert talk.write(12) is NONE
     return last
 
@@ -536,8 +536,8 @@ def with_last_epoch(talk: Talk) -> Producer:
 def test_who_is_fenced_with_the_last_epoch_gets_none_behind_it() -> None:
     talk = Talk()
     last = with_last_epoch(talk)
-    talk.desk.transactions.fence(talk.known, talk.desk.clock.now_ms())
-    talk.desk.settle()
+    talk.bench.transactions.fence(talk.known, talk.bench.clock.now_ms())
+    talk.bench.settle()
     assert (talk.known.state, talk.known.producer.epoch) == (State.ABORTED, 0)
     assert talk.known.producer.id != last.id
     assert ErrorCode(talk.end(5, last, commit=False).error_code) is ErrorCode.invalid_producer_id_mapping
@@ -581,10 +581,10 @@ def test_limit_is_kept(limit: str, do: Callable[[Talk], ErrorCode]) -> None:
     talk = Talk()
     ended(talk, 5, commit=False)
     if limit == "segment_bytes":
-        talk.desk.transactions._unit_bytes_max = 0
+        talk.bench.transactions._unit_bytes_max = 0
     else:
-        talk.desk.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
-    talk.desk.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
+        talk.bench.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
+    talk.bench.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
     assert do(talk) is ErrorCode.policy_violation
 
 
@@ -594,7 +594,7 @@ def test_transaction_at_its_limits_goes_on_with_what_it_has() -> None:
     assert talk.add(3, talk.producer, partition=1) is NONE
     assert talk.commit_offset(5, talk.producer) is NONE
     full = {"pending_positions_max": 2, "groups_max": 1, "partitions_max": 2, "pending_partitions_max": 2}
-    talk.desk.transactions._options = structs.replace(TxnOptions(), **full)
+    talk.bench.transactions._options = structs.replace(TxnOptions(), **full)
     for partition in (0, 1):
         assert talk.write(12, partition=partition) is NONE
         assert talk.add(3, talk.producer, partition=partition) is NONE
@@ -602,7 +602,7 @@ def test_transaction_at_its_limits_goes_on_with_what_it_has() -> None:
     assert added_group(talk, GROUP) is NONE
     assert talk.write(12, partition=2) is ErrorCode.policy_violation
     assert talk.end(5, talk.producer, commit=True).error_code is NONE
-    coordinator = talk.desk.transactions.coordinator
+    coordinator = talk.bench.transactions.coordinator
     assert (coordinator.pending_count, coordinator.queue_count) == (0, 0)
 
 
@@ -669,10 +669,10 @@ def test_wrong_request_has_its_code_and_changes_nothing(what: str, state: str) -
     talk = Talk()
     STATES[state](talk)
     ask, error = WRONG[what]
-    unchanged, end = picture(talk.desk), talk.desk.store.next_position
+    unchanged, end = picture(talk.bench), talk.bench.store.next_position
     assert ErrorCode(ask(talk)) is ErrorCode(error)
-    assert picture(talk.desk) == unchanged
-    assert talk.desk.store.next_position == end, "nothing was appended"
+    assert picture(talk.bench) == unchanged
+    assert talk.bench.store.next_position == end, "nothing was appended"
 
 
 # -- Time
@@ -681,27 +681,27 @@ def test_wrong_request_has_its_code_and_changes_nothing(what: str, state: str) -
 def test_idle_id_is_forgotten_and_an_open_transaction_is_not() -> None:
     talk = Talk()
     empty(talk)
-    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
+    list(talk.bench.transactions.tidy(talk.bench.clock.now_ms()))
     assert talk.known is not None
     week_ms = TxnOptions().id_expiration_ms
-    talk.desk.pass_ms(week_ms)
+    talk.bench.pass_ms(week_ms)
     assert talk.write(12) is NONE
-    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
+    list(talk.bench.transactions.tidy(talk.bench.clock.now_ms()))
     assert talk.known is not None
-    talk.desk.transactions.expire(talk.desk.clock.now_ms() + TIMEOUT_MS)
-    talk.desk.pass_ms(week_ms + TIMEOUT_MS)
-    list(talk.desk.transactions.tidy(talk.desk.clock.now_ms()))
+    talk.bench.transactions.expire(talk.bench.clock.now_ms() + TIMEOUT_MS)
+    talk.bench.pass_ms(week_ms + TIMEOUT_MS)
+    list(talk.bench.transactions.tidy(talk.bench.clock.now_ms()))
     assert talk.known is None
 
 
 def test_deadline_is_that_of_the_oldest_open_transaction() -> None:
     talk = Talk()
-    assert talk.desk.transactions.next_deadline_ms() is None
+    assert talk.bench.transactions.next_deadline_ms() is None
     talk.begin()
-    started_ms = talk.desk.clock.now_ms()
-    assert talk.desk.transactions.next_deadline_ms() == started_ms + TIMEOUT_MS
+    started_ms = talk.bench.clock.now_ms()
+    assert talk.bench.transactions.next_deadline_ms() == started_ms + TIMEOUT_MS
     talk.end(5, talk.producer, commit=True)
-    assert talk.desk.transactions.next_deadline_ms() is None
+    assert talk.bench.transactions.next_deadline_ms() is None
 
 
 # -- For operators
@@ -710,7 +710,7 @@ def test_deadline_is_that_of_the_oldest_open_transaction() -> None:
 def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     talk = Talk()
     talk.begin()
-    talk.desk.pass_ms(5_000)
+    talk.bench.pass_ms(5_000)
 
     def listed(**filters: Any) -> tuple[list[str], tuple[str, ...]]:
         answer = talk.client.ask(ApiKey.LIST_TRANSACTIONS, 1, **({"duration_filter": -1} | filters))
@@ -769,14 +769,14 @@ def delayed(talk: Talk, *values: bytes, delay_ms: int = 5_000) -> None:
     builder = record_batch.BatchBuilder()
     for number, value in enumerate(values):
         headers = [("TIMER_DELAY_MS", str(delay_ms).encode())] if number else []
-        builder.append(number, talk.desk.clock.now_ms(), None, value, headers)
+        builder.append(number, talk.bench.clock.now_ms(), None, value, headers)
     frame = builder.finish(0, -1, producer=(*talk.producer, talk.sequence), is_transactional=True)
-    desk, topic = talk.desk, talk.desk.topics.get("orders")
+    bench, topic = talk.bench, talk.bench.topics.get("orders")
     origin = BatchOrigin(transactional_id=ID, adds_partition=True)
-    published = desk.publisher.publish_batch(topic, 0, frame, desk.clock.now_ms(), origin)
+    published = bench.publisher.publish_batch(topic, 0, frame, bench.clock.now_ms(), origin)
     assert published.base_offset == -1
     talk.sequence += len(values)
-    desk.settle()
+    bench.settle()
 
 
 def committed(core: ManualCore) -> list[str]:
@@ -792,8 +792,8 @@ def pass_time(core: ManualCore, ms: int) -> None:
 
 def restarted(talk: Talk) -> ManualCore:
     """A broker that recovers, once with its state in the log alone, and once with it in a checkpoint."""
-    core = ManualCore(talk.desk.options, talk.desk.disk.after_kill(), SMALL_STORE)
-    core.clock.set_now_ms(talk.desk.clock.now_ms())
+    core = ManualCore(talk.bench.options, talk.bench.disk.after_kill(), SMALL_STORE)
+    core.clock.set_now_ms(talk.bench.clock.now_ms())
     return core
 
 
@@ -803,13 +803,13 @@ def test_delayed_record_is_seen_at_the_later_of_commit_and_due_time(waited_ms: i
     talk = Talk()
     empty(talk)
     delayed(talk, b"now", b"later", b"later too")
-    pass_time(talk.desk, waited_ms)
-    assert committed(talk.desk) == []
+    pass_time(talk.bench, waited_ms)
+    assert committed(talk.bench) == []
     if is_checkpointed:
-        talk.desk.store.checkpoint(0)
-        talk.desk.settle()
+        talk.bench.store.checkpoint(0)
+        talk.bench.settle()
     core = restarted(talk)
-    for broker in (talk.desk, core):
+    for broker in (talk.bench, core):
         broker.transactions.end(ID, talk.producer, broker.clock.now_ms(), is_commit=True, renews=True)
         broker.settle()
         pass_time(broker, 0)
@@ -824,15 +824,21 @@ def test_delayed_record_of_an_aborted_transaction_is_never_seen(how: str) -> Non
     talk = Talk()
     empty(talk)
     delayed(talk, b"now", b"later")
-    assert len(talk.desk.delays) == 1
+    assert len(talk.bench.delays) == 1
     if how == "abort":
         talk.end(5, talk.producer, commit=False)
     elif how == "newer producer":
         talk.init()
     else:
-        talk.desk.pass_ms(TIMEOUT_MS)
-        talk.desk.transactions.expire(talk.desk.clock.now_ms())
-        talk.desk.settle()
-    for broker in (talk.desk, restarted(talk)):
+        talk.bench.pass_ms(TIMEOUT_MS)
+        talk.bench.transactions.expire(talk.bench.clock.now_ms())
+        talk.bench.settle()
+    for broker in (talk.bench, restarted(talk)):
         pass_time(broker, 10_000)
         assert (committed(broker), len(broker.delays)) == ([], 0)
+
+
+def test_producer_ids_are_never_given_twice(client: Client) -> None:
+    first, second = (client.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None) for _ in range(2))
+    assert (first.error_code, first.producer_epoch) == (ErrorCode.none, 0)
+    assert first.producer_id != second.producer_id

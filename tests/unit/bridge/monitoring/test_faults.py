@@ -39,7 +39,7 @@ from duolog.store.promises import Promises
 from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock
 from tests.kit.memory_log import MemoryLog
-from tests.unit.bridge.kafka.desk import Desk, frame_of
+from tests.unit.bridge.kafka.bench import KafkaBench, frame_of
 from tests.unit.bridge.kafka.filled import filled
 from tests.unit.bridge.rocketmq.office import Office
 
@@ -101,15 +101,15 @@ def test_fault_of_a_kafka_handler(monkeypatch: pytest.MonkeyPatch, reserves: boo
             connection.outbox.reserve()
         raise Bug
 
-    desk = tolerant(Desk())
-    other = desk.connect()
+    bench = tolerant(KafkaBench())
+    other = bench.connect()
     answered = set()
     for key, version in KAFKA_VERSIONS:
-        client = desk.connect()
+        client = bench.connect()
         with monkeypatch.context() as patch:
             patch.setitem(KAFKA, key, KAFKA[key]._replace(handler=fails))
             given = client.ask(key, version)
-        assert desk.faults.counts[f"kafka {key.name.lower()}"] >= 1
+        assert bench.faults.counts[f"kafka {key.name.lower()}"] >= 1
         if given is None:
             assert client.is_closed
             continue
@@ -212,9 +212,9 @@ def decode(key: ApiKey, version: int, **values: Any) -> Any:
 
 
 def test_fault_of_a_handler_is_told_for_each_topic_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = tolerant(Desk())
+    bench = tolerant(KafkaBench())
     monkeypatch.setitem(KAFKA, ApiKey.CREATE_TOPICS, KAFKA[ApiKey.CREATE_TOPICS]._replace(handler=raises))
-    client = desk.connect()
+    client = bench.connect()
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "ab"]
     given = client.ask(ApiKey.CREATE_TOPICS, 7, topics=topics)
     assert [(each.name, each.error_code, each.error_message) for each in given.topics] == [
@@ -224,13 +224,13 @@ def test_fault_of_a_handler_is_told_for_each_topic_on_the_wire(monkeypatch: pyte
 
 
 def test_fault_of_produce_is_told_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = tolerant(Desk())
+    bench = tolerant(KafkaBench())
     monkeypatch.setitem(KAFKA, ApiKey.PRODUCE, KAFKA[ApiKey.PRODUCE]._replace(handler=raises))
     topics = [{"name": "a", "partition_data": [{"index": 3, "records": b""}, {"index": 4, "records": b""}]}]
-    given = desk.connect().ask(ApiKey.PRODUCE, 9, acks=-1, topic_data=topics)
+    given = bench.connect().ask(ApiKey.PRODUCE, 9, acks=-1, topic_data=topics)
     told = [(part.index, part.error_code) for part in given.responses[0].partition_responses]
     assert told == [(3, ErrorCode.unknown_server_error), (4, ErrorCode.unknown_server_error)]
-    client = desk.connect()
+    client = bench.connect()
     client.send(ApiKey.PRODUCE, 9, acks=0, topic_data=topics, is_answered=False)
     assert client.is_closed
 
@@ -243,8 +243,8 @@ def test_answer_that_comes_after_a_fault_is_left_out(monkeypatch: pytest.MonkeyP
         slots.append((connection.outbox, connection.outbox.reserve()))
         raise Bug
 
-    desk = tolerant(Desk())
-    client = desk.connect()
+    bench = tolerant(KafkaBench())
+    client = bench.connect()
     with monkeypatch.context() as patch:
         patch.setitem(KAFKA, ApiKey.HEARTBEAT, KAFKA[ApiKey.HEARTBEAT]._replace(handler=fails))
         assert client.ask(ApiKey.HEARTBEAT, 4).error_code is ErrorCode.unknown_server_error
@@ -290,19 +290,19 @@ def test_fault_of_a_held_pull(end: Callable[[Office], None]) -> None:
 
 
 def test_fault_of_a_held_fetch() -> None:
-    desk = tolerant(Desk())
-    topic = desk.topic()
+    bench = tolerant(KafkaBench())
+    topic = bench.topic()
     partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
     asked = {"max_wait": 500, "min_bytes": 1, "max_bytes": 1000}
-    clients = [desk.connect(), desk.connect()]
+    clients = [bench.connect(), bench.connect()]
     topics = [{"topic": "orders", "partitions": partitions}]
     numbers = [client.send(ApiKey.FETCH, 11, topics=topics, **asked) for client in clients]
-    desk.reader.kafka = raises
-    desk.write(topic, b"a")
+    bench.reader.kafka = raises
+    bench.write(topic, b"a")
     for client, number in zip(clients, numbers, strict=True):
         assert client.answer_to(number).error_code is ErrorCode.unknown_server_error
         assert (client.connection.unanswered, client.connection.on_close) == (0, [])
-    assert len(desk.purgatory) == 0
+    assert len(bench.purgatory) == 0
 
 
 def test_fault_outside_of_a_handler_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,9 @@ from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.kafka.requests.sliced_requests import AT_ONCE_MAX, STEPS_MAX
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.desk import Client, Desk, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
 
 NAMES = 3 * STEPS_MAX
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
 
 
 def begin(client: Client, *requests: tuple[int, int, dict[str, Any]]) -> list[int]:
@@ -37,68 +32,68 @@ def created(count: int) -> dict[str, Any]:
     return {"topics": [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(count)]}
 
 
-def test_large_request_has_its_slices_between_those_of_others(desk: Desk) -> None:
-    large, other = desk.connect(), desk.connect()
+def test_large_request_has_its_slices_between_those_of_others(bench: KafkaBench) -> None:
+    large, other = bench.connect(), bench.connect()
     (first,) = begin(large, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
-    before = len(desk.topics)
+    before = len(bench.topics)
     assert 0 < before < NAMES, "one slice is done at once"
     (number,) = begin(other, (ApiKey.FIND_COORDINATOR, 4, {"coordinator_keys": ("g",)}))
-    desk.server.flush()
+    bench.server.flush()
     assert other.answer_to(number) is not None, "another client does not wait for the end"
-    assert (large.answer_to(first), len(desk.topics)) == (None, before)
-    desk.loop.turn()
+    assert (large.answer_to(first), len(bench.topics)) == (None, before)
+    bench.loop.turn()
     assert [each.error_code for each in large.answer_to(first).topics] == [ErrorCode.none] * NAMES
 
 
-def test_later_requests_of_a_connection_wait_for_the_end(desk: Desk) -> None:
-    client = desk.connect()
+def test_later_requests_of_a_connection_wait_for_the_end(bench: KafkaBench) -> None:
+    client = bench.connect()
     delete = {"topic_names": (f"t{NAMES - 1}",)}
     first, second = begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)), (ApiKey.DELETE_TOPICS, 1, delete))
     assert client.connection.unanswered == 1, "the second one is not looked at"
-    desk.loop.turn()
+    bench.loop.turn()
     assert client.answer_to(first).topics[-1].error_code is ErrorCode.none
     assert client.answer_to(second).responses[0].error_code is ErrorCode.none
     assert not client.connection.is_busy
 
 
-def test_many_large_requests_have_one_slice_in_a_turn(desk: Desk) -> None:
-    clients = [desk.connect() for _ in range(5)]
+def test_many_large_requests_have_one_slice_in_a_turn(bench: KafkaBench) -> None:
+    clients = [bench.connect() for _ in range(5)]
     for client in clients:
         begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
-    jobs = desk.kafka_context.sliced_requests._jobs
+    jobs = bench.kafka_context.sliced_requests._jobs
     turns = 0
     while len(jobs) == 5:
         first = jobs[0]
         while len(jobs) == 5 and jobs[0] is first:
-            desk.loop._soon.popleft()()
+            bench.loop._soon.popleft()()
         turns += 1
         assert len(jobs) < 5 or jobs[-1] is first, "the one that had its slice goes behind the others"
     assert turns > 5
-    desk.loop.turn()
+    bench.loop.turn()
     assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
 
 
-def test_of_many_large_requests_in_one_turn_few_have_a_slice_at_once(desk: Desk) -> None:
-    clients = [desk.connect() for _ in range(AT_ONCE_MAX + 3)]
+def test_of_many_large_requests_in_one_turn_few_have_a_slice_at_once(bench: KafkaBench) -> None:
+    clients = [bench.connect() for _ in range(AT_ONCE_MAX + 3)]
     for client in clients:
         begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
-    assert (len(desk.kafka_context.sliced_requests._jobs), len(desk.kafka_context.sliced_requests._new)) == (
+    assert (len(bench.kafka_context.sliced_requests._jobs), len(bench.kafka_context.sliced_requests._new)) == (
         AT_ONCE_MAX,
         3,
     )
-    small = desk.connect()
+    small = bench.connect()
     (number,) = begin(small, (ApiKey.METADATA, 12, {"topics": [{"name": "a b"}]}))
-    while len(desk.kafka_context.sliced_requests) == len(clients) + 1:
-        desk.loop._soon.popleft()()
-    desk.server.flush()
+    while len(bench.kafka_context.sliced_requests) == len(clients) + 1:
+        bench.loop._soon.popleft()()
+    bench.server.flush()
     assert small.answer_to(number) is not None, "it waits for the first slices of the others only"
-    desk.loop.turn()
+    bench.loop.turn()
     assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
 
 
-def test_fetch_of_many_partitions_is_read_in_slices(desk: Desk) -> None:
-    desk.write(desk.topic("orders", 1000), b"a", partition=999)
-    client = desk.connect()
+def test_fetch_of_many_partitions_is_read_in_slices(bench: KafkaBench) -> None:
+    bench.write(bench.topic("orders", 1000), b"a", partition=999)
+    client = bench.connect()
     partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(1000)]
     asked = {
         "max_wait": 500,
@@ -108,19 +103,19 @@ def test_fetch_of_many_partitions_is_read_in_slices(desk: Desk) -> None:
     }
     (first,) = begin(client, (ApiKey.FETCH, 4, asked))
     slices = 0
-    while len(desk.kafka_context.sliced_requests):
-        desk.loop._soon.popleft()()
+    while len(bench.kafka_context.sliced_requests):
+        bench.loop._soon.popleft()()
         slices += 1
     assert slices >= 4
-    desk.loop.turn()
+    bench.loop.turn()
     found = client.answer_to(first).responses[0].partitions
     assert [bool(each.records) for each in found] == [False] * 999 + [True]
-    assert desk.server.connections.answer_bytes == 0
+    assert bench.server.connections.answer_bytes == 0
 
 
-def test_fetch_of_many_partitions_waits_and_is_woken(desk: Desk) -> None:
-    topic = desk.topic("orders", 1000)
-    client = desk.connect()
+def test_fetch_of_many_partitions_waits_and_is_woken(bench: KafkaBench) -> None:
+    topic = bench.topic("orders", 1000)
+    client = bench.connect()
     partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(1000)]
     asked = {
         "max_wait": 500,
@@ -129,117 +124,117 @@ def test_fetch_of_many_partitions_waits_and_is_woken(desk: Desk) -> None:
         "topics": [{"topic": "orders", "partitions": partitions}],
     }
     (first,) = begin(client, (ApiKey.FETCH, 4, asked))
-    desk.loop.turn()
+    bench.loop.turn()
     assert client.answer_to(first) is None
-    desk.write(topic, b"a", partition=999)
+    bench.write(topic, b"a", partition=999)
     assert client.answer_to(first).responses[0].partitions[999].records
 
 
-def test_produce_to_many_partitions_is_appended_in_slices_and_in_order(desk: Desk) -> None:
-    topic = desk.topic("orders", 1000)
-    client = desk.connect()
+def test_produce_to_many_partitions_is_appended_in_slices_and_in_order(bench: KafkaBench) -> None:
+    topic = bench.topic("orders", 1000)
+    client = bench.connect()
     records = bytes(batch([b"a"]))
     many = [{"index": number, "records": records} for number in range(1000)]
     last = [{"index": 999, "records": bytes(batch([b"b", b"b"]))}]
     asked = [{"acks": -1, "topic_data": [{"name": "orders", "partition_data": data}]} for data in (many, last)]
     first, second = begin(client, *((ApiKey.PRODUCE, 9, each) for each in asked))
     assert 0 < sum(queue.end_offset for queue in topic.queues) < 1000
-    desk.loop.turn()
+    bench.loop.turn()
     assert client.answer_to(first).responses[0].partition_responses[999].base_offset == 0
     assert client.answer_to(second).responses[0].partition_responses[0].base_offset == 1
 
 
-def test_request_is_given_up_with_its_connection(desk: Desk) -> None:
-    client = desk.connect()
+def test_request_is_given_up_with_its_connection(bench: KafkaBench) -> None:
+    client = bench.connect()
     begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
     client.transport.close()
-    desk.loop.turn()
-    assert len(desk.topics) < NAMES
-    assert len(desk.kafka_context.sliced_requests) == 0
-    assert desk.server.connections.answer_bytes == 0
+    bench.loop.turn()
+    assert len(bench.topics) < NAMES
+    assert len(bench.kafka_context.sliced_requests) == 0
+    assert bench.server.connections.answer_bytes == 0
 
 
-def test_connection_that_has_gone_needs_no_collector(desk: Desk) -> None:
+def test_connection_that_has_gone_needs_no_collector(bench: KafkaBench) -> None:
     """In an idle process none comes, and a connection that stays keeps memory around it from being given back."""
     gc.collect()
     gc.disable()
     try:
-        client = desk.connect()
+        client = bench.connect()
         begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
         client.transport.close()
-        desk.loop.turn()
+        bench.loop.turn()
         del client.transport._protocol, client  # uvloop's transport lets go of its protocol, too.
         assert not [each for each in gc.get_objects() if isinstance(each, KafkaConnection)]
     finally:
         gc.enable()
 
 
-def test_bytes_of_a_request_that_waits_are_charged_and_given_back(desk: Desk) -> None:
-    client = desk.connect()
+def test_bytes_of_a_request_that_waits_are_charged_and_given_back(bench: KafkaBench) -> None:
+    client = bench.connect()
     begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
-    assert desk.server.connections.answer_bytes == client.connection.answers.pending_bytes > 10 * NAMES
-    desk.loop.turn()
-    assert desk.server.connections.answer_bytes == client.connection.answers.pending_bytes == 0
+    assert bench.server.connections.answer_bytes == client.connection.answers.pending_bytes > 10 * NAMES
+    bench.loop.turn()
+    assert bench.server.connections.answer_bytes == client.connection.answers.pending_bytes == 0
 
 
 def test_without_room_for_answers_one_request_builds_its_answer_further(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    bench: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duolog.bridge.kafka.requests.sliced_requests.STEPS_MAX", 10)
     limit = 1 << 20
-    desk.server.connections.limits = LimitsOptions(answer_bytes_max=limit)
+    bench.server.connections.limits = LimitsOptions(answer_bytes_max=limit)
     names = [f"t{number}" for number in range(50)]
     for name in names:
-        desk.topic(name, 1)
-    clients = [desk.connect() for _ in range(20)]
+        bench.topic(name, 1)
+    clients = [bench.connect() for _ in range(20)]
     asked = {"resources": [{"resource_type": 2, "resource_name": name} for name in names], "include_synonyms": True}
     asked["include_documentation"] = True
     for client in clients:
         begin(client, (ApiKey.DESCRIBE_CONFIGS, 4, asked))
     gone = clients[-1]
-    small, number = desk.connect(), 0
+    small, number = bench.connect(), 0
     most_bytes = 0
-    while len(desk.kafka_context.sliced_requests):
-        assert desk.loop.turn_once()
-        most_bytes = max(most_bytes, desk.server.connections.answer_bytes)
-        if not number and desk.kafka_context.sliced_requests._aside:
+    while len(bench.kafka_context.sliced_requests):
+        assert bench.loop.turn_once()
+        most_bytes = max(most_bytes, bench.server.connections.answer_bytes)
+        if not number and bench.kafka_context.sliced_requests._aside:
             (number,) = begin(small, (ApiKey.DESCRIBE_CONFIGS, 4, asked | {"resources": asked["resources"][:1]}))
             assert small.answer_to(number) is None, "its answer leaves at the end of the turn"
-            desk.server.flush()
+            bench.server.flush()
             assert small.answer_to(number) is not None, "a small request does not wait for room"
             gone.transport.close()
-    desk.loop.turn()
+    bench.loop.turn()
     assert number
     built_bytes = sum(len(client.transport.taken) for client in clients)
     assert [each.resource_name for each in clients[0].answer_to(1).results] == names
     assert all(not client.connection.unanswered for client in clients[:-1])
     assert built_bytes > 3 * limit > 1.5 * most_bytes
-    assert desk.server.connections.answer_bytes == 0
+    assert bench.server.connections.answer_bytes == 0
     assert not any(client.connection.on_close for client in clients), "nothing of a request stays"
 
 
 def test_answer_that_would_be_too_large_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    desk = Desk(kafka=KafkaOptions(answer_bytes_max=64 << 10))
-    desk.topic("orders", 1000)
-    client, other = desk.connect(), desk.connect()
+    bench = KafkaBench(kafka=KafkaOptions(answer_bytes_max=64 << 10))
+    bench.topic("orders", 1000)
+    client, other = bench.connect(), bench.connect()
     asked = {"topics": [{"name": "orders", "partition_indexes": tuple(range(5000))}], "group_id": "g"}
     with caplog.at_level("INFO", "bridge"):
         client.send(ApiKey.OFFSET_FETCH, 7, **asked)
     assert client.is_closed
     assert "kafka.answer_bytes_max=65536" in caplog.text
     assert other.ask(ApiKey.OFFSET_FETCH, 7, topics=asked["topics"][:0], group_id="g") is not None
-    assert desk.server.connections.answer_bytes == 0
+    assert bench.server.connections.answer_bytes == 0
 
 
-def test_fault_in_a_later_slice_is_answered(desk: Desk) -> None:
-    client = desk.connect()
-    desk.faults.is_strict = False
+def test_fault_in_a_later_slice_is_answered(bench: KafkaBench) -> None:
+    client = bench.connect()
+    bench.faults.is_strict = False
     begin(client, (ApiKey.DELETE_GROUPS, 2, {"groups_names": tuple(f"g{number}" for number in range(NAMES))}))
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    desk.client_protocols.active = broken  # type: ignore[method-assign, assignment]
-    desk.loop.turn()
+    bench.client_protocols.active = broken  # type: ignore[method-assign, assignment]
+    bench.loop.turn()
     assert client.is_closed, "DeleteGroups has no place for an error of the whole"
-    assert desk.faults.counts["kafka delete_groups"] == 1
+    assert bench.faults.counts["kafka delete_groups"] == 1

@@ -11,20 +11,10 @@ from duolog.bridge.net.purgatory import HELD_UNIT_BYTES
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
-from tests.unit.bridge.kafka.desk import Client, Desk
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 OK = ErrorCode.none
 VERSIONS = range(TABLE[ApiKey.FETCH].min_version, TABLE[ApiKey.FETCH].max_version + 1)
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-def client(desk: Desk) -> Client:
-    return desk.connect()
 
 
 def request(*offsets: int, wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20, **values: Any) -> Any:
@@ -54,11 +44,11 @@ def answered(client: Client, number: int) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whole_batches_from_the_one_that_covers_the_offset(desk: Desk, client: Client, version: int) -> None:
-    topic = desk.topic()
-    desk.write(topic, b"a", b"b")
-    desk.write(topic, b"c", b"d")
-    desk.write(topic, b"e")
+def test_whole_batches_from_the_one_that_covers_the_offset(bench: KafkaBench, client: Client, version: int) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"a", b"b")
+    bench.write(topic, b"c", b"d")
+    bench.write(topic, b"e")
     found, empty = fetch(client, version, 3, 0)
     assert values_of(found) == [b"c", b"d", b"e"]
     assert (found.error_code, found.high_watermark, found.last_stable_offset) == (OK, 5, 5)
@@ -79,34 +69,38 @@ def test_whole_batches_from_the_one_that_covers_the_offset(desk: Desk, client: C
         ({"each": {"current_leader_epoch": 0}}, OK),
     ],
 )
-def test_errors_are_answered_at_once(desk: Desk, client: Client, values: dict[str, Any], error: ErrorCode) -> None:
-    topic = desk.topic()
-    desk.write(topic, b"a", b"b")
-    desk.store.retention.trim(topic.queues[0], 1, desk.clock.now_ms())
-    desk.settle()
+def test_errors_are_answered_at_once(
+    bench: KafkaBench, client: Client, values: dict[str, Any], error: ErrorCode
+) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"a", b"b")
+    bench.store.retention.trim(topic.queues[0], 1, bench.clock.now_ms())
+    bench.settle()
     (partition,) = fetch(client, 12, 1, wait_ms=500, **values)
     assert partition.error_code is error
     assert (partition.high_watermark == -1) is (error is not OK)
-    assert len(desk.purgatory) == 0
+    assert len(bench.purgatory) == 0
 
 
-def test_read_committed_is_answered_with_an_empty_list_of_aborted_transactions(desk: Desk, client: Client) -> None:
-    desk.topic()
+def test_read_committed_is_answered_with_an_empty_list_of_aborted_transactions(
+    bench: KafkaBench, client: Client
+) -> None:
+    bench.topic()
     (partition,) = fetch(client, 11, 0, isolation_level=1)
     assert partition.aborted_transactions == ()
 
 
-def test_session_of_an_earlier_broker_is_not_found(desk: Desk, client: Client) -> None:
-    desk.topic()
+def test_session_of_an_earlier_broker_is_not_found(bench: KafkaBench, client: Client) -> None:
+    bench.topic()
     answer = client.ask(ApiKey.FETCH, 12, **request(0, session_id=5, session_epoch=3))
     assert (answer.error_code, answer.responses) == (ErrorCode.fetch_session_id_not_found, ())
     assert client.ask(ApiKey.FETCH, 12, session_id=5, session_epoch=-1, topics=[]).error_code is OK
 
 
-def test_messages_of_rocketmq_come_as_batches(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
-    desk.publish(topic, b"a", b"b")
-    desk.write(topic, b"c")
+def test_messages_of_rocketmq_come_as_batches(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    bench.publish(topic, b"a", b"b")
+    bench.write(topic, b"c")
     (partition,) = fetch(client, 12, 0)
     assert values_of(partition) == [b"a", b"b", b"c"]
 
@@ -114,27 +108,27 @@ def test_messages_of_rocketmq_come_as_batches(desk: Desk, client: Client) -> Non
 # -- The budget
 
 
-def test_budget_is_spent_in_the_order_of_the_request(desk: Desk, client: Client) -> None:
-    topic = desk.topic(queues=3)
+def test_budget_is_spent_in_the_order_of_the_request(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic(queues=3)
     for partition in range(3):
-        desk.write(topic, bytes(1000), partition=partition)
-        desk.write(topic, bytes(1000), partition=partition)
+        bench.write(topic, bytes(1000), partition=partition)
+        bench.write(topic, bytes(1000), partition=partition)
     sizes = [len(values_of(partition)) for partition in fetch(client, 12, 0, 0, 0, max_bytes=2500)]
     assert sizes == [2, 1, 0]
 
 
 def test_answer_ends_at_the_largest_that_the_broker_gives() -> None:
-    desk = Desk(kafka=KafkaOptions(fetch_bytes_max=2500))
-    topic = desk.topic(queues=2)
+    bench = KafkaBench(kafka=KafkaOptions(fetch_bytes_max=2500))
+    topic = bench.topic(queues=2)
     for partition in (0, 0, 1, 1):
-        desk.write(topic, bytes(1000), partition=partition)
-    assert [len(values_of(partition)) for partition in fetch(desk.connect(), 12, 0, 0)] == [2, 1]
+        bench.write(topic, bytes(1000), partition=partition)
+    assert [len(values_of(partition)) for partition in fetch(bench.connect(), 12, 0, 0)] == [2, 1]
 
 
-def test_one_batch_comes_however_large(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
-    desk.write(topic, bytes(100_000))
-    desk.write(topic, b"next", partition=1)
+def test_one_batch_comes_however_large(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    bench.write(topic, bytes(100_000))
+    bench.write(topic, b"next", partition=1)
     first, second = fetch(client, 12, 0, 0, max_bytes=10, each={"partition_max_bytes": 10})
     assert (len(values_of(first)), values_of(second)) == (1, [])
 
@@ -142,71 +136,73 @@ def test_one_batch_comes_however_large(desk: Desk, client: Client) -> None:
 # -- Waiting
 
 
-def test_waiting_fetch_is_answered_in_the_turn_of_the_record(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_waiting_fetch_is_answered_in_the_turn_of_the_record(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
     assert answered(client, number) is None
-    desk.write(topic, b"a", partition=1)
+    bench.write(topic, b"a", partition=1)
     assert [values_of(partition) for partition in answered(client, number)] == [[], [b"a"]]
-    assert len(desk.purgatory) == 0
+    assert len(bench.purgatory) == 0
     assert client.connection.on_close == []
 
 
 @pytest.mark.parametrize(("wait_ms", "ends_after_ms"), [(500, 500), (2**31 - 1, WAIT_MS_MAX)])
-def test_waiting_fetch_ends_when_its_time_is_up(desk: Desk, client: Client, wait_ms: int, ends_after_ms: int) -> None:
-    desk.topic()
+def test_waiting_fetch_ends_when_its_time_is_up(
+    bench: KafkaBench, client: Client, wait_ms: int, ends_after_ms: int
+) -> None:
+    bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=wait_ms))
-    desk.pass_ms(ends_after_ms - 1)
+    bench.pass_ms(ends_after_ms - 1)
     assert answered(client, number) is None
-    desk.pass_ms(1)
+    bench.pass_ms(1)
     assert [values_of(partition) for partition in answered(client, number)] == [[]]
 
 
-def test_min_bytes_count_over_all_partitions(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_min_bytes_count_over_all_partitions(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, min_bytes=2000))
-    desk.write(topic, bytes(900))
-    desk.write(topic, bytes(900), partition=1)
+    bench.write(topic, bytes(900))
+    bench.write(topic, bytes(900), partition=1)
     assert answered(client, number) is None
-    desk.write(topic, bytes(900))
+    bench.write(topic, bytes(900))
     assert [len(values_of(partition)) for partition in answered(client, number)] == [2, 1]
 
 
-def test_less_than_min_bytes_comes_when_the_time_is_up(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
-    desk.write(topic, b"a")
+def test_less_than_min_bytes_comes_when_the_time_is_up(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"a")
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500, min_bytes=2000))
-    desk.write(topic, b"b")
-    desk.pass_ms(500)
+    bench.write(topic, b"b")
+    bench.pass_ms(500)
     assert [values_of(partition) for partition in answered(client, number)] == [[b"a", b"b"]]
 
 
-def test_who_wants_more_than_the_budget_does_not_wait_for_it(desk: Desk, client: Client) -> None:
-    desk.write(desk.topic(), b"a" * 1000)
+def test_who_wants_more_than_the_budget_does_not_wait_for_it(bench: KafkaBench, client: Client) -> None:
+    bench.write(bench.topic(), b"a" * 1000)
     found = fetch(client, 12, 0, wait_ms=500, min_bytes=2**31 - 1, max_bytes=1000)
     assert [values_of(each) for each in found] == [[b"a" * 1000]]
 
 
-def test_partition_named_twice_is_answered_once(desk: Desk, client: Client) -> None:
-    desk.topic()
+def test_partition_named_twice_is_answered_once(bench: KafkaBench, client: Client) -> None:
+    bench.topic()
     asked = request(0, wait_ms=500)
     asked["topics"][0]["partitions"] *= 2
     number = client.send(ApiKey.FETCH, 12, **asked)
-    assert len(desk.purgatory) == 1
-    desk.pass_ms(500)
+    assert len(bench.purgatory) == 1
+    bench.pass_ms(500)
     assert len(client.answer_to(number).responses[0].partitions) == 1
 
 
-def test_records_are_not_seen_before_the_log_keeps_them(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_records_are_not_seen_before_the_log_keeps_them(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
-    desk.is_stalled = True
-    desk.connect().send(
+    bench.is_stalled = True
+    bench.connect().send(
         ApiKey.PRODUCE, 9, acks=1,
         topic_data=[{"name": "orders", "partition_data": [{"index": 0, "records": record_batch_of(b"a")}]}],
     )  # fmt: skip
     assert (topic.queues[0].end_offset, answered(client, number)) == (1, None)
-    desk.settle()
+    bench.settle()
     assert [values_of(partition) for partition in answered(client, number)] == [[b"a"]]
 
 
@@ -216,110 +212,112 @@ def record_batch_of(value: bytes) -> bytes:
     return builder.finish(0, -1)
 
 
-def test_deleted_topic_ends_the_wait(desk: Desk, client: Client) -> None:
-    desk.topic()
+def test_deleted_topic_ends_the_wait(bench: KafkaBench, client: Client) -> None:
+    bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500, min_bytes=1000))
-    desk.connect().ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",))
+    bench.connect().ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",))
     (partition,) = answered(client, number)
     assert partition.error_code is ErrorCode.unknown_topic_or_partition
 
 
-def test_later_requests_are_handled_but_their_answers_wait(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_later_requests_are_handled_but_their_answers_wait(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     waiting = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     behind = client.send(ApiKey.METADATA, 12, topics=None)
     assert client.answer_to(behind) is None
-    desk.write(topic, b"a")
+    bench.write(topic, b"a")
     assert values_of(answered(client, waiting)[0]) == [b"a"]
     assert client.answer_to(behind) is not None
 
 
-def test_connection_that_goes_takes_its_fetch_along(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_connection_that_goes_takes_its_fetch_along(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
-    assert len(desk.purgatory) == 1
+    assert len(bench.purgatory) == 1
     client.connection.close("")
     assert client.is_closed
-    assert len(desk.purgatory) == 0
-    desk.write(topic, b"a")
+    assert len(bench.purgatory) == 0
+    bench.write(topic, b"a")
 
 
-def test_nobody_waits_when_too_many_do(desk: Desk, client: Client) -> None:
-    desk.topic()
-    desk.purgatory._bytes_max = HELD_UNIT_BYTES
-    desk.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
+def test_nobody_waits_when_too_many_do(bench: KafkaBench, client: Client) -> None:
+    bench.topic()
+    bench.purgatory._bytes_max = HELD_UNIT_BYTES
+    bench.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     assert [values_of(partition) for partition in fetch(client, 12, 0, wait_ms=500)] == [[]]
 
 
 # -- What is not in memory
 
 
-def test_cold_read_holds_up_nobody_else(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
-    desk.write(topic, b"early")
+def test_cold_read_holds_up_nobody_else(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"early")
     for _ in range(20):
-        desk.write(topic, bytes(50_000))
-    desk.write(topic, b"other", partition=1)
-    desk.disk.cached = False
+        bench.write(topic, bytes(50_000))
+    bench.write(topic, b"other", partition=1)
+    bench.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 1}))
     assert answered(client, number) is None
-    assert values_of(fetch(desk.connect(), 12, 20)[0]) == [bytes(50_000)]
-    desk.reader_threads.run()
-    desk.settle()
+    assert values_of(fetch(bench.connect(), 12, 20)[0]) == [bytes(50_000)]
+    bench.reader_threads.run()
+    bench.settle()
     assert [values_of(partition) for partition in answered(client, number)] == [[b"early"], [b"other"]]
 
 
-def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(
+    bench: KafkaBench, client: Client
+) -> None:
+    topic = bench.topic()
     for _ in range(20):
-        desk.write(topic, bytes(50_000), partition=1)
-    desk.write(topic, bytes(50_000))
-    desk.disk.cached = False
+        bench.write(topic, bytes(50_000), partition=1)
+    bench.write(topic, bytes(50_000))
+    bench.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
     assert answered(client, number) is None
-    assert client.connection.answers.pending_bytes == desk.server.connections.answer_bytes > 50_000
-    desk.reader_threads.run()
-    desk.settle()
+    assert client.connection.answers.pending_bytes == bench.server.connections.answer_bytes > 50_000
+    bench.reader_threads.run()
+    bench.settle()
     assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 19], "max_bytes"
-    assert client.connection.answers.pending_bytes == desk.server.connections.answer_bytes == 0
+    assert client.connection.answers.pending_bytes == bench.server.connections.answer_bytes == 0
 
 
-def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(desk: Desk, client: Client) -> None:
-    desk.server.connections.limits = LimitsOptions(answer_bytes_max=1 << 20)
-    topic = desk.topic()
+def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(bench: KafkaBench, client: Client) -> None:
+    bench.server.connections.limits = LimitsOptions(answer_bytes_max=1 << 20)
+    topic = bench.topic()
     for _ in range(20):
-        desk.write(topic, bytes(50_000))
-    desk.write(topic, bytes(20_000), partition=1)
-    desk.write(topic, bytes(20_000), partition=1)
-    desk.disk.cached = False
+        bench.write(topic, bytes(50_000))
+    bench.write(topic, bytes(20_000), partition=1)
+    bench.write(topic, bytes(20_000), partition=1)
+    bench.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 60_000}))
-    other = desk.connect().connection
+    other = bench.connect().connection
     other.answers.charge(1 << 20)
-    desk.reader_threads.run()
-    desk.settle()
+    bench.reader_threads.run()
+    bench.settle()
     assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 0]
     other.answers.charge(-1 << 20)
     found = fetch(client, 12, 20, 0, each={"partition_max_bytes": 60_000})
     assert [len(values_of(partition)) for partition in found] == [0, 2]
 
 
-def test_cold_read_for_a_client_that_has_gone_is_dropped(desk: Desk, client: Client) -> None:
-    topic = desk.topic()
+def test_cold_read_for_a_client_that_has_gone_is_dropped(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
     for _ in range(20):
-        desk.write(topic, bytes(50_000))
-    desk.disk.cached = False
+        bench.write(topic, bytes(50_000))
+    bench.disk.cached = False
     client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     client.connection.close("")
     assert client.is_closed
-    desk.reader_threads.run()
-    desk.settle()
-    assert len(desk.purgatory) == 0
+    bench.reader_threads.run()
+    bench.settle()
+    assert len(bench.purgatory) == 0
 
 
-def test_fetches_that_wait_count_by_the_bytes_that_they_keep(desk: Desk) -> None:
+def test_fetches_that_wait_count_by_the_bytes_that_they_keep(bench: KafkaBench) -> None:
     """Beyond the limit of a connection's unsent answers it is not read from until some of them are answered."""
-    desk.topic("many", 1000)
-    client = desk.connect()
+    bench.topic("many", 1000)
+    client = bench.connect()
     partitions = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 100} for n in range(1000)]
     asked = {
         "max_wait": 500,
@@ -333,8 +331,8 @@ def test_fetches_that_wait_count_by_the_bytes_that_they_keep(desk: Desk) -> None
         sent += 1
     kept_bytes = client.connection.answers.pending_bytes
     assert sent < UNANSWERED_MAX, "it is not the number of requests that stops it"
-    assert 0 < kept_bytes - desk.server.connections.limits.unsent_bytes_max <= kept_bytes // sent
-    assert (desk.server.connections.answer_bytes, len(desk.purgatory)) == (kept_bytes, sent)
-    desk.pass_ms(500)
-    desk.loop.turn()
-    assert (desk.server.connections.answer_bytes, client.transport.is_paused, len(desk.purgatory)) == (0, False, 0)
+    assert 0 < kept_bytes - bench.server.connections.limits.unsent_bytes_max <= kept_bytes // sent
+    assert (bench.server.connections.answer_bytes, len(bench.purgatory)) == (kept_bytes, sent)
+    bench.pass_ms(500)
+    bench.loop.turn()
+    assert (bench.server.connections.answer_bytes, client.transport.is_paused, len(bench.purgatory)) == (0, False, 0)

@@ -13,7 +13,7 @@ from kio.serial import entity_writer
 
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
-from tests.unit.bridge.kafka.desk import Desk
+from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.kafka.filled import filled
 
 # What is repeated in these are things of their own: batches, and descriptions without a name.
@@ -34,15 +34,15 @@ def test_answer_does_not_grow_with_names_that_are_repeated(key: ApiKey, version:
 
 
 def answered(key: ApiKey, version: int, copies: int) -> bytes:
-    desk = Desk()
-    desk.topic("orders", 4)
+    bench = KafkaBench()
+    bench.topic("orders", 4)
     entity: Any = filled(load_request_schema(key, version), "orders", copies=copies)
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
     frame = struct.pack(">hhih", key, version, 1, 1) + b"c" + (b"\0" if is_flexible(key, version) else b"")
     frame += body.getvalue()
-    client = desk.connect()
+    client = bench.connect()
     client.connection.data_received(struct.pack(">i", len(frame)) + frame)
-    desk.settle()
-    desk.pass_ms(20_000)
+    bench.settle()
+    bench.pass_ms(20_000)
     return bytes(client.transport.taken)

@@ -11,22 +11,17 @@ from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.compression import Codec
 from tests.kit.clock import START_NOW_MS
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.desk import Client, Desk
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 OK = ErrorCode.none
 VERSIONS = range(TABLE[ApiKey.PRODUCE].min_version, TABLE[ApiKey.PRODUCE].max_version + 1)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    desk = Desk()
-    desk.topic("orders", 2)
-    return desk
-
-
-@pytest.fixture
-def client(desk: Desk) -> Client:
-    return desk.connect()
+def bench() -> KafkaBench:
+    bench = KafkaBench()
+    bench.topic("orders", 2)
+    return bench
 
 
 def request(records: bytes | None, topic: str = "orders", partition: int = 0, acks: int = 1) -> dict[str, Any]:
@@ -51,18 +46,18 @@ BATCH = batch([b"a", b"b"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_batches_get_consecutive_offsets(desk: Desk, client: Client, version: int) -> None:
+def test_batches_get_consecutive_offsets(bench: KafkaBench, client: Client, version: int) -> None:
     first, second = produce(client, version, BATCH), produce(client, version, BATCH, acks=-1)
     assert [(each.error_code, each.base_offset) for each in (first, second)] == [(OK, 0), (OK, 2)]
     if version >= 5:
         assert first.log_start_offset == 0
-    topic = desk.topics.get("orders")
+    topic = bench.topics.get("orders")
     assert topic is not None
     assert topic.queues[0].visible_end == 4
 
 
-def test_log_append_time_is_told(desk: Desk, client: Client) -> None:
-    desk.topic("stamped", message_timestamp_type="LogAppendTime")
+def test_log_append_time_is_told(bench: KafkaBench, client: Client) -> None:
+    bench.topic("stamped", message_timestamp_type="LogAppendTime")
     answer = produce(client, 9, BATCH, topic="stamped")
     assert int(answer.log_append_time.timestamp() * 1000) == START_NOW_MS
 
@@ -98,7 +93,7 @@ REFUSED: list[tuple[str, int, bytes | None, dict[str, Any], ErrorCode]] = [
 
 @pytest.mark.parametrize(("name", "version", "records", "values", "error"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_refused(
-    desk: Desk,
+    bench: KafkaBench,
     client: Client,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -107,20 +102,20 @@ def test_refused(
     values: dict[str, Any],
     error: ErrorCode,
 ) -> None:
-    desk.topic("compacted", cleanup_policy="compact")
-    before = desk.store.next_position
+    bench.topic("compacted", cleanup_policy="compact")
+    before = bench.store.next_position
     answer = produce(client, version, records, **values)
     assert (answer.error_code, answer.base_offset) == (error, -1)
     assert ("record refused topic=" in caplog.text) is (error is ErrorCode.invalid_record)
-    assert desk.metrics.errors == {("kafka", error.name.upper()): 1}
-    assert desk.store.next_position == before
+    assert bench.metrics.errors == {("kafka", error.name.upper()): 1}
+    assert bench.store.next_position == before
     assert not client.is_closed
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_records_at_fault_are_named_from_version_8_on(desk: Desk, client: Client, version: int) -> None:
+def test_records_at_fault_are_named_from_version_8_on(bench: KafkaBench, client: Client, version: int) -> None:
     """KIP-467: clients fail these records for good, and the others so that they can be sent again."""
-    desk.topic("compacted", cleanup_policy="compact")
+    bench.topic("compacted", cleanup_policy="compact")
     answer = produce(client, version, batch([b"a", b"b", b"c"], keys=[None, b"k", None]), topic="compacted")
     assert answer.error_code == ErrorCode.invalid_record
     if version >= 8:
@@ -132,9 +127,9 @@ def test_records_at_fault_are_named_from_version_8_on(desk: Desk, client: Client
         assert answer.error_message == f"record 0 of the batch (and 1 more record): {reason}"
 
 
-def test_no_more_records_at_fault_are_named_than_an_answer_has_room_for(desk: Desk, client: Client) -> None:
+def test_no_more_records_at_fault_are_named_than_an_answer_has_room_for(bench: KafkaBench, client: Client) -> None:
     """A producer meets the others when it sends the rest again."""
-    desk.topic("compacted", cleanup_policy="compact")
+    bench.topic("compacted", cleanup_policy="compact")
     answer = produce(client, 9, batch([b"a"] * (RECORD_ERRORS_MAX + 50)), topic="compacted")
     assert answer.error_code == ErrorCode.invalid_record
     assert [error.batch_index for error in answer.record_errors] == [*range(RECORD_ERRORS_MAX)]
@@ -151,8 +146,8 @@ def test_partitions_of_a_request_fail_alone(client: Client) -> None:
     ]
 
 
-def test_request_whose_batches_inflate_to_too_much_gets_the_rest_back(desk: Desk, client: Client) -> None:
-    zeros = desk.options.convert.inflate_bytes_max // 2 + 1
+def test_request_whose_batches_inflate_to_too_much_gets_the_rest_back(bench: KafkaBench, client: Client) -> None:
+    zeros = bench.options.convert.inflate_bytes_max // 2 + 1
     part = {"index": 0, "records": batch([bytes(zeros)], codec=Codec.ZSTD)}
     asked = {"acks": 1, "topic_data": [{"name": "orders", "partition_data": [part] * 4}]}
     answer = client.ask(ApiKey.PRODUCE, 9, **asked)
@@ -161,7 +156,7 @@ def test_request_whose_batches_inflate_to_too_much_gets_the_rest_back(desk: Desk
     assert produce(client, 9, BATCH).error_code == OK
 
 
-def test_acks_0_has_no_answer_and_an_error_closes(desk: Desk, client: Client) -> None:
+def test_acks_0_has_no_answer_and_an_error_closes(bench: KafkaBench, client: Client) -> None:
     client.send(ApiKey.PRODUCE, 9, is_answered=False, **request(BATCH, acks=0))
     assert produce(client, 9, BATCH).base_offset == 2
     client.send(ApiKey.PRODUCE, 9, is_answered=False, **request(BATCH, topic="absent", acks=0))
@@ -180,21 +175,21 @@ def test_repeated_batch_is_answered_with_its_first_place(client: Client) -> None
     assert older.error_code is ErrorCode.invalid_producer_epoch
 
 
-def test_answer_waits_for_the_log_and_the_next_request_does_not(desk: Desk, client: Client) -> None:
-    desk.is_stalled = True
+def test_answer_waits_for_the_log_and_the_next_request_does_not(bench: KafkaBench, client: Client) -> None:
+    bench.is_stalled = True
     first = client.send(ApiKey.PRODUCE, 9, **request(BATCH))
     second = client.send(ApiKey.METADATA, 12, topics=[])
-    topic = desk.topics.get("orders")
+    topic = bench.topics.get("orders")
     assert topic is not None
     assert (topic.queues[0].end_offset, topic.queues[0].visible_end) == (2, 0)
     assert (client.answer_to(first), client.answer_to(second)) == (None, None)
-    desk.settle()
+    bench.settle()
     assert client.answer_to(first).responses[0].partition_responses[0].base_offset == 0
     assert client.answer_to(second) is not None
 
 
-def test_full_disk_is_an_error_that_clients_retry(desk: Desk, client: Client) -> None:
-    desk.fill_disk(1)
+def test_full_disk_is_an_error_that_clients_retry(bench: KafkaBench, client: Client) -> None:
+    bench.fill_disk(1)
     assert produce(client, 9, BATCH).error_code is ErrorCode.kafka_storage_error
-    desk.fill_disk(0)
+    bench.fill_disk(0)
     assert produce(client, 9, BATCH).base_offset == 0

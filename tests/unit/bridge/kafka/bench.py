@@ -1,8 +1,8 @@
 """A broker's Kafka side without sockets (`tests/kit/core.py`), and clients that speak frames, written and read by kio,
 independently of our own codecs for Produce and Fetch.
 
-    desk = Desk()
-    client = desk.connect()
+    bench = KafkaBench()
+    client = bench.connect()
     answer = client.ask(ApiKey.METADATA, 12, topics=None)
 
 A request that waits is answered later: `client.send(...)` gives its number, `client.answer_to(number)` None so far.
@@ -34,7 +34,7 @@ _NO_TIME = b"\xff" * 8
 SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64 << 10)
 
 
-class Desk(ManualCore):
+class KafkaBench(ManualCore):
     """The broker's Kafka side. `groups` are settings of the group coordinator."""
 
     def __init__(self, kafka: KafkaOptions | None = None, **groups: int) -> None:
@@ -65,10 +65,10 @@ class Desk(ManualCore):
 class Client:
     """One connection of a Kafka client."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.connection = KafkaConnection(desk.server, desk.kafka_context)
-        self.transport = connect(self.connection, desk.loop)
+    def __init__(self, bench: KafkaBench) -> None:
+        self.bench = bench
+        self.connection = KafkaConnection(bench.server, bench.kafka_context)
+        self.transport = connect(self.connection, bench.loop)
         self._frames = FrameReader(1 << 26)
         self._asked: deque[tuple[int, int, int]] = deque()  # number, key and version, in the order of asking
         self._answers: dict[int, Any] = {}
@@ -83,7 +83,7 @@ class Client:
         if is_answered:
             self._asked.append((self._number, key, version))
         self.connection.data_received(frame_of(key, version, self._number, **values))
-        self.desk.loop.turn()
+        self.bench.loop.turn()
         return self._number
 
     def answer_to(self, number: int) -> Any:
@@ -105,7 +105,7 @@ class Client:
 
     @property
     def is_closed(self) -> bool:
-        self.desk.loop.turn()
+        self.bench.loop.turn()
         return self.connection.closed
 
 

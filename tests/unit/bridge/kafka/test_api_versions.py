@@ -14,6 +14,7 @@ from duolog.protocol.kafka.api_messages import (
     is_flexible,
     response_types,
 )
+from tests.unit.bridge.kafka.bench import Client, frame_of
 
 ROWS = [pytest.param(api, id=api.key.name) for api in TABLE.values()]
 
@@ -78,3 +79,21 @@ def load_response(version: int) -> type:
 def test_flexible_versions_are_known_for_every_row() -> None:
     never = {ApiKey.SASL_HANDSHAKE, ApiKey.OFFSET_DELETE}
     assert TABLE.keys() - FLEXIBLE_FROM.keys() == never
+
+
+def test_api_versions_are_answered_in_version_0_when_the_version_is_unknown(client: Client) -> None:
+    frame = frame_of(ApiKey.API_VERSIONS, 4, 7, client_software_name="a", client_software_version="1")
+    client._asked.append((7, ApiKey.API_VERSIONS, 0))
+    client.connection.data_received(frame[:6] + b"\0\x63" + frame[8:])
+    client.bench.loop.turn()
+    assert client.answer_to(7).error_code is ErrorCode.unsupported_version
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("librdkafka", ErrorCode.none), ("a-b.c", ErrorCode.none), ("a b", ErrorCode.invalid_request)]
+)
+def test_client_software_must_have_a_plain_name(client: Client, name: str, error: ErrorCode) -> None:
+    answer = client.ask(ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version="1.0")
+    assert answer.error_code is error
+    assert bool(answer.api_keys) is (error is ErrorCode.none)
