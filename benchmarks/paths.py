@@ -241,7 +241,7 @@ def _idempotent_us(stage: Stage, connection: Connection) -> float:
 
 
 def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
-    connection = stage.connect(RocketMQConnection)
+    connection = stage.connect(lambda broker: RocketMQConnection(broker.rocketmq_connections))
     for size, words in ((128, "128 B"), (KIB, "1 KiB")):
         request = send_request("sends", bytes(size))
         stage.expect(connection, request, 1)

@@ -121,7 +121,9 @@ class Broker(Core):
         await self._listen(bound)
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
-            self._fleet = NameServerRegistration(self, addresses)
+            self._fleet = NameServerRegistration(
+                self.rocketmq_context, partial(self.faults.contain, kind="registration with a name server"), addresses
+            )
             self._fleet.start()
         self._is_serving = True
         gc.collect()
@@ -199,13 +201,14 @@ class Broker(Core):
         for name, factory in (
             ("kafka", lambda: KafkaConnection(self.server, self.kafka_context)),
             ("rocketmq", self._rocketmq_connection),
-            ("namesrv", lambda: RocketMQConnection(self)),
+            ("namesrv", lambda: RocketMQConnection(self.rocketmq_connections)),
             ("http", self.http.connection),
         ):
             await self.server.listen(bound[name], factory)
 
     def _rocketmq_connection(self) -> RocketMQConnection:
-        return RocketMQConnection(self) if self.hooks is None else HookedConnection(self, self.hooks)
+        context = self.rocketmq_connections
+        return RocketMQConnection(context) if self.hooks is None else HookedConnection(context, self.hooks)
 
     def _start_hooks(self) -> Hooks | None:
         if not self.options.hooks.enabled:
@@ -220,7 +223,7 @@ class Broker(Core):
 
     def _start_time(self) -> None:
         """Register the duties of the core, of threads and of hooks, and start the ticker."""
-        self.check_backs = CheckBackLoop(self, self._callbacks)
+        self.check_backs = CheckBackLoop(self.rocketmq_context, self.half_decisions, self._callbacks)
         add = self.ticker.add
         duties.register(self, self.check_backs, add)
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))

@@ -13,7 +13,6 @@ import base64
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options, level_delays_ms
@@ -49,21 +48,20 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
-from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
-from duolog.bridge.rocketmq.consuming.assignment import RequestModes
-from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifications
-from duolog.bridge.rocketmq.consuming.expired import Expired
-from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
-from duolog.bridge.rocketmq.consuming.locks import Locks
-from duolog.bridge.rocketmq.consuming.members import Members
-from duolog.bridge.rocketmq.consuming.offset_resets import OffsetResets
+from duolog.bridge.rocketmq.context import (
+    NameServerContext,
+    NodeContext,
+    PopContext,
+    RocketMQContext,
+    RocketMQMessageContext,
+    RocketMQState,
+    group_context,
+    request_context,
+)
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
-from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
-from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
-from duolog.bridge.rocketmq.producing.send_batch import Batches
-from duolog.bridge.rocketmq.requests.admission import Admission
-from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
-from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
+from duolog.bridge.rocketmq.request_table import TABLE
+from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.state import records
@@ -80,6 +78,7 @@ from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics, system_topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions import half_decisions
+from duolog.bridge.transactions.half_decisions import HalfDecisions
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Appended, Promise, Slot
@@ -130,24 +129,7 @@ class Core:
         self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
         self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
-        self.rocketmq_members: Members[RocketMQConnection] = Members(
-            groups_max=options.rocketmq.groups_max,
-            client_groups_max=options.rocketmq.client_groups_max,
-            subscriptions_max=options.rocketmq.subscriptions_max,
-            subscribed_bytes_max=options.rocketmq.subscribed_bytes_max,
-            client_subscribed_bytes_max=options.rocketmq.client_subscribed_bytes_max,
-        )
-        self.rocketmq_groups = GroupConfigs(
-            self.state_log, options.groups.count_max, options.rocketmq.group_config_bytes_max
-        )
-        self.rocketmq_key_values = KeyValues(self.state_log)
-        self.rocketmq_is_write_wiped = False  # A tool asked that no route lets producers write here.
-        self.rocketmq_change_notifications = ChangeNotifications()
-        self.rocketmq_locks = Locks()
-        self.rocketmq_offset_resets = OffsetResets()
-        self.rocketmq_modes = RequestModes(self.state_log)
-        self.rocketmq_pop_checkpoints = PopCheckpoints(self.state_log, options.rocketmq.popped_bytes_max)
-        self.rocketmq_expired = Expired(self.state_log, self.positions)
+        self.rocketmq_state = RocketMQState(self.state_log, self.positions, options)
         self.after_set_back = AfterSetBack()
         self.gone = Gone(self.state_log, self.topics.__contains__)
         for owner in (
@@ -155,19 +137,11 @@ class Core:
             self.producers,
             self.delays,
             self.transactions,
-            self.rocketmq_pop_checkpoints,
-            self.rocketmq_expired,
+            self.rocketmq_state.pop_checkpoints,
+            self.rocketmq_state.expired_ranges,
         ):
             self.gone.add(owner.sweep)
-        self.rocketmq_popping: set[tuple[str, int]] = set()  # Groups and queues that a pop has asked the disk for.
-        self.rocketmq_expected_topics = ExpectedTopics()
-        self.rocketmq_consume_counts = ConsumeCounts()
-        self.rocketmq_admission = Admission(options.rocketmq)
-        self.rocketmq_batches = Batches()
-        self.rocketmq_background_queues = {
-            kind: BackgroundQueue(kind, self.rocketmq_admission, options.rocketmq.wait_ms) for kind in BACKGROUND_KINDS
-        }
-        self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_members)
+        self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_state.members)
         self.purgatory = Purgatory(
             options.limits.held_bytes_max,
             options.limits.connection_held_bytes_max,
@@ -194,7 +168,7 @@ class Core:
         self.server, self.addresses = server, addresses
         self.delays.begin(now_ms, files)
         self.store = Store.open(files, options, self.state_log, now_ms)
-        self.rocketmq_admission.attach(self.store)
+        self.rocketmq_state.admission.attach(self.store)
         turn_log = TurnLog(self.store, server.touch)
         self.state_log.attach(turn_log)
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
@@ -232,6 +206,9 @@ class Core:
             mono_ms,
             partial(self.faults.contain, kind="retention of a queue"),
         )
+        self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)
+        self.rocketmq_context = self.make_rocketmq_context()
+        self.rocketmq_connections = self._rocketmq_connection_context()
         self.kafka_context = self.make_kafka_context()
 
     # -- Contexts
@@ -256,7 +233,7 @@ class Core:
             positions=self.positions,
             groups=self.kafka_groups,
             client_protocols=self.client_protocols,
-            count_failed=partial(dead_letters.failed_of, cast(Any, self)),
+            count_failed=partial(dead_letters.failed_of, self.rocketmq_context),
             producers=self.producers,
             transactions=self.transactions,
             isolation=self.isolation,
@@ -264,7 +241,6 @@ class Core:
 
     def http_context(self) -> HttpContext:
         """Name what the HTTP API uses; the log must be open."""
-        rocketmq = cast(Any, self)
         return HttpContext(
             options=self.options,
             clock=self.clock,
@@ -286,17 +262,17 @@ class Core:
                 lags=GroupLags(self.topics, self.positions, self._subscribed_topics),
                 client_protocols=self.client_protocols,
                 kafka_groups=self.kafka_groups,
-                rocketmq_members=self.rocketmq_members,
-                rocketmq_groups=self.rocketmq_groups,
-                rocketmq_pop_checkpoints=self.rocketmq_pop_checkpoints,
-                unread_failures=partial(dead_letters.failed_of, rocketmq),
-                position_in=partial(dead_letters.position_in, rocketmq),
-                redrive=partial(redrive, rocketmq),
+                rocketmq_members=self.rocketmq_state.members,
+                rocketmq_groups=self.rocketmq_state.group_configs,
+                rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
+                unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
+                position_in=partial(dead_letters.position_in, self.rocketmq_context),
+                redrive=partial(redrive, self.rocketmq_context),
             ),
             transactions=TransactionContext(
                 kafka=self.transactions,
                 halves=self.halves,
-                decide=partial(half_decisions.decide_by_id, rocketmq),
+                decide=partial(half_decisions.decide_by_id, self.half_decisions),
             ),
             monitoring=MonitoringContext(
                 addresses=self.addresses,
@@ -309,9 +285,54 @@ class Core:
                 poison=self.poison,
                 watchdog=self.watchdog,
                 maintenance=self.maintenance,
-                rocketmq_admission=self.rocketmq_admission,
+                rocketmq_admission=self.rocketmq_state.admission,
                 hooks=self.hooks,
             ),
+        )
+
+    def make_rocketmq_context(self) -> RocketMQContext:
+        """Name what the handlers of RocketMQ requests use; the log must be open."""
+        state = self.rocketmq_state
+        return RocketMQContext(
+            clock=self.clock,
+            options=self.options,
+            server=self.server,
+            purgatory=self.purgatory,
+            metrics=self.metrics,
+            poison=self.poison,
+            store=self.store,
+            state_log=self.state_log,
+            topics=self.topics,
+            node=NodeContext(self.addresses, self.started_mono_ms, self.rates),
+            messages=RocketMQMessageContext(
+                publisher=self.publisher,
+                reader=self.reader,
+                isolation=self.isolation,
+                halves=self.halves,
+                delays=self.delays,
+                schedules=self.schedules,
+                expiring_queues=self.expiring_queues,
+                wall_time=self.wall_time,
+            ),
+            groups=group_context(state, self.positions, self.client_protocols, self.server),
+            pop=PopContext(state.pop_checkpoints, set()),
+            names=NameServerContext(state.key_values, ExpectedTopics(), WritePermission()),
+            requests=request_context(state.admission, self.clock, self.options.rocketmq.wait_ms),
+        )
+
+    def _rocketmq_connection_context(self) -> ConnectionContext:
+        """Name what the connections of RocketMQ clients use."""
+        return ConnectionContext(
+            server=self.server,
+            store=self.store,
+            purgatory=self.purgatory,
+            metrics=self.metrics,
+            admission=self.rocketmq_state.admission,
+            background_queues=self.rocketmq_context.requests.background_queues,
+            halves=self.halves,
+            table=TABLE,
+            inflate_bytes_max=self.options.convert.inflate_bytes_max,
+            handlers=self.rocketmq_context,
         )
 
     def not_ready_reason(self) -> str:
@@ -321,7 +342,8 @@ class Core:
     def _subscribed_topics(self, group: str) -> Iterator[str | None]:
         """Name the topics that a group's live members of either client protocol subscribe to, perhaps repeatedly."""
         yield from subscribed_topics(self.kafka_groups, group)
-        yield from list(self.rocketmq_members.subscriptions(self.rocketmq_groups.name_of(group)) or ())
+        state = self.rocketmq_state
+        yield from list(state.members.subscriptions(state.group_configs.name_of(group)) or ())
 
     # -- What maintenance asks
 
@@ -340,7 +362,7 @@ class Core:
 
         Nothing here may fail half-way: what raises StoreError comes last.
         """
-        owners = (self.rocketmq_pop_checkpoints, self.halves.state, self.transactions)
+        owners = (self.rocketmq_state.pop_checkpoints, self.halves.state, self.transactions)
         self.after_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
         self.delays.clock_was_set_back(now_ms)
         self.schedules.clock_was_set_back(now_ms)

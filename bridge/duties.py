@@ -6,7 +6,7 @@ A duty of the wall clock waits for a date; every other duty counts monotonic tim
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from duolog.bridge.core import Core
 from duolog.bridge.kafka.group_membership import expire_sessions
@@ -30,13 +30,13 @@ class Add(Protocol):
 
 def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     """Name all duties in the order in which those that are due together run."""
-    rocketmq = cast(Any, core)
+    rocketmq = core.rocketmq_context
     server = core.server
     leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context
-    members, flow, popped = core.rocketmq_members, core.rocketmq_admission, core.rocketmq_pop_checkpoints
+    members, admission, popped = rocketmq.groups.members, rocketmq.requests.admission, rocketmq.pop.checkpoints
     positions, transactions, checks = core.positions, core.transactions, check_backs
     delays, schedules, rates = core.delays, core.schedules, core.rates
-    counts, maintenance = core.rocketmq_consume_counts, core.maintenance
+    counts, maintenance = rocketmq.groups.consume_counts, core.maintenance
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
     add(
@@ -45,7 +45,7 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
         lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms),
     )
     add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms))
-    add("rocketmq senders", flow.next_deadline_mono_ms, lambda now_ms, mono_ms: flow.look(mono_ms))
+    add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.look(mono_ms))
     add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(rocketmq, now_ms), is_wall=True)
     add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))
     add(

@@ -28,13 +28,13 @@ class ClientProtocols:
     """The rule, asked by both protocols' handlers before they let a member in or take a commit."""
 
     def __init__(self, kafka: Membership, rocketmq: Membership) -> None:
-        self._kafka, self._rocketmq = kafka, rocketmq
+        self.kafka, self.rocketmq = kafka, rocketmq
 
     def active(self, group: str) -> ClientProtocol | None:
         """Give the protocol in which the group has live members."""
-        if self._kafka.has_members(group):
+        if self.kafka.has_members(group):
             return ClientProtocol.KAFKA
-        return ClientProtocol.ROCKETMQ if self._rocketmq.has_members(group) else None
+        return ClientProtocol.ROCKETMQ if self.rocketmq.has_members(group) else None
 
     def admits(self, group: str, family: ClientProtocol) -> bool:
         """Say whether members and commits of `family` are taken for this group now."""

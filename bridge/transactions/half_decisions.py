@@ -7,23 +7,25 @@
 A verdict is durable before it is answered. RocketMQ's producers decide theirs by END_TRANSACTION alone.
 """
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from duolog.bridge.clock import Clock
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.half_frames import final_record, read_half
+from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.records import Record
-from duolog.bridge.transactions.half_messages import Decision
+from duolog.bridge.state.topics import Topics
+from duolog.bridge.transactions.half_messages import Decision, HalfMessageLog
 from duolog.store.entry import Promise, Stored
+from duolog.store.store import Store
 from duolog.store.unit import Frame
 from duolog.txn.half import AlreadyDecided, UnknownHalf, Verdict
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 VERDICTS: Final = {"commit": Verdict.COMMITTED, "rollback": Verdict.ROLLED_BACK}
 _STATES: Final = {Verdict.COMMITTED: "committed", Verdict.ROLLED_BACK: "rolled back", Verdict.GIVEN_UP: "given up"}
@@ -38,47 +40,58 @@ class Said(msgspec.Struct, forbid_unknown_fields=True):
 # -- Deciding
 
 
-def decide(broker: "Broker", half: Stored, verdict: Verdict) -> Promise | None:
+@dataclass(frozen=True, slots=True)
+class HalfDecisions:
+    """What it takes to decide the half messages of Kafka's producers."""
+
+    clock: Clock
+    store: Store
+    topics: Topics
+    halves: HalfMessageLog
+    publisher: Publisher
+
+
+def decide(context: HalfDecisions, half: Stored, verdict: Verdict) -> Promise | None:
     """Carry out a verdict on a Kafka producer's half message; None if its topic is gone, and nothing is changed.
 
     Raises UnknownHalf, AlreadyDecided, StoreError, DelayRefused if `delay.max_days` was more once.
     """
-    now_ms = broker.clock.now_ms()
-    if not broker.halves.state.judge(half.base_offset, verdict):
-        return broker.store.promise()  # The same verdict once more.
+    now_ms = context.clock.now_ms()
+    if not context.halves.state.judge(half.base_offset, verdict):
+        return context.store.promise()  # The same verdict once more.
     frames: list[Frame] = []
     records: list[Record] = []
     _, name, queue_id, record = read_half(half.frame)
     if verdict is Verdict.COMMITTED:
-        topic = broker.topics.get(name)
+        topic = context.topics.get(name)
         if topic is None:
             return None
         final = final_record(record)
-        plan = broker.publisher.batches.plan_committed(
+        plan = context.publisher.batches.plan_committed(
             topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms
         )
         frames = [planned.frame for planned in plan.frames]
-        records = broker.publisher.records_of(plan, now_ms)
-    return broker.halves.end(half.base_offset, Decision(verdict, name, half.stored_ms, frames), now_ms, records)
+        records = context.publisher.records_of(plan, now_ms)
+    return context.halves.end(half.base_offset, Decision(verdict, name, half.stored_ms, frames), now_ms, records)
 
 
-async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
+async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
     """Answer a POST; raises HTTPException, StoreError."""
     try:
         verdict = VERDICTS[msgspec.json.decode(body, type=Said).verdict]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise web.HTTPBadRequest(text='expected {"verdict": "commit"} or {"verdict": "rollback"}') from error
-    halves = broker.halves
-    found = broker.topics.get(topic)
+    halves = context.halves
+    found = context.topics.get(topic)
     offset = halves.ids.offset_of(found.name if found is not None else topic, id)
     try:
         if offset is None and found is None:
             raise web.HTTPNotFound(text=f"there is no topic {topic[:300]}")
         if offset is None:
             raise UnknownHalf(f"there is no half message {id[:300]!r} of topic {topic[:300]!r}")
-        promise: Promise | None = broker.store.promise()
+        promise: Promise | None = context.store.promise()
         if halves.state.judge(offset, verdict):
-            promise = decide(broker, await _read(broker, offset), verdict)
+            promise = decide(context, await _read(context, offset), verdict)
     except UnknownHalf as error:
         raise web.HTTPNotFound(text=str(error)) from error
     except AlreadyDecided as error:
@@ -90,6 +103,6 @@ async def decide_by_id(broker: "Broker", topic: str, id: str, body: bytes) -> tu
     return {"topic": topic, "id": id, "state": _STATES[verdict]}, promise
 
 
-async def _read(broker: "Broker", offset: int) -> Stored:
-    found = broker.halves.read(offset)
+async def _read(context: HalfDecisions, offset: int) -> Stored:
+    found = context.halves.read(offset)
     return await awaited(found.start) if isinstance(found, Later) else found

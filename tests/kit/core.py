@@ -50,12 +50,13 @@ class ManualCore(Core):
         store: StoreOptions | None = None,
         now_ms: int | None = None,
         faults: type[StrictFaults] = StrictFaults,
+        clock: ManualClock | None = None,
     ) -> None:
         self.disk = disk or CrashDisk()
         self.clock: ManualClock
         self.loop = ManualLoop()
         self.faults: StrictFaults  # Bugs fail the test, unless it says `faults.is_strict = False`.
-        clock = ManualClock()
+        clock = clock or ManualClock()
         super().__init__(options or Options(), faults(clock.mono_ms, reraise), clock)
         if now_ms is not None:
             self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
@@ -110,9 +111,9 @@ class ManualCore(Core):
         self.wall_time.observe(self.clock.now_ms(), mono_ms)
         self.purgatory.advance(mono_ms)
         expire_sessions(self.kafka_context, mono_ms)
-        self.rocketmq_admission.look(mono_ms)
+        self.rocketmq_context.requests.admission.look(mono_ms)
         self.positions.advance(mono_ms, self.clock.now_ms())
-        revive(cast(Any, self), self.clock.now_ms())
+        revive(self.rocketmq_context, self.clock.now_ms())
         self.settle()
 
     def sweep(self) -> int:

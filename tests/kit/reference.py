@@ -20,13 +20,14 @@ from typing import Any, cast
 import msgspec
 import typer
 
-from duolog.bridge import kafka, rocketmq
+from duolog.bridge import kafka
 from duolog.bridge.cli.main import app as command_line
 from duolog.bridge.config.options import Options, settings
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.api import metrics
 from duolog.bridge.http.openapi import document as openapi
 from duolog.bridge.http.openapi.operations import OPERATIONS
+from duolog.bridge.rocketmq import request_table
 from duolog.bridge.state import topic_configs
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.spark.commands import app as pipeline
@@ -50,8 +51,8 @@ def kafka_apis() -> Iterator[str]:
 def rocketmq_requests() -> Iterator[str]:
     """One row for each file of handlers, in the order of the dispatch table."""
     by_module: dict[str, list[str]] = {}
-    for code, row in rocketmq.TABLE.items():
-        module = row.handler.__module__.removeprefix(rocketmq.__name__ + ".").replace(".", "/")
+    for code, row in request_table.TABLE.items():
+        module = row.handler.__module__.removeprefix("duolog.bridge.rocketmq.").replace(".", "/")
         by_module.setdefault(module, []).append(f"{int(code)} {_code(RequestCode(code).name)}")
     yield from _head("in `bridge/rocketmq/`", "requests")
     for module, codes in by_module.items():

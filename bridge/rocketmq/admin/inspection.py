@@ -14,13 +14,15 @@ read is counted (`read_counts.py`). Source: AdminBrokerProcessor.java, BrokerSta
 
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin import topics_and_groups
 from duolog.bridge.rocketmq.consuming.consumer_group import Client
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.background_requests import Steps
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
@@ -55,10 +57,6 @@ from duolog.store.log.cold_read import ColdRead
 from duolog.store.log.entry_reader import RecordAddress
 from duolog.store.workers import Failure
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 # What one step of a long request looks at, some two milliseconds.
 GROUPS_AT_ONCE: Final = 1000
 STATS_AT_ONCE: Final = 1000
@@ -79,80 +77,84 @@ _SPANS_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 # -- Groups
 
 
-def groups_of_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
-    return connection.in_slices(command, _groups_of_topic(broker, command, topic))
+def groups_of_topic(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
+    topic = context.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    return connection.in_slices(command, _groups_of_topic(context, command, topic))
 
 
-def _groups_of_topic(broker: "Broker", command: RemotingCommand, topic: Topic | None) -> Steps:
+def _groups_of_topic(context: RocketMQContext, command: RemotingCommand, topic: Topic | None) -> Steps:
     found = set[str]()
     if topic is not None:
         keys = {queue.key for queue in topic.queues}
-        for number, group in enumerate(list(broker.positions.groups())):
-            if not broker.positions.all_of(group).keys().isdisjoint(keys):
-                found.add(broker.rocketmq_groups.name_of(group))
+        for number, group in enumerate(list(context.groups.positions.groups())):
+            if not context.groups.positions.all_of(group).keys().isdisjoint(keys):
+                found.add(context.groups.configs.name_of(group))
             if not number % GROUPS_AT_ONCE:
                 yield
-        for number, (name, members) in enumerate(list(broker.rocketmq_members.consumers.items())):
+        for number, (name, members) in enumerate(list(context.groups.members.consumers.items())):
             if topic.rocketmq_name in members.subscriptions:
                 found.add(name)
             if not number % GROUPS_AT_ONCE:
                 yield
-    return answer(command, body=GroupList(group_list=sorted(found)), promise=broker.state_log.barrier())
+    return answer(command, body=GroupList(group_list=sorted(found)), promise=context.state_log.barrier())
 
 
-def topics_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def topics_of_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     name = GroupRequest.parse(command.ext).group
-    numbers = {key >> QUEUE_ID_BITS for key in broker.positions.all_of(group_of_rocketmq(name))}
-    topics = {topic.rocketmq_name for topic in map(broker.topics.by_number, numbers) if topic is not None}
-    topics |= (broker.rocketmq_members.subscriptions(name) or {}).keys()
-    return answer(command, body=TopicList(topic_list=sorted(topics)), promise=broker.state_log.barrier())
+    numbers = {key >> QUEUE_ID_BITS for key in context.groups.positions.all_of(group_of_rocketmq(name))}
+    topics = {topic.rocketmq_name for topic in map(context.topics.by_number, numbers) if topic is not None}
+    topics |= (context.groups.members.subscriptions(name) or {}).keys()
+    return answer(command, body=TopicList(topic_list=sorted(topics)), promise=context.state_log.barrier())
 
 
-def subscription_of_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def subscription_of_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = GroupTopicRequest.parse(command.ext)
-    found = (broker.rocketmq_members.subscriptions(request.group) or {}).get(request.topic)
+    found = (context.groups.members.subscriptions(request.group) or {}).get(request.topic)
     return answer(command, body=GroupSubscription(group=request.group, topic=request.topic, subscription_data=found))
 
 
-def stats_of_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def stats_of_groups(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     """How far every group is, in all topics where it has positions."""
-    return connection.in_slices(command, _stats_of_groups(broker, command))
+    return connection.in_slices(command, _stats_of_groups(context, command))
 
 
-def _stats_of_groups(broker: "Broker", command: RemotingCommand) -> Steps:
-    host, port = broker.rocketmq_address
+def _stats_of_groups(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    host, port = context.node.addresses.rocketmq
     pieces, total, comma, left = Pieces(), 0, b"", STATS_AT_ONCE
     pieces.add(b'{"consumeStatsList":[')
-    for config in list(broker.rocketmq_groups.all()):
-        topics = topics_and_groups.stats_topics(broker, config.group_name)
+    for config in list(context.groups.configs.all()):
+        topics = topics_and_groups.stats_topics(context, config.group_name)
         left -= 1 + sum(topic.queue_count for topic in topics)
         if left <= 0:
             left = STATS_AT_ONCE
             yield
         if topics:
             pieces.add(comma + b"{" + fastjson.write(config.group_name) + b":[")
-            total += yield from topics_and_groups.write_stats(broker, config.group_name, topics, pieces)
+            total += yield from topics_and_groups.write_stats(context, config.group_name, topics, pieces)
             pieces.add(b"]}")
             comma = b","
     rest = {"brokerAddr": f"{host}:{port}", "totalDiff": total, "totalInflightDiff": 0}
     pieces.add(b"]," + b",".join(member(name, value) for name, value in rest.items()) + b"}")
-    return answer(command, body=pieces.buffers, promise=broker.state_log.barrier())
+    return answer(command, body=pieces.buffers, promise=context.state_log.barrier())
 
 
 # -- Producers
 
 
-def producers(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    return connection.in_slices(command, _producers(broker, command))
+def producers(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _producers(context, command))
 
 
-def _producers(broker: "Broker", command: RemotingCommand) -> Steps:
-    now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
+def _producers(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    now_ms, mono_ms = context.clock.now_ms(), context.clock.mono_ms()
 
-    def row(each: tuple["RocketMQConnection", Client]) -> bytes:
+    def row(each: tuple[RocketMQConnection, Client]) -> bytes:
         channel, client = each
-        beat_mono_ms = broker.rocketmq_members.last_beat_mono_ms(channel)
+        beat_mono_ms = context.groups.members.last_beat_mono_ms(channel)
         state = ProducerState(
             client_id=client.client_id,
             remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
@@ -164,7 +166,7 @@ def _producers(broker: "Broker", command: RemotingCommand) -> Steps:
 
     pieces, comma = Pieces(), b""
     pieces.add(b'{"data":{')
-    for number, (name, channels) in enumerate(list(broker.rocketmq_members.producers.items()), 1):
+    for number, (name, channels) in enumerate(list(context.groups.members.producers.items()), 1):
         pieces.add(comma + fastjson.write(name) + b":[")
         yield from pieces.rows(list(channels.items()), row)
         pieces.add(b"]")
@@ -178,24 +180,24 @@ def _producers(broker: "Broker", command: RemotingCommand) -> Steps:
 # -- Members
 
 
-def running_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+def running_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
     request = ConsumerRequest.parse(command.ext)
-    _ask_member(broker, connection, command, request, command.ext, b"")
+    _ask_member(context, connection, command, request, command.ext, b"")
 
 
-def consume_directly(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+def consume_directly(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
     """Have a member consume one message, which is found by its offsetMsgId, whatever its group has read."""
     request = ConsumerRequest.parse(command.ext)
-    _member(broker, request)
+    _member(context, request)
     _, position = parse_message_id(request.msg_id or "")
     ext = dict(command.ext)
     connection.begin_read(command)
-    broker.store.reader.find_address(position, partial(_have_consumed, broker, connection, command, request, ext))
+    context.store.reader.find_address(position, partial(_have_consumed, context, connection, command, request, ext))
 
 
 def _have_consumed(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     request: ConsumerRequest,
     ext: dict[str, str],
@@ -206,8 +208,8 @@ def _have_consumed(
     def ask(records: Records) -> None:
         if not records.buffers:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
-        named = {**ext, "brokerName": broker.options.rocketmq.broker}
-        _ask_member(broker, connection, command, request, named, records.buffers[0])
+        named = {**ext, "brokerName": context.options.rocketmq.broker}
+        _ask_member(context, connection, command, request, named, records.buffers[0])
 
     def done(records: Records | Exception) -> None:
         connection.end_read(command)
@@ -218,14 +220,16 @@ def _have_consumed(
         except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             connection.reply(command, connection.refusal(command, error))
 
-    topic = broker.topics.by_number(found.queue.topic) if isinstance(found, RecordAddress) else None
+    topic = context.topics.by_number(found.queue.topic) if isinstance(found, RecordAddress) else None
     if isinstance(found, Exception) or found is None or topic is None:
         done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
         return
     queue, offset = found
     read: Records | Later[Records] | Exception
     try:
-        read = broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+        read = context.messages.reader.rocketmq(
+            queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue)
+        )
     except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
         read = error  # A StoreError: it is not committed yet, or retention took it just now.
     if isinstance(read, Later):
@@ -234,8 +238,8 @@ def _have_consumed(
         done(read)
 
 
-def _member(broker: "Broker", request: ConsumerRequest) -> "RocketMQConnection":
-    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+def _member(context: RocketMQContext, request: ConsumerRequest) -> RocketMQConnection:
+    group = context.groups.members.consumers.get(request.consumer_group)
     for channel, client in group.channels.items() if group is not None else ():
         if client.client_id == request.client_id:
             return channel
@@ -244,15 +248,15 @@ def _member(broker: "Broker", request: ConsumerRequest) -> "RocketMQConnection":
 
 
 def _ask_member(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     request: ConsumerRequest,
     ext: dict[str, str],
     body: Buffer,
 ) -> None:
     """Hand the request on to the member, and its answer back."""
-    channel = _member(broker, request)
+    channel = _member(context, request)
     connection.unanswered += 1
 
     def done(given: RemotingCommand | None) -> None:
@@ -277,13 +281,13 @@ def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCom
 # -- Topics
 
 
-def stats_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def stats_data(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """How many messages came to a topic, or to all, or went to a group, in the last minute, hour and day."""
-    return connection.in_slices(command, _stats_data(broker, command, StatsRequest.parse(command.ext)))
+    return connection.in_slices(command, _stats_data(context, command, StatsRequest.parse(command.ext)))
 
 
-def _stats_data(broker: "Broker", command: RemotingCommand, request: StatsRequest) -> Steps:
-    counts = yield from _stats_of(broker, request)
+def _stats_data(context: RocketMQContext, command: RemotingCommand, request: StatsRequest) -> Steps:
+    counts = yield from _stats_of(context, request)
     if counts is None:
         remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
@@ -294,29 +298,29 @@ def _stats_data(broker: "Broker", command: RemotingCommand, request: StatsReques
     return answer(command, body=StatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
 
-def _stats_of(broker: "Broker", request: StatsRequest) -> Generator[None, None, list[int] | None]:
-    name, key, mono_ms = request.stats_name, request.stats_key, broker.clock.mono_ms()
+def _stats_of(context: RocketMQContext, request: StatsRequest) -> Generator[None, None, list[int] | None]:
+    name, key, mono_ms = request.stats_name, request.stats_key, context.clock.mono_ms()
     if name == _GROUP_GET_NUMS:
         topic_name, _, group = key.partition("@")
-        topic = broker.topics.by_rocketmq_name(topic_name)
-        return broker.rocketmq_consume_counts.of(group, topic.number, mono_ms) if topic is not None else None
+        topic = context.topics.by_rocketmq_name(topic_name)
+        return context.groups.consume_counts.of(group, topic.number, mono_ms) if topic is not None else None
     if name == _TOPIC_PUT_NUMS:
-        topic = broker.topics.by_rocketmq_name(key)
-        return (yield from _put_counts(broker, [topic])) if topic is not None else None
-    if key == broker.options.rocketmq.cluster:
+        topic = context.topics.by_rocketmq_name(key)
+        return (yield from _put_counts(context, [topic])) if topic is not None else None
+    if key == context.options.rocketmq.cluster:
         if name == _BROKER_PUT_NUMS:
-            return (yield from _put_counts(broker, list(broker.topics.all())))
+            return (yield from _put_counts(context, list(context.topics.all())))
         if name == _BROKER_GET_NUMS:
-            return broker.rocketmq_consume_counts.of_all(mono_ms)
+            return context.groups.consume_counts.of_all(mono_ms)
     return None
 
 
-def _put_counts(broker: "Broker", topics: Iterable[Topic]) -> Generator[None, None, list[int]]:
-    now_ms, counts, left = broker.clock.now_ms(), [0] * len(_SPANS_MS), QUEUES_AT_ONCE
+def _put_counts(context: RocketMQContext, topics: Iterable[Topic]) -> Generator[None, None, list[int]]:
+    now_ms, counts, left = context.clock.now_ms(), [0] * len(_SPANS_MS), QUEUES_AT_ONCE
     for topic in topics:
         for queue in list(topic.queues):
             for number, span_ms in enumerate(_SPANS_MS):
-                counts[number] += _count_since(broker, queue, now_ms - span_ms)
+                counts[number] += _count_since(context, queue, now_ms - span_ms)
             left -= 1
             if left <= 0:
                 left = QUEUES_AT_ONCE
@@ -324,10 +328,10 @@ def _put_counts(broker: "Broker", topics: Iterable[Topic]) -> Generator[None, No
     return counts
 
 
-def _count_since(broker: "Broker", queue: Queue, stored_ms: int) -> int:
+def _count_since(context: RocketMQContext, queue: Queue, stored_ms: int) -> int:
     """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
-    if queue.visible_end > queue.start_offset and broker.store.reader.last_stored_ms(queue) >= stored_ms:
-        found = broker.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
+    if queue.visible_end > queue.start_offset and context.store.reader.last_stored_ms(queue) >= stored_ms:
+        found = context.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
         if isinstance(found, ColdRead):
             found.start(_warmed)
         elif found is not None:
@@ -339,21 +343,21 @@ def _warmed(_: list[Stored] | StoreError) -> None:
     """The pages are in the cache for whoever asks again."""
 
 
-def system_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    names = sorted(topic.rocketmq_name for topic in broker.topics.all() if not topic.is_listed)
-    host, port = broker.rocketmq_address
+def system_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    names = sorted(topic.rocketmq_name for topic in context.topics.all() if not topic.is_listed)
+    host, port = context.node.addresses.rocketmq
     return answer(command, body=TopicList(topic_list=names, broker_addr=f"{host}:{port}"))
 
 
-def consume_queue(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def consume_queue(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """List rows of a queue's index: one for a message, or for a whole batch of a Kafka producer."""
     request = ConsumeQueueRequest.parse(command.ext)
-    topic = broker.topics.by_rocketmq_name(request.topic)
+    topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None or not 0 <= request.queue_id < topic.queue_count:
         remark = f"{request.queue_id}@{request.topic[:200]} is not exist!"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
     queue = topic.queues[request.queue_id]
-    start, until = queue.start_offset, broker.isolation.stable_end(queue)
+    start, until = queue.start_offset, context.messages.isolation.stable_end(queue)
 
     def make(stored: list[Stored]) -> Answer:
         rows = [
@@ -364,7 +368,7 @@ def consume_queue(broker: "Broker", connection: "RocketMQConnection", command: R
 
     offset = min(max(request.index, start), until)
     count = min(max(request.count, 1), ROWS_MAX)
-    found = broker.store.reader.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
+    found = context.store.reader.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
     later: list[Stored] | Later[list[Stored]] = Later(found, _same) if isinstance(found, ColdRead) else found
     return connection.answer_when(command, later, make)
 
@@ -376,5 +380,5 @@ def _same(stored: list[Stored]) -> list[Stored]:
 # -- Files
 
 
-def clean(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def clean(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     return answer(command)

@@ -9,11 +9,13 @@ Source: QueryMessageProcessor.java, IndexService.java.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.reading import place_of
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import Topic
@@ -31,10 +33,6 @@ from duolog.store.index.key_index import Search
 from duolog.store.index.queue import Queue
 from duolog.store.workers import Failure
 from duolog.txn.isolation import QueueIsolation
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 
 MESSAGES_MAX: Final = 64  # `maxMsgsNumBatch`
 BYTES_MAX: Final = 4 << 20  # Of one answer, unless the first message alone is larger.
@@ -60,29 +58,29 @@ class Decided(NamedTuple):
     isolation: QueueIsolation | None
 
 
-def query_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+def query_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
     request = QueryRequest.parse(command.ext)
-    topic = broker.topics.by_rocketmq_name(request.topic)
+    topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
-    inflate_bytes_max = broker.options.convert.inflate_bytes_max
+    inflate_bytes_max = context.options.convert.inflate_bytes_max
     search = Search(
         request.key.encode(),
         max(request.begin_timestamp, 0),
         min(request.end_timestamp, (1 << 62)),
         min(max(request.max_num, 1), MESSAGES_MAX),
         partial(keys_of, inflate_bytes_max),
-        _matcher(topic, request.key.encode(), broker.reader.store_host, inflate_bytes_max),
+        _matcher(topic, request.key.encode(), context.messages.reader.store_host, inflate_bytes_max),
     )
     connection.begin_read(command)
-    where = [(queue, broker.isolation.stable_end(queue)) for queue in topic.queues]
-    decided = {queue.key: Decided(queue, broker.isolation.get(queue.key)) for queue in topic.queues}
-    broker.store.reader.search(where, search, partial(_searched, broker, connection, command, decided))
+    where = [(queue, context.messages.isolation.stable_end(queue)) for queue in topic.queues]
+    decided = {queue.key: Decided(queue, context.messages.isolation.get(queue.key)) for queue in topic.queues}
+    context.store.reader.search(where, search, partial(_searched, context, connection, command, decided))
 
 
 def _searched(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     decided: Mapping[int, Decided],
     found: Search[Found] | Failure,
@@ -90,14 +88,14 @@ def _searched(
     """The thread has looked."""
     connection.end_read(command)
     try:
-        given = _answer(broker, command, decided, found)
+        given = _answer(context, command, decided, found)
     except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
         given = connection.refusal(command, error)
     connection.reply(command, given)
 
 
 def _answer(
-    broker: "Broker", command: RemotingCommand, decided: Mapping[int, Decided], found: Search[Found] | Failure
+    context: RocketMQContext, command: RemotingCommand, decided: Mapping[int, Decided], found: Search[Found] | Failure
 ) -> Answer:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
@@ -113,7 +111,7 @@ def _answer(
             break
         records.append(each.record)
     header = QueryAnswer(
-        index_last_update_timestamp=newest[0].stored_ms, index_last_update_phyoffset=broker.store.written
+        index_last_update_timestamp=newest[0].stored_ms, index_last_update_phyoffset=context.store.written
     )
     return answer(command, ext=header.to_ext(), body=records)
 

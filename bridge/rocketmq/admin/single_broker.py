@@ -11,36 +11,33 @@ Source: HARuntimeInfo.java, CheckRocksdbCqWriteResult.java.
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.bodies import HaStatus, RocksdbCheck
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 
 PROPERTIES_BYTES_MAX = 16 << 10
 
 log = logging.getLogger("bridge")
 
 
-def ha_status(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    return answer(command, body=HaStatus(master_commit_log_max_offset=broker.store.next_position))
+def ha_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    return answer(command, body=HaStatus(master_commit_log_max_offset=context.store.next_position))
 
 
-def cold_data(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def cold_data(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     return answer(command, remark="no group reads cold data slowed down here")
 
 
-def rocksdb_progress(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def rocksdb_progress(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     return answer(command, body=RocksdbCheck(check_result="this broker has no RocksDB queue index to compare"))
 
 
-def update_namesrv_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def update_namesrv_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     return answer(command, remark=report_ignored("name server", read_properties(command)))
 
 

@@ -13,7 +13,7 @@ Paging is ignored: a table comes whole, which tools take. Source: AdminBrokerPro
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,8 +21,10 @@ from duolog.bridge.config import DAY_MS, HOUR_MS
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin.single_broker import read_properties, report_ignored
 from duolog.bridge.rocketmq.consuming.consumer_group import Client
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.background_requests import Steps
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
@@ -63,10 +65,6 @@ from duolog.protocol.rocketmq.remoting import LANGUAGES, VERSION, RemotingComman
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 # What one step of a long request does, some two milliseconds.
 QUEUES_AT_ONCE: Final = 500
 TOPIC_AT_COST_OF_QUEUES: Final = 20  # A new topic with one queue, and any change of one.
@@ -91,7 +89,7 @@ log = logging.getLogger("bridge")
 # -- Topics
 
 
-def update_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def update_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Create a topic, or let one have more queues, other permissions, other ATTRIBUTES; filter types mean nothing here.
 
     A queue is read and written or not there at all, so the greater of the two numbers counts.
@@ -102,26 +100,26 @@ def update_topic(broker: "Broker", connection: "RocketMQConnection", command: Re
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     queue_count = max(request.read_queue_nums, request.write_queue_nums)
     attributes = _attributes(part.partition("=") for part in (request.attributes or "").split(","))
-    return answer(command, promise=_update(broker, connection, request.topic, queue_count, request.perm, attributes))
+    return answer(command, promise=_update(context, connection, request.topic, queue_count, request.perm, attributes))
 
 
-def update_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def update_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """Create or change several topics, one after the other; what came before one that is refused stays."""
     configs = read_body(command, TopicConfigList).topic_config_list
-    return connection.in_slices(command, _update_topics(broker, connection, command, configs))
+    return connection.in_slices(command, _update_topics(context, connection, command, configs))
 
 
 def _update_topics(
-    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, configs: list[TopicConfig]
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, configs: list[TopicConfig]
 ) -> Steps:
-    promise, left = broker.state_log.barrier(), QUEUES_AT_ONCE
+    promise, left = context.state_log.barrier(), QUEUES_AT_ONCE
     for config in configs:
         queue_count = max(config.read_queue_nums, config.write_queue_nums)
         if len(config.attributes) > ATTRIBUTES_MAX:
             remark = f"topic config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         attributes = _attributes((name, "=", value) for name, value in config.attributes.items())
-        promise = _update(broker, connection, config.topic_name, queue_count, config.perm, attributes)
+        promise = _update(context, connection, config.topic_name, queue_count, config.perm, attributes)
         left -= queue_count + TOPIC_AT_COST_OF_QUEUES
         if left <= 0:
             left = QUEUES_AT_ONCE
@@ -136,14 +134,14 @@ def _attributes(signed: Iterable[tuple[str, str, str]]) -> dict[str, str | None]
 
 
 def _update(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     name: str,
     queue_count: int,
     perm: int,
     attributes: Mapping[str, str | None],
 ) -> Promise:
-    topics, now_ms = broker.topics, broker.clock.now_ms()
+    topics, now_ms = context.topics, context.clock.now_ms()
     check_topic(name)
     topic = topics.by_rocketmq_name(name)
     is_ours = topic is not None and not (topic.may_produce and topic.is_listed)
@@ -153,7 +151,7 @@ def _update(
     if topic is None:
         return topics.create(name, queue_count, changed_configs({}, attributes), now_ms, perm=perm)[1]
     changed = changed_configs(topic.configs, attributes)
-    promise = broker.state_log.barrier()
+    promise = context.state_log.barrier()
     if queue_count != topic.queue_count:
         promise = topics.add_queues(
             topic, queue_count, now_ms, f"UPDATE_AND_CREATE_TOPIC of {connection.peer[0]}:{connection.peer[1]}"
@@ -165,45 +163,45 @@ def _update(
     return promise
 
 
-def delete_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def delete_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Delete a topic; one that is not there is deleted, too."""
-    topic = broker.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
+    topic = context.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
     if topic is None:
-        return answer(command, promise=broker.state_log.barrier())
-    return answer(command, promise=broker.topics.delete(topic, broker.clock.now_ms()))
+        return answer(command, promise=context.state_log.barrier())
+    return answer(command, promise=context.topics.delete(topic, context.clock.now_ms()))
 
 
-def topic_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    topic = _topic(broker, TopicRequest.parse(command.ext).topic)
-    return answer(command, body=config_of(topic), promise=broker.state_log.barrier())
+def topic_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    topic = _topic(context, TopicRequest.parse(command.ext).topic)
+    return answer(command, body=config_of(topic), promise=context.state_log.barrier())
 
 
-def topic_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    return connection.in_slices(command, _topic_configs(broker, command))
+def topic_configs(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _topic_configs(context, command))
 
 
-def _topic_configs(broker: "Broker", command: RemotingCommand) -> Steps:
-    topics, version, pieces = list(broker.topics.all()), broker.topics.version, Pieces()
+def _topic_configs(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    topics, version, pieces = list(context.topics.all()), context.topics.version, Pieces()
     pieces.add(b'{"topicConfigTable":{')
     yield from pieces.rows(topics, lambda topic: member(topic.rocketmq_name, config_of(topic)))
     pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b"}")
     ext = {"totalTopicNum": str(len(topics))}
-    return answer(command, ext=ext, body=pieces.buffers, promise=broker.state_log.barrier())
+    return answer(command, ext=ext, body=pieces.buffers, promise=context.state_log.barrier())
 
 
-def topic_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    topic = _topic(broker, TopicRequest.parse(command.ext).topic)
-    return connection.in_slices(command, _topic_stats(broker, command, topic))
+def topic_stats(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    topic = _topic(context, TopicRequest.parse(command.ext).topic)
+    return connection.in_slices(command, _topic_stats(context, command, topic))
 
 
-def _topic_stats(broker: "Broker", command: RemotingCommand, topic: Topic) -> Steps:
+def _topic_stats(context: RocketMQContext, command: RemotingCommand, topic: Topic) -> Steps:
     def row(queue: Queue) -> bytes:
         offsets = TopicOffset(
             min_offset=queue.start_offset,
-            max_offset=broker.isolation.stable_end(queue),
-            last_update_timestamp=broker.store.reader.last_stored_ms(queue),
+            max_offset=context.messages.isolation.stable_end(queue),
+            last_update_timestamp=context.store.reader.last_stored_ms(queue),
         )
-        return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(offsets)
+        return fastjson.write(_message_queue(context, topic, queue.queue_id)) + b":" + fastjson.write(offsets)
 
     pieces = Pieces()
     pieces.add(b'{"offsetTable":{')
@@ -212,8 +210,8 @@ def _topic_stats(broker: "Broker", command: RemotingCommand, topic: Topic) -> St
     return answer(command, body=pieces.buffers)
 
 
-def _topic(broker: "Broker", name: str) -> Topic:
-    topic = broker.topics.by_rocketmq_name(name)
+def _topic(context: RocketMQContext, name: str) -> Topic:
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise UnknownTopic(f"No topic in this broker. topic: {name[:300]}")
     return topic
@@ -231,25 +229,25 @@ def config_of(topic: Topic) -> TopicConfig:
     )
 
 
-def _message_queue(broker: "Broker", topic: Topic, queue_id: int) -> MessageQueue:
-    return MessageQueue(topic.rocketmq_name, broker.options.rocketmq.broker, queue_id)
+def _message_queue(context: RocketMQContext, topic: Topic, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic.rocketmq_name, context.options.rocketmq.broker, queue_id)
 
 
 # -- Groups
 
 
-def update_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    config = _altered(broker, read_body(command, SubscriptionGroupConfig))
-    _check_group_config(broker, config)
-    return answer(command, promise=broker.rocketmq_groups.configure(config, broker.clock.now_ms()))
+def update_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    config = _altered(context, read_body(command, SubscriptionGroupConfig))
+    _check_group_config(context, config)
+    return answer(command, promise=context.groups.configs.configure(config, context.clock.now_ms()))
 
 
-def _altered(broker: "Broker", config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+def _altered(context: RocketMQContext, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
     """Give the config with the group's attributes after `+name`, `-name` and `name` were set, removed, and set."""
     if len(config.attributes) > ATTRIBUTES_MAX:
         remark = f"group config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    known = broker.rocketmq_groups.get(config.group_name)
+    known = context.groups.configs.get(config.group_name)
     attributes = dict(known.attributes) if known is not None else {}
     for signed, value in config.attributes.items():
         if signed.startswith("-"):
@@ -259,108 +257,110 @@ def _altered(broker: "Broker", config: SubscriptionGroupConfig) -> SubscriptionG
     return msgspec.structs.replace(config, attributes=attributes)
 
 
-def _check_group_config(broker: "Broker", config: SubscriptionGroupConfig) -> None:
+def _check_group_config(context: RocketMQContext, config: SubscriptionGroupConfig) -> None:
     check_group(config.group_name)
     size = len(fastjson.write(config))
     if size > GROUP_CONFIG_BYTES_MAX:
         remark = f"group config of {size} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    check_policy(config.group_retry_policy, broker.options.delay.max_days * DAY_MS)
+    check_policy(config.group_retry_policy, context.options.delay.max_days * DAY_MS)
 
 
-def group_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def group_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Give the config of a group, which is created if need be: Apache's gRPC proxy asks before anybody pops."""
     name = GroupRequest.parse(command.ext).group
-    broker.rocketmq_groups.welcome((name,), broker.clock.now_ms())
-    config = broker.rocketmq_groups.find(name)
+    context.groups.configs.welcome((name,), context.clock.now_ms())
+    config = context.groups.configs.find(name)
     if config is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")
-    return answer(command, body=config, promise=broker.state_log.barrier())
+    return answer(command, body=config, promise=context.state_log.barrier())
 
 
-def group_configs(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    return connection.in_slices(command, _group_configs(broker, command))
+def group_configs(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _group_configs(context, command))
 
 
-def _group_configs(broker: "Broker", command: RemotingCommand) -> Steps:
-    configs, version, pieces = list(broker.rocketmq_groups.all()), broker.rocketmq_groups.version, Pieces()
+def _group_configs(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    configs, version, pieces = list(context.groups.configs.all()), context.groups.configs.version, Pieces()
     pieces.add(b'{"subscriptionGroupTable":{')
     yield from pieces.rows(configs, lambda config: member(config.group_name, config))
     # Java's tools do not ask whether the last one is there.
     pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b',"forbiddenTable":{}}')
     ext = {"totalGroupNum": str(len(configs))}
-    return answer(command, ext=ext, body=pieces.buffers, promise=broker.state_log.barrier())
+    return answer(command, ext=ext, body=pieces.buffers, promise=context.state_log.barrier())
 
 
-def update_groups(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def update_groups(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """Configure several groups, one after the other; what came before one that is refused stays."""
     configs = read_body(command, GroupConfigList).group_config_list
-    return connection.in_slices(command, _update_groups(broker, command, configs))
+    return connection.in_slices(command, _update_groups(context, command, configs))
 
 
-def _update_groups(broker: "Broker", command: RemotingCommand, configs: list[SubscriptionGroupConfig]) -> Steps:
-    promise = broker.state_log.barrier()
+def _update_groups(context: RocketMQContext, command: RemotingCommand, configs: list[SubscriptionGroupConfig]) -> Steps:
+    promise = context.state_log.barrier()
     for number, config in enumerate(configs, 1):
-        altered = _altered(broker, config)
-        _check_group_config(broker, altered)
-        promise = broker.rocketmq_groups.configure(altered, broker.clock.now_ms())
+        altered = _altered(context, config)
+        _check_group_config(context, altered)
+        promise = context.groups.configs.configure(altered, context.clock.now_ms())
         if not number % GROUPS_AT_ONCE:
             yield
     return answer(command, promise=promise)
 
 
-def delete_group(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def delete_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Forget a group's config, and its positions if that is wished. One that is not there is deleted, too."""
     request = DeleteGroupRequest.parse(command.ext)
     if request.group_name in SYSTEM_GROUPS:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"{request.group_name} is a group of the system's own")
-    group, now_ms = group_of_rocketmq(request.group_name), broker.clock.now_ms()
+    group, now_ms = group_of_rocketmq(request.group_name), context.clock.now_ms()
     if request.clean_offset:
-        return answer(command, promise=broker.positions.delete_group(group, now_ms))
-    broker.positions.settle(group, now_ms)
-    records = [GroupDeleted(group), *broker.positions.kept(group)]
-    return answer(command, promise=broker.state_log.commit(records, now_ms).promise)
+        return answer(command, promise=context.groups.positions.delete_group(group, now_ms))
+    context.groups.positions.settle(group, now_ms)
+    records = [GroupDeleted(group), *context.groups.positions.kept(group)]
+    return answer(command, promise=context.state_log.commit(records, now_ms).promise)
 
 
-def consume_stats(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def consume_stats(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """Say how far the group is, in one topic or in all where it has positions."""
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
-    return connection.in_slices(command, _consume_stats(broker, command, name, command.ext.get("topic")))
+    return connection.in_slices(command, _consume_stats(context, command, name, command.ext.get("topic")))
 
 
-def _consume_stats(broker: "Broker", command: RemotingCommand, name: str, asked: str | None) -> Steps:
+def _consume_stats(context: RocketMQContext, command: RemotingCommand, name: str, asked: str | None) -> Steps:
     pieces = Pieces()
-    yield from write_stats(broker, name, stats_topics(broker, name, asked), pieces)
-    return answer(command, body=pieces.buffers, promise=broker.state_log.barrier())
+    yield from write_stats(context, name, stats_topics(context, name, asked), pieces)
+    return answer(command, body=pieces.buffers, promise=context.state_log.barrier())
 
 
-def stats_topics(broker: "Broker", name: str, asked: str | None = None) -> list[Topic]:
+def stats_topics(context: RocketMQContext, name: str, asked: str | None = None) -> list[Topic]:
     """Give the topic that is asked for, or all where the group has positions."""
     if asked:
-        topic = broker.topics.by_rocketmq_name(asked)
+        topic = context.topics.by_rocketmq_name(asked)
         return [topic] if topic is not None else []
-    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in broker.positions.all_of(group_of_rocketmq(name)))
-    return [topic for topic in map(broker.topics.by_number, numbers) if topic is not None]
+    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in context.groups.positions.all_of(group_of_rocketmq(name)))
+    return [topic for topic in map(context.topics.by_number, numbers) if topic is not None]
 
 
-def write_stats(broker: "Broker", name: str, topics: Iterable[Topic], pieces: Pieces) -> Generator[None, None, int]:
+def write_stats(
+    context: RocketMQContext, name: str, topics: Iterable[Topic], pieces: Pieces
+) -> Generator[None, None, int]:
     """Write how far a group is in these topics, and give how many messages it has before it."""
     group, behind = group_of_rocketmq(name), 0
-    positions = broker.positions.reported(group, broker.clock.now_ms())
+    positions = context.groups.positions.reported(group, context.clock.now_ms())
 
     def row(place: tuple[Topic, Queue]) -> bytes:
         nonlocal behind
         topic, queue = place
         position = positions.get(queue.key)
-        offset, end = position.offset if position is not None else 0, broker.isolation.stable_end(queue)
+        offset, end = position.offset if position is not None else 0, context.messages.isolation.stable_end(queue)
         behind += end - offset
         written = OffsetWrapper(
             broker_offset=end,
             consumer_offset=offset,
             pull_offset=offset,
-            last_timestamp=broker.store.reader.stored_ms_at(queue, offset - 1),
+            last_timestamp=context.store.reader.stored_ms_at(queue, offset - 1),
         )
-        return fastjson.write(_message_queue(broker, topic, queue.queue_id)) + b":" + fastjson.write(written)
+        return fastjson.write(_message_queue(context, topic, queue.queue_id)) + b":" + fastjson.write(written)
 
     pieces.add(b'{"consumeTps":0.0,"offsetTable":{')
     yield from pieces.rows(((topic, queue) for topic in topics for queue in topic.queues), row)
@@ -368,9 +368,11 @@ def write_stats(broker: "Broker", name: str, topics: Iterable[Topic], pieces: Pi
     return behind
 
 
-def consumer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def consumer_connections(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
-    group = broker.rocketmq_members.consumers.get(name)
+    group = context.groups.members.consumers.get(name)
     if group is None:
         raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:200]}] not online")
     rest = {
@@ -381,15 +383,17 @@ def consumer_connections(broker: "Broker", connection: "RocketMQConnection", com
     return connection.in_slices(command, _connections(command, list(group.channels.items()), b"," + after))
 
 
-def producer_connections(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def producer_connections(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     name = command.ext.get("producerGroup", "")
-    channels = broker.rocketmq_members.producers.get(name)
+    channels = context.groups.members.producers.get(name)
     if channels is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:200]}] not exist")
     return connection.in_slices(command, _connections(command, list(channels.items()), b""))
 
 
-def _connections(command: RemotingCommand, channels: list[tuple["RocketMQConnection", Client]], rest: bytes) -> Steps:
+def _connections(command: RemotingCommand, channels: list[tuple[RocketMQConnection, Client]], rest: bytes) -> Steps:
     pieces = Pieces()
     pieces.add(b'{"connectionSet":[')
     yield from pieces.rows(channels, lambda each: fastjson.write(_connection(*each)))
@@ -397,7 +401,7 @@ def _connections(command: RemotingCommand, channels: list[tuple["RocketMQConnect
     return answer(command, body=pieces.buffers)
 
 
-def _connection(channel: "RocketMQConnection", client: Client) -> Connection:
+def _connection(channel: RocketMQConnection, client: Client) -> Connection:
     host, port = channel.peer
     language = client.language if client.language in LANGUAGES else "OTHER"  # Java's tools fail on other names.
     return Connection(
@@ -408,9 +412,9 @@ def _connection(channel: "RocketMQConnection", client: Client) -> Connection:
 # -- The broker
 
 
-def broker_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    options = broker.options
-    host, port = broker.rocketmq_address
+def broker_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    options = context.options
+    host, port = context.node.addresses.rocketmq
     settings = {
         "brokerName": options.rocketmq.broker,
         "brokerClusterName": options.rocketmq.cluster,
@@ -418,29 +422,29 @@ def broker_config(broker: "Broker", connection: "RocketMQConnection", command: R
         "brokerIP1": host,
         "listenPort": str(port),
         "brokerPermission": str(PERM_READ_WRITE),
-        "autoCreateTopicEnable": str(broker.topics.auto_create).lower(),
+        "autoCreateTopicEnable": str(context.topics.auto_create).lower(),
         "autoCreateSubscriptionGroup": "true",
         "enablePropertyFilter": "true",
         "traceTopicEnable": "true",
         "flushDiskType": "SYNC_FLUSH" if options.store.flush == "sync" else "ASYNC_FLUSH",
         "storePathRootDir": options.store.directory,
-        "maxMessageSize": str(broker.publisher.messages.body_bytes_max),
+        "maxMessageSize": str(context.messages.publisher.messages.body_bytes_max),
         "fileReservedTime": str(options.retention.ms // HOUR_MS),
-        **{name: str(broker.rocketmq_admission.limit_of(kind)) for name, kind in _CAPACITIES.items()},
+        **{name: str(context.requests.admission.limit_of(kind)) for name, kind in _CAPACITIES.items()},
     }
     version = fastjson.write(DataVersion()).decode()
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
     return answer(command, ext={"version": version}, body=body)
 
 
-def update_broker_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def update_broker_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Change what may change while the broker runs, until it ends: its file says what it begins with.
 
     Other properties are accepted and reported: tools send whole sets of them to brokers of several versions.
     """
     asked = read_properties(command)
     known = {name: value for name, value in asked.items() if name in _CHANGES}
-    changes = [_CHANGES[name](broker, value) for name, value in known.items()]
+    changes = [_CHANGES[name](context, value) for name, value in known.items()]
     for change in changes:
         change()
     for name, value in known.items():
@@ -448,20 +452,20 @@ def update_broker_config(broker: "Broker", connection: "RocketMQConnection", com
     return answer(command, remark=report_ignored("broker", asked.keys() - known.keys()))
 
 
-def _change_auto_create(broker: "Broker", value: str) -> Callable[[], None]:
+def _change_auto_create(context: RocketMQContext, value: str) -> Callable[[], None]:
     if value.lower() not in ("true", "false"):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"autoCreateTopicEnable: true or false, got {value[:80]!r}")
-    return lambda: setattr(broker.topics, "auto_create", value.lower() == "true")
+    return lambda: setattr(context.topics, "auto_create", value.lower() == "true")
 
 
-def _change_body_bytes(broker: "Broker", value: str) -> Callable[[], None]:
-    count = _whole("maxMessageSize", value, broker.options.rocketmq.frame_bytes_max)
-    return lambda: setattr(broker.publisher.messages, "body_bytes_max", count)
+def _change_body_bytes(context: RocketMQContext, value: str) -> Callable[[], None]:
+    count = _whole("maxMessageSize", value, context.options.rocketmq.frame_bytes_max)
+    return lambda: setattr(context.messages.publisher.messages, "body_bytes_max", count)
 
 
-def _change_capacity(name: str, kind: Kind, broker: "Broker", value: str) -> Callable[[], None]:
+def _change_capacity(name: str, kind: Kind, context: RocketMQContext, value: str) -> Callable[[], None]:
     count = _whole(name, value, CAPACITY_MAX)
-    return lambda: broker.rocketmq_admission.limit(kind, count)
+    return lambda: context.requests.admission.limit(kind, count)
 
 
 def _whole(name: str, value: str, most: int) -> int:
@@ -483,30 +487,31 @@ _CAPACITIES: Final = {
 }
 
 # What makes a change of a value, once all that are asked for are found to be good.
-_CHANGES: Final[dict[str, Callable[["Broker", str], Callable[[], None]]]] = {
+_CHANGES: Final[dict[str, Callable[[RocketMQContext, str], Callable[[], None]]]] = {
     "autoCreateTopicEnable": _change_auto_create,
     "maxMessageSize": _change_body_bytes,
     **{name: partial(_change_capacity, name, kind) for name, kind in _CAPACITIES.items()},
 }
 
 
-def broker_runtime(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def broker_runtime(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """Give the keys without which tools fail, and what there is to say."""
-    return connection.in_slices(command, _broker_runtime(broker, command))
+    return connection.in_slices(command, _broker_runtime(context, command))
 
 
-def _broker_runtime(broker: "Broker", command: RemotingCommand) -> Steps:
-    first_stored_ms = yield from _first_stored_ms(broker)
-    metrics, store, now_ms, mono_ms = broker.metrics, broker.store, broker.clock.now_ms(), broker.clock.mono_ms()
-    written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in broker.rates.per_second(mono_ms))
+def _broker_runtime(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    first_stored_ms = yield from _first_stored_ms(context)
+    metrics, store, now_ms, mono_ms = context.metrics, context.store, context.clock.now_ms(), context.clock.mono_ms()
+    written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in context.node.rates.per_second(mono_ms))
     used, total = store.write_state.usage
-    flow, morning, yesterday = broker.rocketmq_admission, broker.rates.this_morning, broker.rates.yesterday_morning
+    admission, rates = context.requests.admission, context.node.rates
+    morning, yesterday = rates.this_morning, rates.yesterday_morning
     table = {
         "brokerVersionDesc": "V5_3_3",
         "brokerVersion": str(VERSION),
         "brokerActive": "true",
-        "bootTimestamp": str(now_ms - mono_ms + broker.started_mono_ms),
-        "runtime": f"[ {(mono_ms - broker.started_mono_ms) // 1000} seconds ]",
+        "bootTimestamp": str(now_ms - mono_ms + context.node.started_mono_ms),
+        "runtime": f"[ {(mono_ms - context.node.started_mono_ms) // 1000} seconds ]",
         "msgPutTotalTodayMorning": str(morning.written),
         "msgPutTotalYesterdayMorning": str(yesterday.written),
         "msgPutTotalTodayNow": str(sum(metrics.records_in.values())),
@@ -525,12 +530,12 @@ def _broker_runtime(broker: "Broker", command: RemotingCommand) -> Steps:
         "earliestMessageTimeStamp": str(first_stored_ms or now_ms),
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
-        "sendThreadPoolQueueSize": str(flow.in_work[Kind.SEND]),
-        "sendThreadPoolQueueCapacity": str(flow.limit_of(Kind.SEND)),
-        "pullThreadPoolQueueSize": str(flow.in_work[Kind.PULL]),
-        "pullThreadPoolQueueCapacity": str(flow.limit_of(Kind.PULL)),
-        "queryThreadPoolQueueSize": str(flow.in_work[Kind.QUERY]),
-        "queryThreadPoolQueueCapacity": str(flow.limit_of(Kind.QUERY)),
+        "sendThreadPoolQueueSize": str(admission.in_work[Kind.SEND]),
+        "sendThreadPoolQueueCapacity": str(admission.limit_of(Kind.SEND)),
+        "pullThreadPoolQueueSize": str(admission.in_work[Kind.PULL]),
+        "pullThreadPoolQueueCapacity": str(admission.limit_of(Kind.PULL)),
+        "queryThreadPoolQueueSize": str(admission.in_work[Kind.QUERY]),
+        "queryThreadPoolQueueCapacity": str(admission.limit_of(Kind.QUERY)),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "queryThreadPoolQueueHeadWaitTimeMills": "0",
@@ -539,11 +544,11 @@ def _broker_runtime(broker: "Broker", command: RemotingCommand) -> Steps:
     return answer(command, body=KVTable(table=table))
 
 
-def _first_stored_ms(broker: "Broker") -> Generator[None, None, int]:
+def _first_stored_ms(context: RocketMQContext) -> Generator[None, None, int]:
     """Say when the oldest message that may be read was stored; 0 if there is none, or it is not in memory."""
     first, left = 0, STORED_AT_ONCE
-    for topic in list(broker.topics.all()):
-        stored = [broker.store.reader.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]
+    for topic in list(context.topics.all()):
+        stored = [context.store.reader.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]
         first = min(filter(None, (first, *stored)), default=0)
         left -= len(stored)
         if left <= 0:

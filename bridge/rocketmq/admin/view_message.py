@@ -7,10 +7,11 @@ the id; the topic, which only newer ones send, is not needed. Source: QueryMessa
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -21,32 +22,28 @@ from duolog.store.errors import StoreError
 from duolog.store.log.entry_reader import RecordAddress
 from duolog.store.workers import Failure
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 MakeAnswer = Callable[[Buffer], Answer]
 
 
-def view_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+def view_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
     position = ViewRequest.parse(command.ext).offset
-    answer_with_record(broker, connection, command, position, lambda record: answer(command, body=record))
+    answer_with_record(context, connection, command, position, lambda record: answer(command, body=record))
 
 
 def answer_with_record(
-    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, position: int, make: MakeAnswer
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, position: int, make: MakeAnswer
 ) -> None:
     """Answer with what `make` says of the record at that position, as a pull gives it; SYSTEM_ERROR if there is none.
 
     `make` may raise what is ANSWERABLE. Raises Busy.
     """
     connection.begin_read(command)
-    broker.store.reader.find_address(position, partial(_found_address, broker, connection, command, position, make))
+    context.store.reader.find_address(position, partial(_found_address, context, connection, command, position, make))
 
 
 def _found_address(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     position: int,
     make: MakeAnswer,
@@ -55,7 +52,7 @@ def _found_address(
     """A reader thread has looked; read what it found as a pull would."""
     connection.end_read(command)
     try:
-        records = _records(broker, position, found)
+        records = _records(context, position, found)
         given = connection.answer_when(command, records, partial(_answer, position, make))
     except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
         given = connection.refusal(command, error)
@@ -63,14 +60,16 @@ def _found_address(
         connection.reply(command, given)
 
 
-def _records(broker: "Broker", position: int, found: RecordAddress | Failure | None) -> Records | Later[Records]:
+def _records(
+    context: RocketMQContext, position: int, found: RecordAddress | Failure | None
+) -> Records | Later[Records]:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
-    topic = broker.topics.by_number(found.queue.topic) if found is not None else None
+    topic = context.topics.by_number(found.queue.topic) if found is not None else None
     if found is None or topic is None:
         raise _not_found(position)
     queue, offset = found
-    return broker.reader.rocketmq(queue, topic, offset, 1, 1, broker.isolation.stable_end(queue))
+    return context.messages.reader.rocketmq(queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue))
 
 
 def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:

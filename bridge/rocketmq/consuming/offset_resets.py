@@ -19,10 +19,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -40,11 +42,6 @@ from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
-MARKS_MAX: Final = 100_000  # Queues of all groups; the oldest make room.
 QUEUES_AT_ONCE: Final = 500  # Whose positions are moved in one turn of the loop, at some 15 us each.
 ASKED_AT_ONCE: Final = 512  # Members that have not said yet where they are, at some 20 us each.
 STATUS_BYTES_MAX: Final = 4 << 20  # Of what they say; who says more is left out.
@@ -53,52 +50,32 @@ TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 logger = logging.getLogger("bridge")
 
 
-class OffsetResets:
-    """The marks: where a group's next pull of a queue is to begin."""
-
-    def __init__(self) -> None:
-        self._marks: dict[tuple[str, int], int] = {}  # (group by its RocketMQ name, queue key): offset; oldest first
-
-    def __len__(self) -> int:
-        return len(self._marks)
-
-    def mark(self, group: str, key: int, offset: int) -> None:
-        self._marks.pop((group, key), None)
-        if len(self._marks) >= MARKS_MAX:
-            del self._marks[next(iter(self._marks))]
-        self._marks[group, key] = offset
-
-    def find(self, group: str, key: int) -> int | None:
-        return self._marks.get((group, key))
-
-    def clear(self, group: str, key: int) -> None:
-        self._marks.pop((group, key), None)
-
-
 # -- 222
 
 
-def reset_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def reset_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = ResetOffsetRequest.parse(command.ext)
-    topic = _topic(broker, request.topic)
-    if broker.rocketmq_groups.get(request.group) is None:
+    topic = _topic(context, request.topic)
+    if context.groups.configs.get(request.group) is None:
         remark = f"Group {request.group[:200]} not exist"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not broker.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
+    if not context.groups.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
     queues = _queues(topic, request)
     if request.offset is not None and request.queue_id >= 0:
-        offset = _checked(broker, queues[0], request.offset)
-        return _Reset(connection, command, request, topic, queues, lambda queue: offset).start()
+        offset = _checked(context, queues[0], request.offset)
+        return _Reset(context, connection, command, request, topic, queues, lambda queue: offset).start()
     if request.timestamp < 0:
-        return _Reset(connection, command, request, topic, queues, broker.isolation.stable_end).start()
-    reader, stable_end = broker.reader, broker.isolation.stable_end
+        return _Reset(
+            context, connection, command, request, topic, queues, context.messages.isolation.stable_end
+        ).start()
+    reader, stable_end = context.messages.reader, context.messages.isolation.stable_end
     find = lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))  # noqa: E731
-    return _Reset(connection, command, request, topic, queues, find).start()
+    return _Reset(context, connection, command, request, topic, queues, find).start()
 
 
-def _topic(broker: "Broker", name: str) -> Topic:
-    topic = broker.topics.by_rocketmq_name(name)
+def _topic(context: RocketMQContext, name: str) -> Topic:
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist")
     return topic
@@ -113,8 +90,8 @@ def _queues(topic: Topic, request: ResetOffsetRequest) -> Sequence[Queue]:
     return [topic.queues[request.queue_id]]
 
 
-def _checked(broker: "Broker", queue: Queue, offset: int) -> int:
-    start, end = queue.start_offset, broker.isolation.stable_end(queue)
+def _checked(context: RocketMQContext, queue: Queue, offset: int) -> int:
+    start, end = queue.start_offset, context.messages.isolation.stable_end(queue)
     if not start <= offset <= end:
         remark = f"Target offset {offset} not in consume queue range [{start}-{end}]"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
@@ -130,14 +107,15 @@ class _Reset:
 
     def __init__(
         self,
-        connection: "RocketMQConnection",
+        context: RocketMQContext,
+        connection: RocketMQConnection,
         command: RemotingCommand,
         request: ResetOffsetRequest,
         topic: Topic,
         queues: Sequence[Queue],
         find: Callable[[Queue], int | Later[int]],
     ) -> None:
-        self._broker, self._connection, self._command, self._request = connection.broker, connection, command, request
+        self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic, self._queues, self._find = topic, queues, find
         self._left: Iterator[Queue] = iter(queues)
         self._found: dict[Queue, int] = {}  # What is to be moved next.
@@ -172,7 +150,7 @@ class _Reset:
 
     def _wait(self, later: Later[int] | None) -> None:
         if later is None:
-            self._broker.server.soon("rocketmq reset of positions", self._go_on)
+            self._context.server.soon("rocketmq reset of positions", self._go_on)
             return
         queue = next(reversed(self._found))
 
@@ -198,37 +176,37 @@ class _Reset:
             given = self._connection.refusal(self._command, error)
         self._connection.answered()
         self._connection.reply(self._command, given)
-        self._broker.server.touch()
+        self._context.server.touch()
 
     def _move(self) -> None:
         """Move the group's positions of what was found, and mark these queues."""
-        broker, request, found, self._found = self._broker, self._request, self._found, {}
-        if broker.topics.by_number(self._topic.number) is None:
+        context, request, found, self._found = self._context, self._request, self._found, {}
+        if context.topics.by_number(self._topic.number) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
-        group, now_ms = group_of_rocketmq(request.group), broker.clock.now_ms()
+        group, now_ms = group_of_rocketmq(request.group), context.clock.now_ms()
         positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
         keys = [queue.key for queue in found]
         records = [
-            *broker.rocketmq_pop_checkpoints.forgetting(group, keys),
-            *broker.positions.records(group, positions, now_ms),
+            *context.pop.checkpoints.forgetting(group, keys),
+            *context.groups.positions.records(group, positions, now_ms),
         ]
-        self._promise = broker.state_log.commit(records, now_ms).promise
+        self._promise = context.state_log.commit(records, now_ms).promise
         rows = {
-            MessageQueue(self._topic.rocketmq_name, broker.options.rocketmq.broker, queue.queue_id): offset
+            MessageQueue(self._topic.rocketmq_name, context.options.rocketmq.broker, queue.queue_id): offset
             for queue, offset in found.items()
         }
         body = fastjson.write(ResetOffsetBody(offset_table=QueueTable(rows)))
         self._rows.append(body[len(_BEFORE) : -len(_AFTER)])
-        if request.group in broker.rocketmq_members.consumers:
+        if request.group in context.groups.members.consumers:
             for queue, offset in found.items():
-                broker.rocketmq_offset_resets.mark(request.group, queue.key, offset)
+                context.groups.reset_marks.mark(request.group, queue.key, offset)
 
     def _end(self) -> Answer:
         """Tell the group's members, and whoever asked."""
         request, queues = self._request, len(self._queues)
         logger.info("positions reset group=%s topic=%s queues=%d", request.group, self._topic.name, queues)
         body = b"".join((_BEFORE, b",".join(self._rows), _AFTER))
-        members = self._broker.rocketmq_members.consumers.get(request.group)
+        members = self._context.groups.members.consumers.get(request.group)
         if members is not None:
             ext = {
                 "topic": request.topic,
@@ -239,7 +217,7 @@ class _Reset:
             for channel, client in list(members.channels.items()):
                 if client.version < TOLD_BY_PULL_VERSION:
                     channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-        self._broker.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
+        self._context.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
         return answer(self._command, body=body, promise=self._promise)
 
 
@@ -251,10 +229,10 @@ _AFTER: Final = b"}}"
 # -- 223
 
 
-def consumer_status(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> None:
+def consumer_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
     """Ask each member of a group, or one, how far it is in a topic; those that do not answer are left out."""
     request = ConsumerStatusRequest.parse(command.ext)
-    members = broker.rocketmq_members.consumers.get(request.group)
+    members = context.groups.members.consumers.get(request.group)
     asked = {
         client.client_id: channel
         for channel, client in (members.channels.items() if members is not None else ())
@@ -271,10 +249,10 @@ class _Survey:
 
     def __init__(
         self,
-        connection: "RocketMQConnection",
+        connection: RocketMQConnection,
         command: RemotingCommand,
         ext: dict[str, str],
-        members: dict[str, "RocketMQConnection"],
+        members: dict[str, RocketMQConnection],
     ) -> None:
         self._connection, self._command, self._ext = connection, command, ext
         self._left = iter(members.items())

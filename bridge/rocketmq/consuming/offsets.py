@@ -10,10 +10,10 @@
 Positions are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
 """
 
-from typing import TYPE_CHECKING
-
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -33,43 +33,45 @@ from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdRead
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 _UPPER = "UPPER"
 
 
 # -- Of queues
 
 
-def max_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    queue = _queue(broker, QueueRequest.parse(command.ext))
-    return _offset(command, broker.isolation.stable_end(queue) if queue is not None else 0)
+def max_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    queue = _queue(context, QueueRequest.parse(command.ext))
+    return _offset(command, context.messages.isolation.stable_end(queue) if queue is not None else 0)
 
 
-def min_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    queue = _queue(broker, QueueRequest.parse(command.ext))
+def min_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    queue = _queue(context, QueueRequest.parse(command.ext))
     return _offset(command, queue.start_offset if queue is not None else 0)
 
 
-def search_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def search_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = SearchOffsetRequest.parse(command.ext)
-    queue = _queue(broker, request)
+    queue = _queue(context, request)
     if queue is None:
         return _offset(command, 0)
     # UPPER is the message before the first that is later.
     is_upper = request.boundary_type.upper() == _UPPER
-    found = broker.reader.find_stored(queue, request.timestamp + is_upper, broker.isolation.stable_end(queue))
+    found = context.messages.reader.find_stored(
+        queue, request.timestamp + is_upper, context.messages.isolation.stable_end(queue)
+    )
     return connection.answer_when(
         command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
     )
 
 
-def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    queue = _queue(broker, QueueRequest.parse(command.ext))
+def earliest_store_time(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
+    queue = _queue(context, QueueRequest.parse(command.ext))
     found = (
-        None if queue is None else broker.store.reader.find_by_store_time(queue, 0, broker.isolation.stable_end(queue))
+        None
+        if queue is None
+        else context.store.reader.find_by_store_time(queue, 0, context.messages.isolation.stable_end(queue))
     )
     if isinstance(found, ColdRead):
         later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
@@ -77,9 +79,9 @@ def earliest_store_time(broker: "Broker", connection: "RocketMQConnection", comm
     return _timestamp(command, found.stored_ms if found is not None else -1)
 
 
-def _queue(broker: "Broker", request: QueueRequest | SearchOffsetRequest) -> Queue | None:
+def _queue(context: RocketMQContext, request: QueueRequest | SearchOffsetRequest) -> Queue | None:
     """Find the queue; clients ask about queues before they exist, and get 0 rather than an error."""
-    topic = broker.topics.by_rocketmq_name(request.topic)
+    topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None or not 0 <= request.queue_id < topic.queue_count:
         return None
     return topic.queues[request.queue_id]
@@ -96,11 +98,11 @@ def _timestamp(command: RemotingCommand, stored_ms: int) -> Answer:
 # -- Of groups
 
 
-def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def query_consumer_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = QueryConsumerOffsetRequest.parse(command.ext)
-    topic = _topic(broker, request.topic, request.queue_id)
+    topic = _topic(context, request.topic, request.queue_id)
     group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
-    position = broker.positions.reported(group, broker.clock.now_ms()).get(key)
+    position = context.groups.positions.reported(group, context.clock.now_ms()).get(key)
     start_offset = topic.queues[request.queue_id].start_offset
     if position is not None:
         # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
@@ -109,58 +111,58 @@ def query_consumer_offset(broker: "Broker", connection: "RocketMQConnection", co
         # All that was ever sent is still there, so the group counts as one that was there from the start: else a
         # consumer from "last" would miss what was sent between the making of the queue and its first rebalance.
         offset = 0
-    elif broker.rocketmq_members.begins_at_first(request.consumer_group):
+    elif context.groups.members.begins_at_first(request.consumer_group):
         offset = start_offset  # Left to itself the client would pull at 0, with the same costs.
     else:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
-    return answer(command, ext={"offset": str(offset)}, promise=broker.state_log.barrier())
+    return answer(command, ext={"offset": str(offset)}, promise=context.state_log.barrier())
 
 
 def update_consumer_offset(
-    broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
     request = UpdateConsumerOffsetRequest.parse(command.ext)
-    topic = _topic(broker, request.topic, request.queue_id)
+    topic = _topic(context, request.topic, request.queue_id)
     if request.commit_offset < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}")
-    if broker.rocketmq_groups.find(request.consumer_group) is None:
+    if context.groups.configs.find(request.consumer_group) is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
     group = group_of_rocketmq(request.consumer_group)
     positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
-    if broker.rocketmq_offset_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+    if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         # It was on its way while a tool moved the group, whose member does not know yet.
-        return answer(command, remark="Offset has been previously reset", promise=broker.state_log.barrier())
-    now_ms = broker.clock.now_ms()
+        return answer(command, remark="Offset has been previously reset", promise=context.state_log.barrier())
+    now_ms = context.clock.now_ms()
     if command.is_oneway:
-        if broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
-            broker.rocketmq_groups.welcome((request.consumer_group,), now_ms)
-        commit_one_way(broker, group, positions[0])
+        if context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+            context.groups.configs.welcome((request.consumer_group,), now_ms)
+        commit_one_way(context, group, positions[0])
         return None
-    if not broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+    if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
         raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
-    broker.rocketmq_groups.ensure(request.consumer_group, now_ms)
+    context.groups.configs.ensure(request.consumer_group, now_ms)
     # Who pops in order moves by its acks, so this is a tool.
-    forgotten = broker.rocketmq_pop_checkpoints.forgetting(group, [position.key for position in positions])
-    records = [*forgotten, *broker.positions.records(group, positions, now_ms)]
-    promise = broker.state_log.commit(records, now_ms).promise
+    forgotten = context.pop.checkpoints.forgetting(group, [position.key for position in positions])
+    records = [*forgotten, *context.groups.positions.records(group, positions, now_ms)]
+    promise = context.state_log.commit(records, now_ms).promise
     if forgotten:
-        broker.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
+        context.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
     return answer(command, promise=promise)
 
 
-def commit_one_way(broker: "Broker", group: str, position: CommittedPosition) -> None:
+def commit_one_way(context: RocketMQContext, group: str, position: CommittedPosition) -> None:
     """Take a position that no answer confirms. One that cannot be taken is counted: its group reads a part again."""
-    if not broker.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
-        broker.metrics.dropped_commits["rocketmq"] += 1
+    if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
+        context.metrics.dropped_commits["rocketmq"] += 1
         return
     try:
-        broker.positions.commit_later(group, [position], broker.clock.mono_ms(), broker.clock.now_ms())
+        context.groups.positions.commit_later(group, [position], context.clock.mono_ms(), context.clock.now_ms())
     except (StoreError, TooManyPositions):
-        broker.metrics.refused_commits["rocketmq"] += 1
+        context.metrics.refused_commits["rocketmq"] += 1
 
 
-def _topic(broker: "Broker", name: str, queue_id: int) -> Topic:
-    topic = broker.topics.by_rocketmq_name(name)
+def _topic(context: RocketMQContext, name: str, queue_id: int) -> Topic:
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist!")
     if not 0 <= queue_id < topic.queue_count:

@@ -14,7 +14,7 @@ is not there yet. Source: PullMessageProcessor.java, DefaultMessageStore.java#ge
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
@@ -22,7 +22,9 @@ from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.expired import may_expire, without_expired
 from duolog.bridge.rocketmq.consuming.offset_resets import TOLD_BY_PULL_VERSION
 from duolog.bridge.rocketmq.consuming.offsets import commit_one_way
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -37,10 +39,6 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange, StoreError
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 # Of one answer. Java's broker gives 32 messages and 256 KiB at most (`maxTransfer*OnMessageInMemory`), whatever the
 # client asks for; clients ask for 32 and take more.
 MESSAGES_MAX: Final = 1024
@@ -49,15 +47,15 @@ CHARACTER_BYTES: Final = 43  # What a held pull keeps for each character of the 
 SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
 
 
-def pull_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def pull_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = PullRequest.parse(command.ext)
-    topic = _topic(broker, request)
-    wanted = _wanted(broker, connection, request)
-    broker.rocketmq_groups.welcome((request.consumer_group,), broker.clock.now_ms())
+    topic = _topic(context, request)
+    wanted = _wanted(context, connection, request)
+    context.groups.configs.welcome((request.consumer_group,), context.clock.now_ms())
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
-        _commit(broker, topic, request)
-    return _Pull(broker, connection, command, request, topic, wanted).start()
+        _commit(context, topic, request)
+    return _Pull(context, connection, command, request, topic, wanted).start()
 
 
 def bytes_of(wanted: Filter | None) -> int:
@@ -68,8 +66,8 @@ def bytes_of(wanted: Filter | None) -> int:
 # -- Checks
 
 
-def _topic(broker: "Broker", request: PullRequest) -> Topic:
-    config = broker.rocketmq_groups.find(request.consumer_group)
+def _topic(context: RocketMQContext, request: PullRequest) -> Topic:
+    config = context.groups.configs.find(request.consumer_group)
     if config is None:
         raise Refused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -77,7 +75,7 @@ def _topic(broker: "Broker", request: PullRequest) -> Topic:
         )
     if not config.consume_enable:
         raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
-    topic = broker.topics.by_rocketmq_name(request.topic)
+    topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         raise no_topic(request.topic)
     if not topic.perm & flags.PERM_READ:
@@ -95,17 +93,17 @@ def no_topic(name: str) -> Refused:
     return Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
 
 
-def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullRequest) -> Filter | None:
+def _wanted(context: RocketMQContext, connection: RocketMQConnection, request: PullRequest) -> Filter | None:
     """Give what the pull, or else its group's last heartbeat, asks for; None: all messages."""
     if request.sys_flag & flags.PULL_SUBSCRIPTION:
         return filter_of(request.expression_type, request.subscription)
-    group = broker.rocketmq_members.consumers.get(request.consumer_group)
+    group = context.groups.members.consumers.get(request.consumer_group)
     if group is not None and connection in group.refused:
         remark = f"the group {request.consumer_group} has members that subscribe to other messages"
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     subscription = group.subscription(connection, request.topic) if group is not None else None
     if subscription is None:
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(broker, request))
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(context, request))
     wanted = filter_of(subscription.expression_type, subscription.sub_string)
     # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
     # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
@@ -115,20 +113,20 @@ def _wanted(broker: "Broker", connection: "RocketMQConnection", request: PullReq
     return wanted
 
 
-def _not_subscribed(broker: "Broker", request: PullRequest) -> str:
-    if not broker.client_protocols.admits(group_of_rocketmq(request.consumer_group), ClientProtocol.ROCKETMQ):
+def _not_subscribed(context: RocketMQContext, request: PullRequest) -> str:
+    if not context.groups.client_protocols.admits(group_of_rocketmq(request.consumer_group), ClientProtocol.ROCKETMQ):
         return f"the consumer's group {request.consumer_group} is active in Kafka"
     return "the consumer's subscription not exist"
 
 
-def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
+def _commit(context: RocketMQContext, topic: Topic, request: PullRequest) -> None:
     """Take the position that came along; nobody waits for it."""
     group = group_of_rocketmq(request.consumer_group)
     if request.commit_offset < 0:
         return
-    if broker.rocketmq_offset_resets.find(request.consumer_group, topic.key(request.queue_id)) is not None:
+    if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         return  # A tool moved the group, and its member does not know yet.
-    commit_one_way(broker, group, CommittedPosition(topic.key(request.queue_id), request.commit_offset))
+    commit_one_way(context, group, CommittedPosition(topic.key(request.queue_id), request.commit_offset))
 
 
 # -- One pull
@@ -137,18 +135,18 @@ def _commit(broker: "Broker", topic: Topic, request: PullRequest) -> None:
 class _Pull:
     """A pull on its way: it is being read, waits for a reader thread, or is held."""
 
-    __slots__ = ("_broker", "_command", "_connection", "_held", "_offset", "_queue", "_request", "_topic", "_wanted")
+    __slots__ = ("_command", "_connection", "_context", "_held", "_offset", "_queue", "_request", "_topic", "_wanted")
 
     def __init__(
         self,
-        broker: "Broker",
-        connection: "RocketMQConnection",
+        context: RocketMQContext,
+        connection: RocketMQConnection,
         command: RemotingCommand,
         request: PullRequest,
         topic: Topic,
         wanted: Filter | None,
     ) -> None:
-        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._queue = topic.queues[request.queue_id]
         self._held: Held | None = None
@@ -171,11 +169,11 @@ class _Pull:
 
     def _end(self) -> int:
         """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
-        return self._broker.isolation.stable_end(self._queue)
+        return self._context.messages.isolation.stable_end(self._queue)
 
     def _reset(self) -> Answer | None:
         """Send the client where a tool has moved its group, if it is not there and takes that from a pull."""
-        resets = self._broker.rocketmq_offset_resets
+        resets = self._context.groups.reset_marks
         if not resets:
             return None
         request = self._request
@@ -194,12 +192,12 @@ class _Pull:
         return None
 
     def _read(self) -> Records | Later[Records]:
-        broker, request, queue = self._broker, self._request, self._queue
+        context, request, queue = self._context, self._request, self._queue
         count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
-        bytes_max = min(BYTES_MAX, broker.server.connections.answer_room_bytes())
+        bytes_max = min(BYTES_MAX, context.server.connections.answer_room_bytes())
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
-        return broker.reader.rocketmq(
+        return context.messages.reader.rocketmq(
             queue, self._topic, self._offset, count, max(bytes_max, 1), self._end(), self._wanted
         )
 
@@ -207,11 +205,11 @@ class _Pull:
 
     def _hold(self) -> bool:
         """Park it, if it may be and there is room."""
-        request, broker = self._request, self._broker
+        request, context = self._request, self._context
         if not request.sys_flag & flags.PULL_SUSPEND:
             return False
         wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
-        deadline_mono_ms, size = broker.clock.mono_ms() + max(wait_ms, 0), bytes_of(self._wanted)
+        deadline_mono_ms, size = context.clock.mono_ms() + max(wait_ms, 0), bytes_of(self._wanted)
         self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_bytes=size)
         if self._held is None:
             return False
@@ -240,7 +238,7 @@ class _Pull:
             return False
         if found.buffers and self._may_expire():
             # Dead letters are appended, not while the log is written.
-            self._broker.server.soon("rocketmq PULL_MESSAGE", self._look_again)
+            self._context.server.soon("rocketmq PULL_MESSAGE", self._look_again)
             return True
         self._finish(self._found(found))
         return True
@@ -273,7 +271,7 @@ class _Pull:
         read.start(self._on_cold_read)
 
     def _on_cold_read(self, found: Records | StoreError) -> None:
-        self._broker.rocketmq_admission.end_read(Kind.PULL)
+        self._context.requests.admission.end_read(Kind.PULL)
         try:
             if isinstance(found, StoreError):
                 raise found
@@ -295,17 +293,17 @@ class _Pull:
         promise = None
         if found.buffers and self._may_expire():
             group = self._request.consumer_group
-            found, promise = without_expired(self._broker, group, self._topic, self._queue, self._offset, found)
+            found, promise = without_expired(self._context, group, self._topic, self._queue, self._offset, found)
         buffers, next_offset = found
         if not buffers:
             return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
-        broker = self._broker
+        context = self._context
         group, topic = self._request.consumer_group, self._topic.number
-        broker.rocketmq_consume_counts.add(group, topic, len(buffers), broker.server.connections.mono_ms)
+        context.groups.consume_counts.add(group, topic, len(buffers), context.server.connections.mono_ms)
         return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
 
     def _may_expire(self) -> bool:
-        return may_expire(self._broker, self._request.consumer_group, self._topic, self._queue)
+        return may_expire(self._context, self._request.consumer_group, self._topic, self._queue)
 
     def _not_found(self) -> Answer:
         """At the end; somewhere behind where the pull began, if it passed messages over while it was held."""

@@ -15,12 +15,13 @@ a fleet can move to it topic by topic. Source: RouteInfoManager.java, BrokerOute
 import asyncio
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.rocketmq.admin.topics_and_groups import config_of
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID, broker_address
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
@@ -35,9 +36,6 @@ from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 REGISTER_S: Final = 30.0  # `registerNameServerPeriod`; a name server forgets after 120 s.
 ANSWER_S: Final = 10.0
@@ -54,8 +52,10 @@ log = logging.getLogger("bridge")
 class NameServerRegistration:
     """One task for each name server."""
 
-    def __init__(self, broker: "Broker", addresses: list[tuple[str, int]]) -> None:
-        self._broker, self._addresses = broker, addresses
+    def __init__(
+        self, context: RocketMQContext, contain: Callable[[BaseException], object], addresses: list[tuple[str, int]]
+    ) -> None:
+        self._context, self._contain, self._addresses = context, contain, addresses
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()  # A new one for each version.
         self._version = -1  # Of the topics in `_body`.
@@ -71,7 +71,7 @@ class NameServerRegistration:
 
     def notice(self) -> None:
         """Register anew if the topics changed. To be called at the end of each turn."""
-        if self._broker.topics.version != self._version:
+        if self._context.topics.version != self._version:
             self._changed.set()
 
     async def stop(self) -> None:
@@ -83,7 +83,7 @@ class NameServerRegistration:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.faults.contain(error, "registration with a name server")
+            self._contain(error)
 
     # -- One name server
 
@@ -114,7 +114,7 @@ class NameServerRegistration:
         while True:
             body, changed = await self._registration()
             ext = self._identity() | {
-                "haServerAddr": broker_address(self._broker),
+                "haServerAddr": broker_address(self._context),
                 "enableActingMaster": "false",
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -130,10 +130,10 @@ class NameServerRegistration:
     # -- What is said
 
     def _identity(self) -> dict[str, str]:
-        options = self._broker.options.rocketmq
+        options = self._context.options.rocketmq
         return {
             "brokerName": options.broker,
-            "brokerAddr": broker_address(self._broker),
+            "brokerAddr": broker_address(self._context),
             "clusterName": options.cluster,
             "brokerId": str(MASTER_ID),
         }
@@ -144,16 +144,16 @@ class NameServerRegistration:
         A body of many topics is written in slices. What changes meanwhile makes a newer version, which follows it.
         """
         async with self._writing:
-            if self._broker.topics.version != self._version:
-                self._version, self._changed = self._broker.topics.version, asyncio.Event()
+            if self._context.topics.version != self._version:
+                self._version, self._changed = self._context.topics.version, asyncio.Event()
                 for _ in self._write():
                     await asyncio.sleep(0)  # The loop turns.
             return self._body, self._changed
 
     def _write(self) -> Iterator[None]:
         """Make the body; yields where the loop may turn."""
-        topics = self._broker.topics
-        version = DataVersion(timestamp=self._broker.clock.now_ms(), counter=topics.version)
+        topics = self._context.topics
+        version = DataVersion(timestamp=self._context.clock.now_ms(), counter=topics.version)
         listed = {topic.rocketmq_name: topic for topic in topics.all()}
         if not topics.auto_create:
             listed.pop(AUTO_CREATE_TOPIC, None)

@@ -5,9 +5,11 @@ register here; a fleet has name servers of its own, and this broker joins them (
 Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoManager.java.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import AUTO_CREATED_QUEUES_MAX
@@ -33,69 +35,65 @@ from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE, PERM_WRITE
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 MASTER_ID: Final = 0  # Producers look for this one.
 
 
 # -- Routes
 
 
-def route(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def route(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     name = TopicRequest.parse(command.ext).topic
-    topic = broker.topics.by_rocketmq_name(name)
-    options = broker.options
+    topic = context.topics.by_rocketmq_name(name)
+    options = context.options
     queue_count, perm = 0, PERM_READ_WRITE
     if topic is None:
-        queue_count = _expected_queues(broker, connection, name)
-    elif name != AUTO_CREATE_TOPIC or broker.topics.auto_create:
+        queue_count = _expected_queues(context, connection, name)
+    elif name != AUTO_CREATE_TOPIC or context.topics.auto_create:
         # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
         queue_count, perm = topic.queue_count, topic.perm
     if not queue_count:
         remark = f"No topic route info in name server for the topic: {name[:300]}"
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
-    if broker.rocketmq_is_write_wiped:
+    if context.names.write_permission.is_wiped:
         perm &= ~PERM_WRITE
     queues = QueueData(
         broker_name=options.rocketmq.broker, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
     )
-    data = TopicRouteData(queue_datas=[queues], broker_datas=[broker_data(broker)])
-    return answer(command, body=data, promise=broker.state_log.barrier())
+    data = TopicRouteData(queue_datas=[queues], broker_datas=[broker_data(context)])
+    return answer(command, body=data, promise=context.state_log.barrier())
 
 
-def _expected_queues(broker: "Broker", connection: "RocketMQConnection", name: str) -> int:
+def _expected_queues(context: RocketMQContext, connection: RocketMQConnection, name: str) -> int:
     """Give the queues of a topic that will be made when this client needs it, see `expected.py`; 0: it will not."""
-    mono_ms = broker.clock.mono_ms()
+    mono_ms = context.clock.mono_ms()
     if name.startswith(RETRY_PREFIX) and is_rocketmq_group(group := name.removeprefix(RETRY_PREFIX)):
         # The group's first heartbeat makes it; without its route a consumer would find its first retries 30 s late.
-        config = broker.rocketmq_groups.get(group)
+        config = context.groups.configs.get(group)
         queue_count = max(config.retry_queue_nums, 1) if config is not None else 1
         return queue_count if connection.asked.is_asked_again(name, mono_ms) else 0
-    if not broker.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
+    if not context.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
         return 0
-    broker.rocketmq_expected_topics.add(name, mono_ms)
-    return min(broker.options.topics.queues, AUTO_CREATED_QUEUES_MAX)
+    context.names.expected_topics.add(name, mono_ms)
+    return min(context.options.topics.queues, AUTO_CREATED_QUEUES_MAX)
 
 
-def broker_data(broker: "Broker") -> BrokerData:
-    options = broker.options.rocketmq
+def broker_data(context: RocketMQContext) -> BrokerData:
+    options = context.options.rocketmq
     return BrokerData(
-        cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: broker_address(broker)}
+        cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: broker_address(context)}
     )
 
 
-def broker_address(broker: "Broker") -> str:
+def broker_address(context: RocketMQContext) -> str:
     """Give the address as clients take it apart: at the last colon."""
-    host, port = broker.rocketmq_address
+    host, port = context.node.addresses.rocketmq
     return f"{host}:{port}"
 
 
-def cluster_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    options = broker.options.rocketmq
+def cluster_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    options = context.options.rocketmq
     info = ClusterInfo(
-        broker_addr_table={options.broker: broker_data(broker)}, cluster_addr_table={options.cluster: [options.broker]}
+        broker_addr_table={options.broker: broker_data(context)}, cluster_addr_table={options.cluster: [options.broker]}
     )
     return answer(command, body=info)
 
@@ -103,95 +101,94 @@ def cluster_info(broker: "Broker", connection: "RocketMQConnection", command: Re
 # -- Lists of topics
 
 
-def all_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    names = sorted(topic.rocketmq_name for topic in broker.topics.all())
-    return answer(command, body=TopicList(topic_list=names), promise=broker.state_log.barrier())
+def all_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    names = sorted(topic.rocketmq_name for topic in context.topics.all())
+    return answer(command, body=TopicList(topic_list=names), promise=context.state_log.barrier())
 
 
-def topics_of_cluster(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def topics_of_cluster(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     cluster = ClusterRequest.parse(command.ext).cluster
-    is_ours = cluster == broker.options.rocketmq.cluster
-    names = sorted(topic.rocketmq_name for topic in broker.topics.all()) if is_ours else []
-    return answer(command, body=TopicList(topic_list=names), promise=broker.state_log.barrier())
+    is_ours = cluster == context.options.rocketmq.cluster
+    names = sorted(topic.rocketmq_name for topic in context.topics.all()) if is_ours else []
+    return answer(command, body=TopicList(topic_list=names), promise=context.state_log.barrier())
 
 
-def system_topics(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def system_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Name the topics that are called as clusters and brokers are; tools take the address along."""
-    options = broker.options.rocketmq
+    options = context.options.rocketmq
     names = [options.cluster, options.broker]
-    return answer(command, body=TopicList(topic_list=names, broker_addr=broker_address(broker)))
+    return answer(command, body=TopicList(topic_list=names, broker_addr=broker_address(context)))
 
 
 # -- What others keep here
 
 
-def forget_topic(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def forget_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """DELETE_TOPIC_IN_NAMESRV: tools send it when they have deleted the topic in the broker; its route went then."""
     TopicRequest.parse(command.ext)
     return answer(command)
 
 
-def kept_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def kept_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """GET_KV_CONFIG."""
     request = KeyValueRequest.parse(command.ext)
-    value = broker.rocketmq_key_values.all_of(request.namespace).get(request.key)
+    value = context.names.key_values.all_of(request.namespace).get(request.key)
     if value is None:
         remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
         raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
-    return answer(command, ext={"value": value}, promise=broker.state_log.barrier())
+    return answer(command, ext={"value": value}, promise=context.state_log.barrier())
 
 
-def kept_values(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def kept_values(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """GET_KVLIST_BY_NAMESPACE."""
     namespace = NamespaceRequest.parse(command.ext).namespace
-    values = broker.rocketmq_key_values.all_of(namespace)
+    values = context.names.key_values.all_of(namespace)
     if not values:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:200]}")
-    return answer(command, body=KVTable(table=dict(values)), promise=broker.state_log.barrier())
+    return answer(command, body=KVTable(table=dict(values)), promise=context.state_log.barrier())
 
 
-def keep_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def keep_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """PUT_KV_CONFIG."""
     request = PutKeyValueRequest.parse(command.ext)
-    now_ms = broker.clock.now_ms()
-    return answer(
-        command, promise=broker.rocketmq_key_values.put(request.namespace, request.key, request.value, now_ms)
-    )
+    now_ms = context.clock.now_ms()
+    return answer(command, promise=context.names.key_values.put(request.namespace, request.key, request.value, now_ms))
 
 
-def delete_value(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def delete_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """DELETE_KV_CONFIG; one that is not there is deleted, too."""
     request = KeyValueRequest.parse(command.ext)
-    if request.key not in broker.rocketmq_key_values.all_of(request.namespace):
-        return answer(command, promise=broker.state_log.barrier())
-    now_ms = broker.clock.now_ms()
-    return answer(command, promise=broker.rocketmq_key_values.delete(request.namespace, request.key, now_ms))
+    if request.key not in context.names.key_values.all_of(request.namespace):
+        return answer(command, promise=context.state_log.barrier())
+    now_ms = context.clock.now_ms()
+    return answer(command, promise=context.names.key_values.delete(request.namespace, request.key, now_ms))
 
 
 # -- The name server itself
 
 
-def wipe_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def wipe_write_perm(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """WIPE_WRITE_PERM_OF_BROKER: producers learn within their 30 s that no queue here is to be written to.
 
     For as long as the process lives, as with a name server of Java; what is sent all the same is taken.
     """
-    return answer(command, ext={"wipeTopicCount": str(_set_write_wiped(broker, command, is_wiped=True))})
+    return answer(command, ext={"wipeTopicCount": str(_set_write_wiped(context, command, is_wiped=True))})
 
 
-def add_write_perm(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def add_write_perm(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """ADD_WRITE_PERM_OF_BROKER."""
-    return answer(command, ext={"addTopicCount": str(_set_write_wiped(broker, command, is_wiped=False))})
+    return answer(command, ext={"addTopicCount": str(_set_write_wiped(context, command, is_wiped=False))})
 
 
-def _set_write_wiped(broker: "Broker", command: RemotingCommand, *, is_wiped: bool) -> int:
+def _set_write_wiped(context: RocketMQContext, command: RemotingCommand, *, is_wiped: bool) -> int:
     """Give how many topics that changed."""
-    if BrokerNameRequest.parse(command.ext).broker_name != broker.options.rocketmq.broker:
+    if BrokerNameRequest.parse(command.ext).broker_name != context.options.rocketmq.broker:
         return 0
-    is_changed, broker.rocketmq_is_write_wiped = broker.rocketmq_is_write_wiped is not is_wiped, is_wiped
-    return sum(topic.perm & PERM_WRITE > 0 for topic in broker.topics.all()) if is_changed else 0
+    permission = context.names.write_permission
+    is_changed, permission.is_wiped = permission.is_wiped is not is_wiped, is_wiped
+    return sum(topic.perm & PERM_WRITE > 0 for topic in context.topics.all()) if is_changed else 0
 
 
-def namesrv_config(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
-    port = broker.listening["namesrv"][1]
+def namesrv_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    port = context.node.addresses.listening["namesrv"][1]
     return answer(command, body=f"listenPort={port}\norderMessageEnable=false\n".encode())

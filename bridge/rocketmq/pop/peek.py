@@ -9,12 +9,12 @@ PollingInfoProcessor.java.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.pull import no_topic
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_message import (
     BYTES_MAX,
     MESSAGES_MAX,
@@ -25,6 +25,7 @@ from duolog.bridge.rocketmq.pop.pop_message import (
     poppable,
 )
 from duolog.bridge.rocketmq.pop.pop_sources import retry_sources
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import Topic
@@ -36,19 +37,15 @@ from duolog.store.entry import Buffer
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 
-
-def polling_info(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def polling_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = PollingInfoRequest.parse(command.ext)
-    topic = poppable(broker, request.topic, request.queue_id)
-    check_popper(broker, request.consumer_group)
+    topic = poppable(context, request.topic, request.queue_id)
+    check_popper(context, request.consumer_group)
     group, watched = group_of_rocketmq(request.consumer_group), topic.key(max(request.queue_id, 0))
     count = sum(
         isinstance(waiting, Pop) and waiting.is_of(group, request.queue_id)
-        for waiting in broker.purgatory.watching(watched)
+        for waiting in context.purgatory.watching(watched)
     )
     return answer(command, ext={"pollingNum": str(count)})
 
@@ -56,31 +53,31 @@ def polling_info(broker: "Broker", connection: "RocketMQConnection", command: Re
 # -- Places
 
 
-def _places(broker: "Broker", group: str, topic: Topic, queue_id: int) -> Sequence[tuple[Topic, Queue]]:
+def _places(context: RocketMQContext, group: str, topic: Topic, queue_id: int) -> Sequence[tuple[Topic, Queue]]:
     """Where the group's next messages may lie: the topic's queues, and those of the group's retry topics for it."""
     own = topic.queues if queue_id < 0 else [topic.queues[queue_id]]
-    retries = [(source.topic, source.queue) for source in retry_sources(broker, group, topic)]
+    retries = [(source.topic, source.queue) for source in retry_sources(context, group, topic)]
     return [*((topic, queue) for queue in own), *retries]
 
 
-def _position(broker: "Broker", group: str, queue: Queue) -> int:
-    position = broker.positions.fetch(group_of_rocketmq(group), queue.key)
+def _position(context: RocketMQContext, group: str, queue: Queue) -> int:
+    position = context.groups.positions.fetch(group_of_rocketmq(group), queue.key)
     return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
 
 
 # -- Peeking
 
 
-def peek_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def peek_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = PeekRequest.parse(command.ext)
     if not 0 < request.max_msg_nums <= MESSAGES_MAX:
         remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    topic = poppable(broker, request.topic, request.queue_id)
-    check_popper(broker, request.consumer_group)
-    places = _places(broker, request.consumer_group, topic, request.queue_id)
+    topic = poppable(context, request.topic, request.queue_id)
+    check_popper(context, request.consumer_group)
+    places = _places(context, request.consumer_group, topic, request.queue_id)
     rest = sum(
-        max(broker.isolation.stable_end(queue) - _position(broker, request.consumer_group, queue), 0)
+        max(context.messages.isolation.stable_end(queue) - _position(context, request.consumer_group, queue), 0)
         for _, queue in places
     )
 
@@ -90,21 +87,23 @@ def peek_message(broker: "Broker", connection: "RocketMQConnection", command: Re
             return answer(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", ext)
         return answer(command, ResponseCode.SUCCESS, "FOUND", ext, found.buffers)
 
-    return connection.answer_when(command, _peek(broker, request, places), make)
+    return connection.answer_when(command, _peek(context, request, places), make)
 
 
-def _peek(broker: "Broker", request: PeekRequest, places: Sequence[tuple[Topic, Queue]]) -> Records | Later[Records]:
+def _peek(
+    context: RocketMQContext, request: PeekRequest, places: Sequence[tuple[Topic, Queue]]
+) -> Records | Later[Records]:
     """Read what memory has of them; if that is nothing, the first that the disk has."""
     buffers: list[Buffer] = []
     cold: Later[Records] | None = None
     for topic, queue in places:
-        room, end = request.max_msg_nums - len(buffers), broker.isolation.stable_end(queue)
-        offset = _position(broker, request.consumer_group, queue)
+        room, end = request.max_msg_nums - len(buffers), context.messages.isolation.stable_end(queue)
+        offset = _position(context, request.consumer_group, queue)
         if not room or offset >= end:
             continue
-        bytes_max = max(1, min(BYTES_MAX, broker.server.connections.answer_room_bytes()) - sum(map(len, buffers)))
+        bytes_max = max(1, min(BYTES_MAX, context.server.connections.answer_room_bytes()) - sum(map(len, buffers)))
         try:
-            found = broker.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
+            found = context.messages.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
         except OffsetOutOfRange:
             continue  # Retention moves its start just now.
         if isinstance(found, Later):
@@ -117,28 +116,28 @@ def _peek(broker: "Broker", request: PeekRequest, places: Sequence[tuple[Topic, 
 # -- Waiting for something to pop
 
 
-def notification(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def notification(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = NotificationRequest.parse(command.ext)
-    topic = poppable(broker, request.topic, request.queue_id)
+    topic = poppable(context, request.topic, request.queue_id)
     check_attempt(request.attempt_id)
-    check_popper(broker, request.consumer_group)
-    return _Notification(broker, connection, command, request, topic).start()
+    check_popper(context, request.consumer_group)
+    return _Notification(context, connection, command, request, topic).start()
 
 
 class _Notification:
     """One question whether there is anything to pop; it is answered, or held."""
 
-    __slots__ = ("_broker", "_command", "_connection", "_held", "_places", "_request", "_topic")
+    __slots__ = ("_command", "_connection", "_context", "_held", "_places", "_request", "_topic")
 
     def __init__(
         self,
-        broker: "Broker",
-        connection: "RocketMQConnection",
+        context: RocketMQContext,
+        connection: RocketMQConnection,
         command: RemotingCommand,
         request: NotificationRequest,
         topic: Topic,
     ) -> None:
-        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic = topic
         self._places = self._find_places()
         self._held: Held | None = None
@@ -148,7 +147,7 @@ class _Notification:
         has_message = self._has_message()
         if has_message or wait_ms <= 0:
             return self._answer(has_message=has_message)
-        keys, deadline_mono_ms = [queue.key for _, queue in self._places], self._broker.clock.mono_ms() + wait_ms
+        keys, deadline_mono_ms = [queue.key for _, queue in self._places], self._context.clock.mono_ms() + wait_ms
         self._held = self._connection.hold_request(self, keys, deadline_mono_ms)
         if self._held is None:
             return self._answer(is_full=True)
@@ -167,7 +166,7 @@ class _Notification:
         self._finish(self._answer(has_message=False))
 
     def deleted(self) -> None:
-        if self._topic.number in self._broker.topics:
+        if self._topic.number in self._context.topics:
             self.expire()  # The group's retry topic is gone; it asks again.
         else:
             self.fail(no_topic(self._request.topic))
@@ -176,22 +175,22 @@ class _Notification:
         self._finish(self._connection.refusal(self._command, error))
 
     def _find_places(self) -> Sequence[tuple[Topic, Queue]]:
-        return _places(self._broker, self._request.consumer_group, self._topic, self._request.queue_id)
+        return _places(self._context, self._request.consumer_group, self._topic, self._request.queue_id)
 
     def _has_message(self) -> bool:
-        broker, request = self._broker, self._request
+        context, request = self._context, self._request
         for _, queue in self._places:
             if request.order and self._is_blocked(queue):
                 continue
-            if _position(broker, request.consumer_group, queue) < broker.isolation.stable_end(queue):
+            if _position(context, request.consumer_group, queue) < context.messages.isolation.stable_end(queue):
                 return True
         return False
 
     def _is_blocked(self, queue: Queue) -> bool:
         """Say whether a pop in order must wait for the acks of the one before."""
-        request, broker = self._request, self._broker
-        before = broker.rocketmq_pop_checkpoints.in_order(group_of_rocketmq(request.consumer_group), queue.key)
-        return before is not None and not before.may_be_popped_again(broker.clock.now_ms(), request.attempt_id)
+        request, context = self._request, self._context
+        before = context.pop.checkpoints.in_order(group_of_rocketmq(request.consumer_group), queue.key)
+        return before is not None and not before.may_be_popped_again(context.clock.now_ms(), request.attempt_id)
 
     def _finish(self, given: Answer) -> None:
         assert self._held is not None, "it was held"

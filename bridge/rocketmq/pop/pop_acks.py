@@ -10,15 +10,17 @@ ChangeInvisibleTimeProcessor.java, ConsumerOrderInfoManager.java.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     INVISIBLE_MS_MAX,
     Checkpoint,
     Name,
     settled,
 )
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.state.records import CommittedPosition, PopDelayed, Record
@@ -36,24 +38,20 @@ from duolog.protocol.rocketmq.messages.receipt import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.
 
 
 # -- Acks
 
 
-def ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def ack_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = AckRequest.parse(command.ext)
-    checkpoint = _checkpoint(broker, request)
-    records = _acked(broker, checkpoint, [request.offset])
-    return answer(command, promise=_commit(broker, records, [checkpoint]))
+    checkpoint = _checkpoint(context, request)
+    records = _acked(context, checkpoint, [request.offset])
+    return answer(command, promise=_commit(context, records, [checkpoint]))
 
 
-def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def batch_ack_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Ack what is good of it, as one unit; a receipt that is not good is passed over, as Apache's broker does."""
     acked: dict[Name, set[int]] = {}
     checkpoints: dict[Name, Checkpoint] = {}
@@ -61,7 +59,7 @@ def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", comman
     if len(acks) > ACKS_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
     for each in acks:
-        checkpoint = _checkpoint_of(broker, each)
+        checkpoint = _checkpoint_of(context, each)
         if checkpoint is not None:
             bits, start = BitSet(each.bits), each.start_offset
             found = (offset for offset in checkpoint.pending if bits.has(offset - start))
@@ -71,56 +69,56 @@ def batch_ack_message(broker: "Broker", connection: "RocketMQConnection", comman
         record
         for name, offsets in acked.items()
         if offsets
-        for record in _acked(broker, checkpoints[name], sorted(offsets))
+        for record in _acked(context, checkpoints[name], sorted(offsets))
     ]
     if not records:
-        return answer(command, promise=broker.state_log.barrier())
-    return answer(command, promise=_commit(broker, records, checkpoints.values()))
+        return answer(command, promise=context.state_log.barrier())
+    return answer(command, promise=_commit(context, records, checkpoints.values()))
 
 
-def _checkpoint_of(broker: "Broker", ack: BatchAck) -> Checkpoint | None:
-    topic = broker.topics.by_rocketmq_name(real_topic(ack.group, ack.topic, ack.retry))
+def _checkpoint_of(context: RocketMQContext, ack: BatchAck) -> Checkpoint | None:
+    topic = context.topics.by_rocketmq_name(real_topic(ack.group, ack.topic, ack.retry))
     if topic is None or not 0 <= ack.queue_id < topic.queue_count:
         return None
     name = Name(group_of_rocketmq(ack.group), topic.key(ack.queue_id), ack.start_offset, ack.pop_ms)
-    return broker.rocketmq_pop_checkpoints.find(name)
+    return context.pop.checkpoints.find(name)
 
 
-def _acked(broker: "Broker", checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
+def _acked(context: RocketMQContext, checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
     """Settle these; in order the group goes on at the first message that is not acked, or behind the pop."""
     records: list[Record] = [settled(checkpoint.name, offsets)]
     if checkpoint.is_ordered:
         left = next((offset for offset in checkpoint.pending if offset not in offsets), checkpoint.next_offset)
         position = CommittedPosition(checkpoint.name.key, left)
-        records += broker.positions.records(checkpoint.name.group, [position], broker.clock.now_ms())
+        records += context.groups.positions.records(checkpoint.name.group, [position], context.clock.now_ms())
     return records
 
 
-def _commit(broker: "Broker", records: Sequence[Record], checkpoints: Collection[Checkpoint]) -> Promise:
-    promise = broker.state_log.commit(records, broker.clock.now_ms()).promise
+def _commit(context: RocketMQContext, records: Sequence[Record], checkpoints: Collection[Checkpoint]) -> Promise:
+    promise = context.state_log.commit(records, context.clock.now_ms()).promise
     if ordered := [each.name.key for each in checkpoints if each.is_ordered]:
-        broker.purgatory.check(ordered)  # Who pops in order may go on.
+        context.purgatory.check(ordered)  # Who pops in order may go on.
     return promise
 
 
 # -- Another time
 
 
-def change_invisible_time(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def change_invisible_time(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = ChangeInvisibleRequest.parse(command.ext)
     if not 0 <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; 0 to {INVISIBLE_MS_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    checkpoint = _checkpoint(broker, request)
-    now_ms = broker.clock.now_ms()
+    checkpoint = _checkpoint(context, request)
+    now_ms = context.clock.now_ms()
     change = _in_order if checkpoint.is_ordered else _alone
-    changed, ext = change(broker, checkpoint, request.offset, now_ms, now_ms + request.invisible_time)
-    promise = _commit(broker, [changed], [checkpoint])
+    changed, ext = change(context, checkpoint, request.offset, now_ms, now_ms + request.invisible_time)
+    promise = _commit(context, [changed], [checkpoint])
     return answer(command, ext=ext.to_ext(), promise=promise)
 
 
 def _in_order(
-    broker: "Broker", checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+    context: RocketMQContext, checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
     """Let the message be due at another time; the receipt that the client makes of the answer says the same time."""
     pop_ms = checkpoint.name.pop_ms
@@ -129,19 +127,19 @@ def _in_order(
 
 
 def _alone(
-    broker: "Broker", checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+    context: RocketMQContext, checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
     """Make a checkpoint of its own for the message, which counts as popped now."""
     if checkpoint.pending_count > 1:
-        broker.rocketmq_pop_checkpoints.check_room()
+        context.pop.checkpoints.check_room()
     name = checkpoint.name
-    pop_ms = broker.rocketmq_pop_checkpoints.unused_pop_ms(name.group, [(name.key, offset)], now_ms)
+    pop_ms = context.pop.checkpoints.unused_pop_ms(name.group, [(name.key, offset)], now_ms)
     return PopDelayed(*name, offset, pop_ms, due_ms), ChangeInvisibleAnswer(pop_ms, due_ms - now_ms, REVIVE_QUEUE)
 
 
-def _checkpoint(broker: "Broker", request: AckRequest) -> Checkpoint:
+def _checkpoint(context: RocketMQContext, request: AckRequest) -> Checkpoint:
     """Find what a receipt names; raises Refused unless the message is popped and not acked."""
-    topic = broker.topics.by_rocketmq_name(request.topic)
+    topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
     if not 0 <= request.queue_id < topic.queue_count:
@@ -150,7 +148,7 @@ def _checkpoint(broker: "Broker", request: AckRequest) -> Checkpoint:
     receipt = parse_receipt(request.extra_info)
     key = topic.key(request.queue_id)
     name = Name(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
-    checkpoint = broker.rocketmq_pop_checkpoints.find(name)
+    checkpoint = context.pop.checkpoints.find(name)
     if checkpoint is None or not checkpoint.is_pending(request.offset):
         remark = f"offset {request.offset} is not popped with this receipt any more: {request.extra_info[:200]}"
         raise Refused(ResponseCode.NO_MESSAGE, remark)

@@ -11,13 +11,14 @@ Source: PopMessageProcessor.java.
 import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.expired import may_expire, sift
 from duolog.bridge.rocketmq.consuming.pull import bytes_of, no_topic
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     INVISIBLE_MS_MAX,
     Checkpoint,
@@ -27,6 +28,7 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import (
 )
 from duolog.bridge.rocketmq.pop.pop_sources import Source, retry_sources, sources
 from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -50,10 +52,6 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange, StoreError
 from duolog.store.unit import Frame
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 MESSAGES_MAX: Final = 32  # Of one pop, as at home.
 BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
@@ -64,22 +62,22 @@ FROM_END: Final = 1  # `ConsumeInitMode.MAX`
 _RECEIPT_NAME: Final = re.compile(properties.POP_CK.encode() + b"\x01")
 
 
-def pop_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def pop_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = PopRequest.parse(command.ext)
-    topic = _topic(broker, request)
-    if broker.rocketmq_members.is_refused(connection, request.consumer_group):
+    topic = _topic(context, request)
+    if context.groups.members.is_refused(connection, request.consumer_group):
         remark = f"the group {request.consumer_group} has members that subscribe to other messages"
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-    broker.rocketmq_pop_checkpoints.check_room()
+    context.pop.checkpoints.check_room()
     wanted = filter_of(request.exp_type, request.exp)
-    broker.rocketmq_groups.ensure(request.consumer_group, broker.clock.now_ms())
+    context.groups.configs.ensure(request.consumer_group, context.clock.now_ms())
     request.exp_type = request.exp = None  # A held pop need not keep them.
-    return Pop(broker, connection, command, request, topic, wanted).start()
+    return Pop(context, connection, command, request, topic, wanted).start()
 
 
-def _topic(broker: "Broker", request: PopRequest) -> Topic:
+def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
     """Check who may pop what, in RocketMQ's order."""
-    topic = poppable(broker, request.topic, request.queue_id)
+    topic = poppable(context, request.topic, request.queue_id)
     if not 0 < request.max_msg_nums <= MESSAGES_MAX:
         remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
@@ -87,7 +85,7 @@ def _topic(broker: "Broker", request: PopRequest) -> Topic:
         remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     check_attempt(request.attempt_id)
-    check_popper(broker, request.consumer_group)
+    check_popper(context, request.consumer_group)
     return topic
 
 
@@ -98,9 +96,9 @@ def check_attempt(attempt_id: str | None) -> None:
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
 
-def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
+def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
     """Give the topic, if it may be read and has that queue; -1 is all of them."""
-    topic = broker.topics.by_rocketmq_name(name)
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise no_topic(name)
     if not topic.perm & flags.PERM_READ:
@@ -111,15 +109,15 @@ def poppable(broker: "Broker", name: str, queue_id: int) -> Topic:
     return topic
 
 
-def check_popper(broker: "Broker", group: str) -> None:
+def check_popper(context: RocketMQContext, group: str) -> None:
     """Raise Refused if the group may not consume, or not now."""
-    config = broker.rocketmq_groups.find(group)
+    config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group [{group[:200]}] does not exist"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not config.consume_enable:
         raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-    if not broker.client_protocols.admits(group_of_rocketmq(group), ClientProtocol.ROCKETMQ):
+    if not context.groups.client_protocols.admits(group_of_rocketmq(group), ClientProtocol.ROCKETMQ):
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
 
 
@@ -155,31 +153,41 @@ class Pop:
     """A pop on its way: it looks, waits for a reader thread, or is held."""
 
     __slots__ = (
-        "_broker", "_command", "_connection", "_group", "_held", "_is_counted", "_passed", "_request", "_retries",
-        "_topic", "_until_mono_ms", "_wanted",
+        "_command",
+        "_connection",
+        "_context",
+        "_group",
+        "_held",
+        "_is_counted",
+        "_passed",
+        "_request",
+        "_retries",
+        "_topic",
+        "_until_mono_ms",
+        "_wanted",
     )  # fmt: skip
 
     def __init__(
         self,
-        broker: "Broker",
-        connection: "RocketMQConnection",
+        context: RocketMQContext,
+        connection: RocketMQConnection,
         command: RemotingCommand,
         request: PopRequest,
         topic: Topic,
         wanted: Filter | None,
     ) -> None:
-        self._broker, self._connection, self._command, self._request = broker, connection, command, request
+        self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
         self._retries: list[Source] = []
         self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
         self._held: Held | None = None
         self._is_counted = False  # Among the connection's unanswered requests.
-        self._until_mono_ms = broker.clock.mono_ms() + min(request.poll_time, POLL_MS_MAX)
+        self._until_mono_ms = context.clock.mono_ms() + min(request.poll_time, POLL_MS_MAX)
 
     def start(self) -> Answer | None:
         """Look, and be held if there is nothing; None: the answer comes later."""
-        self._retries = retry_sources(self._broker, self._request.consumer_group, self._topic)
+        self._retries = retry_sources(self._context, self._request.consumer_group, self._topic)
         found = self._look()
         if isinstance(found, Answer):
             return found
@@ -210,26 +218,28 @@ class Pop:
         return self._take(taken_of)
 
     def _sources(self) -> Iterator[Source]:
-        config = self._broker.rocketmq_groups.get(self._request.consumer_group)
+        config = self._context.groups.configs.get(self._request.consumer_group)
         return sources(self._topic, self._request.queue_id, self._retries, config)
 
     def _read(self, source: Source, room: int) -> _Taken | Later[Records] | None:
-        broker, queue = self._broker, source.queue
+        context, queue = self._context, source.queue
         before = None
-        if (self._group, queue.key) in broker.rocketmq_popping:
+        if (self._group, queue.key) in context.pop.reading:
             return None  # Another pop of the group waits for the disk to give it this queue.
         if self._request.order:
-            before = broker.rocketmq_pop_checkpoints.in_order(self._group, queue.key)
-            if before is not None and not before.may_be_popped_again(broker.clock.now_ms(), self._request.attempt_id):
+            before = context.pop.checkpoints.in_order(self._group, queue.key)
+            if before is not None and not before.may_be_popped_again(context.clock.now_ms(), self._request.attempt_id):
                 return None
-        end = broker.isolation.stable_end(queue)
+        end = context.messages.isolation.stable_end(queue)
         offset = self._position(source, end)
         for _ in range(PASSED_READS_MAX):
             if offset >= end:
                 break
             wanted = None if source.is_retry else self._wanted
             try:
-                found = broker.reader.rocketmq(queue, source.topic, offset, room, self._room_bytes(), end, wanted)
+                found = context.messages.reader.rocketmq(
+                    queue, source.topic, offset, room, self._room_bytes(), end, wanted
+                )
             except OffsetOutOfRange:
                 break  # Retention moves its start just now.
             if isinstance(found, Later):
@@ -243,7 +253,7 @@ class Pop:
     def _position(self, source: Source, end: int) -> int:
         """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
         queue = source.queue
-        position = self._broker.positions.fetch(self._group, queue.key)
+        position = self._context.groups.positions.fetch(self._group, queue.key)
         if position is not None:
             return max(position.offset, queue.start_offset)
         if source.is_retry or self._request.init_mode != FROM_END or queue.start_offset == 0:
@@ -252,7 +262,7 @@ class Pop:
         return end
 
     def _room_bytes(self) -> int:
-        return max(1, min(BYTES_MAX, self._broker.server.connections.answer_room_bytes()))
+        return max(1, min(BYTES_MAX, self._context.server.connections.answer_room_bytes()))
 
     def _of(self, source: Source, found: Records, before: Checkpoint | None) -> _Taken:
         offsets = [queue_offset_of(buffer) for buffer in found.buffers]
@@ -260,17 +270,17 @@ class Pop:
 
     def _move_on(self) -> None:
         """Remember what was looked at and not wanted; nobody waits for that."""
-        broker = self._broker
+        context = self._context
         if self._passed:
             passed, self._passed = self._passed, []
-            broker.positions.commit_later(self._group, passed, broker.clock.mono_ms(), broker.clock.now_ms())
-            broker.positions.settle(self._group, broker.clock.now_ms())
+            context.groups.positions.commit_later(self._group, passed, context.clock.mono_ms(), context.clock.now_ms())
+            context.groups.positions.settle(self._group, context.clock.now_ms())
 
     # -- Taking
 
     def _take(self, taken_of: list[_Taken]) -> Answer:
         """Decide, as one unit: what is popped, and where the group goes on."""
-        broker, request, now_ms = self._broker, self._request, self._broker.clock.now_ms()
+        context, request, now_ms = self._context, self._request, self._context.clock.now_ms()
         due_ms = now_ms + request.invisible_time
         unit = _Unit()
         records, positions = unit.records, unit.positions
@@ -280,7 +290,7 @@ class Pop:
         if unit.refusals and not (taken_of or records or positions):
             raise unit.refusals[0]
         places = [(each.source.queue.key, each.offsets[0]) for each in taken_of]
-        pop_ms = broker.rocketmq_pop_checkpoints.unused_pop_ms(self._group, places, now_ms)
+        pop_ms = context.pop.checkpoints.unused_pop_ms(self._group, places, now_ms)
         for each in taken_of:
             name = Name(self._group, each.source.queue.key, each.offsets[0], pop_ms)
             records.append(
@@ -292,11 +302,11 @@ class Pop:
             )  # fmt: skip
             if not request.order:
                 positions.append(CommittedPosition(each.source.queue.key, each.next_offset))
-            broker.rocketmq_offset_resets.clear(request.consumer_group, each.source.queue.key)
+            context.groups.reset_marks.clear(request.consumer_group, each.source.queue.key)
         if positions:
-            records += broker.positions.records(self._group, positions, now_ms)
-        promise = broker.state_log.commit(records, now_ms, unit.frames).promise
-        broker.metrics.dead_letters += len(unit.frames)
+            records += context.groups.positions.records(self._group, positions, now_ms)
+        promise = context.state_log.commit(records, now_ms, unit.frames).promise
+        context.metrics.dead_letters += len(unit.frames)
         if not taken_of:
             return self._nothing(ResponseCode.POLLING_TIMEOUT, promise)  # The client pops again at once.
         return self._found(taken_of, pop_ms, promise if unit.is_awaited else None)
@@ -310,11 +320,11 @@ class Pop:
 
         A queue whose next message cannot become the dead letter that it must become gives nothing.
         """
-        broker, group, (topic, queue, _) = self._broker, self._request.consumer_group, read.source
-        if not may_expire(broker, group, topic, queue):
+        context, group, (topic, queue, _) = self._context, self._request.consumer_group, read.source
+        if not may_expire(context, group, topic, queue):
             return [read]
         try:
-            sifted = sift(broker, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset))
+            sifted = sift(context, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset))
         except ANSWERABLE as error:
             unit.refusals.append(error)
             return []
@@ -329,7 +339,7 @@ class Pop:
         return []
 
     def _found(self, taken_of: list[_Taken], pop_ms: int, promise: Promise | None) -> Answer:
-        request, broker = self._request, self._broker
+        request, context = self._request, self._context
         revive_queue = ORDER_REVIVE_QUEUE if request.order else REVIVE_QUEUE
         starts, lists, counts = [], [], []
         body: list[Buffer] = []
@@ -338,15 +348,15 @@ class Pop:
             starts.append(queue_info(retry, queue_id, each.offsets[0]))
             lists.append(queue_info(retry, queue_id, ",".join(map(str, each.offsets))))
             counts += self._counts(each)
-            broker.rocketmq_consume_counts.add(
-                request.consumer_group, self._topic.number, len(each.offsets), broker.server.connections.mono_ms
+            context.groups.consume_counts.add(
+                request.consumer_group, self._topic.number, len(each.offsets), context.server.connections.mono_ms
             )
             body += self._renamed(each, pop_ms, revive_queue) if each.source.is_retry else map(_forwarded, each.buffers)
         ext = PopAnswer(
             pop_time=pop_ms,
             invisible_time=request.invisible_time,
             revive_qid=revive_queue,
-            rest_num=sum(broker.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
+            rest_num=sum(context.messages.isolation.stable_end(t.source.queue) - t.next_offset for t in taken_of),
             start_offset_info=join_infos(starts),
             msg_offset_info=join_infos(lists),
             order_count_info=join_infos(counts) if request.order else None,
@@ -364,7 +374,7 @@ class Pop:
 
     def _renamed(self, popped: _Taken, pop_ms: int, revive_queue: int) -> list[Buffer]:
         """Give retried messages the topic that their consumer knows, and their receipts: it cannot make these."""
-        request, broker_name = self._request, self._broker.options.rocketmq.broker
+        request, broker_name = self._request, self._context.options.rocketmq.broker
         records: list[Buffer] = []
         for buffer, offset in zip(popped.buffers, popped.offsets, strict=True):
             found = message.decode(buffer)
@@ -386,8 +396,8 @@ class Pop:
     def _defer(self, source: Source, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
-        popping, fetch = self._broker.rocketmq_popping, self._broker.positions.fetch
-        flow = self._broker.rocketmq_admission
+        popping, fetch = self._context.pop.reading, self._context.groups.positions.fetch
+        flow = self._context.requests.admission
         flow.begin_read(Kind.PULL)
         popping.add(place)
         position = fetch(*place)
@@ -412,7 +422,7 @@ class Pop:
     def _on_cold_read(self, source: Source, cold: Records) -> Answer:
         """Take it; what is not wanted, or wanted by nobody any more, is left for the next pop to go on from."""
         if cold.buffers and not self._connection.closed:
-            popped = self._broker.rocketmq_pop_checkpoints
+            popped = self._context.pop.checkpoints
             before = popped.in_order(self._group, source.queue.key) if self._request.order else None
             return self._take([self._of(source, cold, before)])
         if not cold.buffers:
@@ -422,8 +432,8 @@ class Pop:
 
     def _hold(self) -> Answer | None:
         """Wait for messages; give the answer at once if that cannot be."""
-        broker = self._broker
-        if self._until_mono_ms <= broker.clock.mono_ms():
+        context = self._context
+        if self._until_mono_ms <= context.clock.mono_ms():
             return self._nothing(ResponseCode.POLLING_TIMEOUT)
         keys = [source.queue.key for source in self._sources()]
         size = bytes_of(self._wanted)
@@ -436,7 +446,7 @@ class Pop:
     def try_complete(self) -> bool:
         """Messages came, or can be popped again: look anew, but not while the log is written, for taking appends."""
         self._forget_held()
-        self._broker.server.soon("rocketmq POP_MESSAGE", self._look_again)
+        self._context.server.soon("rocketmq POP_MESSAGE", self._look_again)
         return True
 
     def _look_again(self) -> None:
@@ -455,7 +465,7 @@ class Pop:
 
     def deleted(self) -> None:
         """Look anew without the group's retry topic, or say that the topic itself is gone."""
-        if self._topic.number in self._broker.topics:
+        if self._topic.number in self._context.topics:
             self.try_complete()
         else:
             self.fail(no_topic(self._request.topic))

@@ -12,8 +12,9 @@ Source: PopMessageProcessor.java, PopConsumerService.java.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages.receipt import (
@@ -23,9 +24,6 @@ from duolog.protocol.rocketmq.messages.receipt import (
     real_topic,
 )
 from duolog.store.index.queue import Queue
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
 PRIORITY_FACTOR: Final = "priority.factor"
@@ -73,16 +71,16 @@ def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
 # -- Retry topics
 
 
-def retry_name(broker: "Broker", group: str, topic: str) -> str:
+def retry_name(context: RocketMQContext, group: str, topic: str) -> str:
     """Name the topic to which new retries go."""
-    return real_topic(group, topic, RETRIED_V2 if broker.options.rocketmq.retry_topic_v2 else RETRIED)
+    return real_topic(group, topic, RETRIED_V2 if context.options.rocketmq.retry_topic_v2 else RETRIED)
 
 
-def retry_sources(broker: "Broker", group: str, topic: Topic) -> list[Source]:
+def retry_sources(context: RocketMQContext, group: str, topic: Topic) -> list[Source]:
     """Give the queues of the group's retry topics for this one, under either name, as far as they exist."""
     found: list[Source] = []
     for flag in (RETRIED, RETRIED_V2):
-        retry = broker.topics.by_rocketmq_name(real_topic(group, topic.rocketmq_name, flag))
+        retry = context.topics.by_rocketmq_name(real_topic(group, topic.rocketmq_name, flag))
         if retry is not None and retry is not topic:
             found += [Source(retry, queue, flag) for queue in retry.queues]
     return found

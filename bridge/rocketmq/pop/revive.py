@@ -11,11 +11,12 @@ retention took meanwhile is let go. Source: PopReviveService.java.
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.connection import TURN_MS
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Checkpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
@@ -40,9 +41,6 @@ from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
 from duolog.store.unit import Frame
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-
 CHECKPOINTS_AT_ONCE: Final = 16  # Between two turns of the loop.
 BYTES_AT_ONCE: Final = 1 << 20
 RECEIPT_BYTES_MAX: Final = 512  # In the properties of a message that is popped again.
@@ -51,22 +49,22 @@ AGAIN_MS: Final = 1000  # When one could not be given back.
 logger = logging.getLogger("bridge")
 
 
-def revive(broker: "Broker", now_ms: int) -> None:
+def revive(context: RocketMQContext, now_ms: int) -> None:
     """Give back what is due; some of it, if it is much or takes long: the rest stays due."""
-    until_mono_ms = broker.clock.mono_ms() + TURN_MS
+    until_mono_ms = context.clock.mono_ms() + TURN_MS
     for _ in range(CHECKPOINTS_AT_ONCE):
-        for checkpoint in broker.rocketmq_pop_checkpoints.take_due(now_ms, 1):
+        for checkpoint in context.pop.checkpoints.take_due(now_ms, 1):
             if checkpoint.is_ordered:
-                broker.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
+                context.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
             else:
-                _revive(broker, checkpoint)
-        due_ms = broker.rocketmq_pop_checkpoints.next_deadline_ms()
-        if due_ms is None or due_ms > now_ms or broker.clock.mono_ms() > until_mono_ms:
+                _revive(context, checkpoint)
+        due_ms = context.pop.checkpoints.next_deadline_ms()
+        if due_ms is None or due_ms > now_ms or context.clock.mono_ms() > until_mono_ms:
             return  # One checkpoint may be a megabyte of messages, or a large batch to inflate.
 
 
-def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
-    topic = broker.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
+def _revive(context: RocketMQContext, checkpoint: Checkpoint) -> None:
+    topic = context.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
     if topic is None:
         return  # The topic was deleted, and the checkpoint is about to follow.
     queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
@@ -74,62 +72,67 @@ def _revive(broker: "Broker", checkpoint: Checkpoint) -> None:
     first, last = pending[0], pending[-1]
     offset = max(first, queue.start_offset)
     if offset > last:
-        _give_back(broker, checkpoint, topic, Records([], last + 1))
+        _give_back(context, checkpoint, topic, Records([], last + 1))
         return
     try:
-        found = broker.reader.rocketmq(queue, topic, offset, last - offset + 1, BYTES_AT_ONCE, last + 1)
+        found = context.messages.reader.rocketmq(queue, topic, offset, last - offset + 1, BYTES_AT_ONCE, last + 1)
     except StoreError as error:
-        _on_read(broker, checkpoint, topic, error)
+        _on_read(context, checkpoint, topic, error)
         return
     if isinstance(found, Later):
-        found.start(partial(_on_read, broker, checkpoint, topic))
+        found.start(partial(_on_read, context, checkpoint, topic))
     else:
-        _give_back(broker, checkpoint, topic, found)
+        _give_back(context, checkpoint, topic, found)
 
 
-def _on_read(broker: "Broker", checkpoint: Checkpoint, topic: Topic, cold: Records | StoreError) -> None:
+def _on_read(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, cold: Records | StoreError) -> None:
     if isinstance(cold, StoreError):
         logger.warning("popped messages not read group=%s reason=%r", checkpoint.name.group, str(cold))
-        broker.rocketmq_pop_checkpoints.put_off(checkpoint, broker.clock.now_ms() + AGAIN_MS)
-    elif broker.rocketmq_pop_checkpoints.find(checkpoint.name) is checkpoint and topic.number in broker.topics:
-        _give_back(broker, checkpoint, topic, cold)
+        context.pop.checkpoints.put_off(checkpoint, context.clock.now_ms() + AGAIN_MS)
+    elif context.pop.checkpoints.find(checkpoint.name) is checkpoint and topic.number in context.topics:
+        _give_back(context, checkpoint, topic, cold)
 
 
-def _give_back(broker: "Broker", checkpoint: Checkpoint, topic: Topic, found: Records) -> None:
+def _give_back(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, found: Records) -> None:
     """Append the copies and settle what was read; a checkpoint that was not read whole stays due."""
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
         pending = [buffer for buffer in found.buffers if checkpoint.is_pending(message.queue_offset_of(buffer))]
         records: list[Record] = [settled(checkpoint.name, done)]
-        frames = _frames(broker, checkpoint, topic, pending, now_ms, records)
-        broker.state_log.commit(records, now_ms, frames)
+        frames = _frames(context, checkpoint, topic, pending, now_ms, records)
+        context.state_log.commit(records, now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
-        broker.rocketmq_pop_checkpoints.put_off(checkpoint, now_ms + AGAIN_MS)
+        context.pop.checkpoints.put_off(checkpoint, now_ms + AGAIN_MS)
         return
     if checkpoint.pending_count:
-        broker.rocketmq_pop_checkpoints.put_off(checkpoint, now_ms)
+        context.pop.checkpoints.put_off(checkpoint, now_ms)
 
 
 def _frames(
-    broker: "Broker", checkpoint: Checkpoint, topic: Topic, failed: list[Buffer], now_ms: int, records: list[Record]
+    context: RocketMQContext,
+    checkpoint: Checkpoint,
+    topic: Topic,
+    failed: list[Buffer],
+    now_ms: int,
+    records: list[Record],
 ) -> list[Frame]:
-    config = group_config(broker, broker.rocketmq_groups.name_of(checkpoint.name.group))
+    config = group_config(context, context.groups.configs.name_of(checkpoint.name.group))
     frames: list[Frame] = []
     for buffer in failed:
         try:
-            copy = _copy(broker, checkpoint, topic, config, buffer, now_ms)
+            copy = _copy(context, checkpoint, topic, config, buffer, now_ms)
         except Exception as error:  # noqa: BLE001 - set aside, or raised again
             place = f"{topic.name} queue {checkpoint.name.key & 0xFFFF}, offset {message.queue_offset_of(buffer)}"
-            broker.poison.set_aside("popped message", place, error)
+            context.poison.set_aside("popped message", place, error)
             continue
         if copy is None:
             continue
         again, is_dead = copy
-        target = dead_letters_of(broker, config) if is_dead else _retries_of(broker, config.group_name, topic)
+        target = dead_letters_of(context, config) if is_dead else _retries_of(context, config.group_name, topic)
         try:
-            plan = broker.publisher.plan_messages(target, 0, [again], now_ms)
+            plan = context.messages.publisher.plan_messages(target, 0, [again], now_ms)
         except IllegalMessage as error:
             # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
@@ -137,14 +140,14 @@ def _frames(
         frames += plan.frames
         records += plan.records
         if is_dead:
-            broker.metrics.dead_letters += 1
+            context.metrics.dead_letters += 1
         else:
-            broker.metrics.retries += 1
+            context.metrics.retries += 1
     return frames
 
 
 def _copy(
-    broker: "Broker",
+    context: RocketMQContext,
     checkpoint: Checkpoint,
     topic: Topic,
     config: SubscriptionGroupConfig,
@@ -154,9 +157,9 @@ def _copy(
     """Give what becomes of a message, and whether that is a dead letter; None: nothing does."""
     each = message.decode(buffer)
     raw = each.properties = properties.repaired(each.properties)
-    expires_ms = expiry_of(broker, each)
-    has_expired = expires_ms is not None and expires_ms <= now_ms - broker.wall_time.ahead_ms
-    if has_expired and drops_expired(broker, topic, raw):
+    expires_ms = expiry_of(context, each)
+    has_expired = expires_ms is not None and expires_ms <= now_ms - context.messages.wall_time.ahead_ms
+    if has_expired and drops_expired(context, topic, raw):
         return None
     first_ms = properties.get(raw, properties.FIRST_POP_TIME) or str(checkpoint.name.pop_ms)
     changes = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None, **fixed(expires_ms)}
@@ -170,12 +173,12 @@ def _copy(
     return again, False
 
 
-def _retries_of(broker: "Broker", group: str, topic: Topic) -> Topic:
-    name = retry_name(broker, group, topic.rocketmq_name)
-    found = broker.topics.by_rocketmq_name(name)
+def _retries_of(context: RocketMQContext, group: str, topic: Topic) -> Topic:
+    name = retry_name(context, group, topic.rocketmq_name)
+    found = context.topics.by_rocketmq_name(name)
     if found is None:
-        found = broker.topics.auto_create_for_rocketmq(name, "", 1, broker.clock.now_ms())
+        found = context.topics.auto_create_for_rocketmq(name, "", 1, context.clock.now_ms())
         if found is None:
             raise UnknownTopic(f"topic[{name}] not exist")
-        broker.purgatory.check(queue.key for queue in topic.queues)  # Held pops look again, and watch it from now on.
+        context.purgatory.check(queue.key for queue in topic.queues)  # Held pops look again, and watch it from now on.
     return found

@@ -19,7 +19,7 @@ TransactionalMessageBridge.java, AbstractTransactionalMessageCheckListener.java.
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
@@ -30,12 +30,15 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.consuming.consumer_group import NAME_CHARACTERS_MAX
-from duolog.bridge.rocketmq.requests.errors import Refused, code_of
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.transactions import half_decisions
 from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
+from duolog.bridge.transactions.half_decisions import HalfDecisions
 from duolog.bridge.transactions.half_messages import (
     Decision,
     half_properties,
@@ -53,10 +56,6 @@ from duolog.store.errors import StoreError
 from duolog.store.unit import Frame
 from duolog.txn.half import Half, UnknownHalf, Verdict
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 CHECKS_AT_ONCE: Final = 64  # Half messages that are read and asked about in one turn of the loop,
 LOOKS_AT_ONCE: Final = 1024  # and those that only count a look, for nobody is there to be asked.
 PAUSE_MS: Final = 10  # Between two such turns, so that at most about a quarter of the loop's time goes into checks.
@@ -66,8 +65,6 @@ _VERDICTS: Final = {
     flags.TRANSACTION_ROLLBACK: Verdict.ROLLED_BACK,
 }
 NO_ANSWER: Final = Answer(())  # To who wants none.
-# What may be handled while verdicts are gathered; of sends only those of half messages, which nobody sees yet.
-GATHERING: Final = (RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _CHECKED_BYTES_MAX: Final = 64  # For TRANSACTION_CHECK_TIMES, which producers get with the message.
 
@@ -86,8 +83,8 @@ def is_half(sent: Message) -> bool:
 
 
 def prepare(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     request: SendRequest,
     topic: Topic,
@@ -99,8 +96,8 @@ def prepare(
 
     Its answer promises what the queue that it is meant for does.
     """
-    now_ms = broker.clock.now_ms()
-    broker.halves.check_room()
+    now_ms = context.clock.now_ms()
+    context.messages.halves.check_room()
     added = f"{properties.TRANSACTION_ID}\x01{unique_key}\x02"
     group, immunity_ms = wishes_of(sent.properties)
     if not group:
@@ -109,32 +106,34 @@ def prepare(
     if len(group) > NAME_CHARACTERS_MAX:
         raise MessageTooLarge(f"producer group of {len(group)} characters; {NAME_CHARACTERS_MAX} are allowed")
     sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
-    broker.publisher.messages.check_half(topic, sent, now_ms, connection)
+    context.messages.publisher.messages.check_half(topic, sent, now_ms, connection)
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECKED_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
-    if connection not in broker.rocketmq_members.producers.get(group, ()):
-        heartbeats.note_producer(broker, connection, command, group)
-    slots, promise = broker.halves.prepare(sent, group, immunity_ms, now_ms)
+    if connection not in context.groups.members.producers.get(group, ()):
+        heartbeats.note_producer(context, connection, command, group)
+    slots, promise = context.messages.halves.prepare(sent, group, immunity_ms, now_ms)
     return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
 
 
 # -- Deciding
 
 
-def end_transaction(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def end_transaction(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     request = EndTransactionRequest.parse(command.ext)
     verdict = _VERDICTS.get(request.commit_or_rollback)
     if verdict is None:
         return None  # Not known yet, or no verdict at all: at home neither is answered.
-    found = broker.halves.read(request.tran_state_table_offset)
+    found = context.messages.halves.read(request.tran_state_table_offset)
     if not isinstance(found, Later):
-        return _end(broker, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)
-    return connection.answer_when(command, found, partial(_end, broker, command, request, verdict))
+        return _end(context, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)
+    return connection.answer_when(command, found, partial(_end, context, command, request, verdict))
 
 
 def _end(
-    broker: "Broker",
+    context: RocketMQContext,
     command: RemotingCommand,
     request: EndTransactionRequest,
     verdict: Verdict,
@@ -144,15 +143,15 @@ def _end(
 ) -> Answer:
     if stored.form != frame_formats.ROCKETMQ:
         raise UnknownHalf(_NOT_FOUND)
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     half = bytes(stored.frame)  # Slices of bytes are cheaper than those of a view.
     outline = message.outline_of(half)
     raw, name, queue_id = sent_properties(half[outline[-1] :])
     group, immunity_ms = wishes_of(raw)
     _check(request, stored, group)
-    halves = broker.halves
+    halves = context.messages.halves
     if not halves.judge(stored.base_offset, verdict, now_ms):
-        return _done(command, broker.store.promise())  # The same verdict once more.
+        return _done(command, context.store.promise())  # The same verdict once more.
     if immunity_ms is not None and not request.from_transaction_check and now_ms - stored.stored_ms > immunity_ms:
         # Whoever has waited for so long does not know whether it was asked meanwhile: it is to wait for that.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
@@ -160,13 +159,13 @@ def _end(
     records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
     if verdict is Verdict.COMMITTED:
-        topic = broker.topics.by_rocketmq_name(name)
+        topic = context.topics.by_rocketmq_name(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
         queue_id %= topic.queue_count  # A topic that was made again may have fewer queues.
         born_ms, sent_ms, topic_at, _ = outline
         committed = HalfMessageOutline(half, born_ms, sent_ms, topic_at, raw)
-        plan = broker.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
+        plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
         frames, records = plan.frames, plan.records
     if gathers and not records and not (frames and frames[0].extra):
         halves.gather(stored.base_offset, Decision(verdict, name, stored.stored_ms, frames), now_ms)
@@ -178,14 +177,6 @@ def _end(
 def _done(command: RemotingCommand, promise: Promise) -> Answer:
     """Answer whoever listens: Java's and Go's producers do not."""
     return NO_ANSWER if command.is_oneway else answer(command, promise=promise)
-
-
-def settle(broker: "Broker") -> None:
-    """Append the verdicts that were gathered; those who gave them do not listen for what may be wrong."""
-    try:
-        broker.halves.settle(broker.clock.now_ms())
-    except StoreError as error:
-        broker.metrics.errors["rocketmq", code_of(error).name] += 1
 
 
 def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
@@ -202,20 +193,20 @@ def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
 class CheckBackLoop:
     """Looks at open half messages when they are due: asks a producer, or gives up. Deadlines are wall time."""
 
-    def __init__(self, broker: "Broker", callbacks: Callbacks) -> None:
-        self._broker, self._callbacks = broker, callbacks
+    def __init__(self, context: RocketMQContext, decisions: HalfDecisions, callbacks: Callbacks) -> None:
+        self._context, self._decisions, self._callbacks = context, decisions, callbacks
         self._not_before_ms = 0
         self._turn = 0  # Producers of a group are asked in turn.
         self.asked = self.unheard = self.given_up = 0  # Since the start: asked, nobody there to be, in vain.
         self._last_given_up: Half | None = None  # of those that the log has no line about yet
 
     def next_deadline_ms(self) -> int | None:
-        deadline_ms = self._broker.halves.state.next_deadline_ms()
+        deadline_ms = self._context.messages.halves.state.next_deadline_ms()
         return None if deadline_ms is None else max(deadline_ms, self._not_before_ms)
 
     def run(self, now_ms: int, mono_ms: int) -> None:
         """Look at some of those that are due; raises StoreError, and has then done nothing."""
-        halves = self._broker.halves
+        halves = self._context.messages.halves
         self._not_before_ms = 0
         due = halves.state.due(now_ms, LOOKS_AT_ONCE)
         if not due:
@@ -223,7 +214,7 @@ class CheckBackLoop:
         to_read: list[tuple[Half, bool]] = []
         put_off: list[Half] = []
         looked: list[Half] = []
-        careful_ms = self._broker.wall_time.careful_ms(now_ms, mono_ms)
+        careful_ms = self._context.messages.wall_time.careful_ms(now_ms, mono_ms)
         has_producer, room = cache(self._can_ask), _Room(self._callbacks)
         for half in due:
             is_last = halves.state.is_last_look(half, careful_ms)
@@ -249,7 +240,7 @@ class CheckBackLoop:
             try:
                 if isinstance(found, StoreError):
                     raise found
-                if half.offset in self._broker.halves.state:
+                if half.offset in self._context.messages.halves.state:
                     then(half, found)
             except StoreError as error:
                 log.warning("half message put off to its next look offset=%d reason=%r", half.offset, str(error))
@@ -257,7 +248,7 @@ class CheckBackLoop:
                 self._set_aside(half, error, is_last=is_last)
 
         try:
-            found = self._broker.halves.read(half.offset)
+            found = self._context.messages.halves.read(half.offset)
         except StoreError as error:
             done(error)
             return
@@ -268,15 +259,15 @@ class CheckBackLoop:
 
     def _set_aside(self, half: Half, error: Exception, *, is_last: bool) -> None:
         """Report a half message that raised; at its last look it ends without a copy, for it would hold its segment."""
-        broker = self._broker
-        broker.poison.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
-        if is_last and half.offset in broker.halves.state:
+        context = self._context
+        context.poison.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
+        if is_last and half.offset in context.messages.halves.state:
             self._end_without_copy(half)
 
     def _end_without_copy(self, half: Half) -> None:
         try:
             decision = Decision(Verdict.GIVEN_UP, "", half.stored_ms)
-            self._broker.halves.end(half.offset, decision, self._broker.clock.now_ms())
+            self._context.messages.halves.end(half.offset, decision, self._context.clock.now_ms())
             self.given_up += 1
         except StoreError as error:
             log.warning("half message put off to its next look offset=%d reason=%r", half.offset, str(error))
@@ -284,14 +275,14 @@ class CheckBackLoop:
     def _can_ask(self, asker: str) -> bool:
         return "://" in asker or any(map(self._takes, self._channels(asker)))
 
-    def _channels(self, group: str) -> "Sequence[RocketMQConnection]":
-        return self._broker.rocketmq_members.producer_channels(group)
+    def _channels(self, group: str) -> Sequence[RocketMQConnection]:
+        return self._context.groups.members.producer_channels(group)
 
-    def _takes(self, channel: "RocketMQConnection") -> bool:
+    def _takes(self, channel: RocketMQConnection) -> bool:
         """Say whether the channel takes what it is sent."""
-        return not channel.closed and channel.answers.pending_bytes <= self._broker.options.limits.unsent_bytes_max
+        return not channel.closed and channel.answers.pending_bytes <= self._context.options.limits.unsent_bytes_max
 
-    def _producer(self, group: str) -> "RocketMQConnection | None":
+    def _producer(self, group: str) -> RocketMQConnection | None:
         """Give a producer of the group, another one each time."""
         self._turn += 1
         channels = self._channels(group)
@@ -320,45 +311,45 @@ class CheckBackLoop:
             msg_id=unique_key,
             transaction_id=unique_key,
             offset_msg_id=message_id(asked.store_host, stored.position),
-            broker_name=self._broker.options.rocketmq.broker,
+            broker_name=self._context.options.rocketmq.broker,
         )
         channel.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(asked)))
 
     def _call_back(self, half: Half, stored: Stored) -> None:
         """Ask a Kafka producer over HTTP; what is not allowed any more is not asked."""
         request, topic, queue_id, _ = read_half(stored.frame)
-        if not self._callbacks.room(request.check_url) or not self._broker.halves.may_ask(request.check_url):
+        if not self._callbacks.room(request.check_url) or not self._context.messages.halves.may_ask(request.check_url):
             self.unheard += 1
             return
         self.asked += 1
         question = {"topic": topic, "id": request.id, "queue": queue_id, "checks": half.checks + 1}
 
         def done(verdict: Verdict) -> None:
-            if half.offset in self._broker.halves.state:  # Else it was decided meanwhile, and may be gone.
+            if half.offset in self._context.messages.halves.state:  # Else it was decided meanwhile, and may be gone.
                 self._read(half, lambda _, found: self._decided(found, verdict))
 
         self._callbacks.ask(request.check_url, question, done)
 
     def _decided(self, stored: Stored, verdict: Verdict) -> None:
         try:
-            if half_decisions.decide(self._broker, stored, verdict) is None:
+            if half_decisions.decide(self._decisions, stored, verdict) is None:
                 log.warning("half message of a topic that is gone offset=%d", stored.base_offset)
         except DelayRefused as error:
             log.warning("half message not committed offset=%d reason=%r", stored.base_offset, str(error))
 
     def _give_up(self, half: Half, stored: Stored) -> None:
         """Put it where operators look for those that nobody decided; raises StoreError."""
-        broker = self._broker
+        context = self._context
         if stored.form == frame_formats.KAFKA:
             topic = read_half(stored.frame).topic
-            frame = broker.halves.given_up_kafka_frame(stored)
+            frame = context.messages.halves.given_up_kafka_frame(stored)
         else:
             kept = message.decode(stored.frame)
             topic = properties.get(kept.properties, properties.REAL_TOPIC) or ""
             kept.properties = properties.join(kept.properties, _checked(half.checks))
-            frame = broker.halves.given_up_frame(kept, broker.clock.now_ms())
-        broker.halves.end(
-            half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), broker.clock.now_ms()
+            frame = context.messages.halves.given_up_frame(kept, context.clock.now_ms())
+        context.messages.halves.end(
+            half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), context.clock.now_ms()
         )
         self.given_up += 1
         self._last_given_up = half

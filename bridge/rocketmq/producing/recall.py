@@ -4,9 +4,11 @@ Apache's broker writes another timer that deletes the first when both are due; h
 answered. A message that lies in its queue already cannot be recalled. Source: RecallMessageProcessor.java.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.delay.cancellations import Verdict
@@ -18,10 +20,6 @@ from duolog.protocol.rocketmq.messages.recall_handle import RecallHandle
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.errors import StoreError
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 _REMARKS: Final = {
     Verdict.DELIVERED: "recall failed, the message is delivered already",
     Verdict.NOT_FOUND: "recall failed, the handle names no message of this broker",
@@ -32,37 +30,37 @@ _REMARKS: Final = {
 _REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
 
 
-def recall_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
+def recall_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     try:
-        handle = _handle(broker, RecallRequest.parse(command.ext))
+        handle = _handle(context, RecallRequest.parse(command.ext))
     except Refused as refused:
         return answer(command, refused.code, str(refused), ext=_REGION)
 
     def decide(error: StoreError | None) -> None:
         connection.answered()
         try:
-            given = _recall(broker, command, handle) if error is None else connection.refusal(command, error)
+            given = _recall(context, command, handle) if error is None else connection.refusal(command, error)
         except Exception as refused:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = connection.refusal(command, refused)
         connection.reply(command, given)
 
     connection.unanswered += 1
-    broker.delays.at_hand(handle.timer_id, decide)
+    context.messages.delays.at_hand(handle.timer_id, decide)
     return None
 
 
-def _recall(broker: "Broker", command: RemotingCommand, handle: RecallHandle) -> Answer:
-    verdict, promise, _ = broker.delays.cancel(handle.timer_id, broker.clock.now_ms())
+def _recall(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> Answer:
+    verdict, promise, _ = context.messages.delays.cancel(handle.timer_id, context.clock.now_ms())
     if verdict is Verdict.CANCELLED:
         return answer(command, ext={**_REGION, "msgId": handle.unique_key}, promise=promise)
     return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], ext=_REGION, promise=promise)
 
 
-def _handle(broker: "Broker", request: RecallRequest) -> RecallHandle:
+def _handle(context: RocketMQContext, request: RecallRequest) -> RecallHandle:
     try:
         handle = recall_handle.decode(request.recall_handle)
     except ProtocolError as error:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
-    if handle.topic != request.topic or handle.broker != broker.options.rocketmq.broker:
+    if handle.topic != request.topic or handle.broker != context.options.rocketmq.broker:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic or broker does not match the handle")
     return handle

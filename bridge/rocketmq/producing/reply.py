@@ -9,10 +9,10 @@ it. Then the reply is kept in the topic that it names, the cluster's reply topic
 kept. Source: ReplyMessageProcessor.java.
 """
 
-from typing import TYPE_CHECKING
-
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.send import send_message
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.headers import PushReply, SendRequest
@@ -20,30 +20,26 @@ from duolog.protocol.rocketmq.messages import properties
 from duolog.protocol.rocketmq.messages.message_id import unpack_host
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 
-
-def send_reply(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer:
+def send_reply(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = SendRequest.parse(command.ext)
     client_id = properties.get(request.properties.encode(), properties.REPLY_TO_CLIENT) or ""
-    requester = broker.rocketmq_members.producer_channel(client_id)
+    requester = context.groups.members.producer_channel(client_id)
     if requester is None:
         remark = f"push reply message fail, channel of <{client_id[:200]}> not found."
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
     if request.batch:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and no batch")
-    stored = send_message(broker, connection, command)
+    stored = send_message(context, connection, command)
     assert stored is not None, "only a batch is answered later"
-    pushed = _pushed(broker, connection, request)
+    pushed = _pushed(context, connection, request)
     assert isinstance(command.body, memoryview), "decoded from a frame"
     requester.notify(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_ext(), bytes(command.body))
     return stored
 
 
-def _pushed(broker: "Broker", connection: "RocketMQConnection", request: SendRequest) -> PushReply:
-    now_ms = broker.clock.now_ms()
+def _pushed(context: RocketMQContext, connection: RocketMQConnection, request: SendRequest) -> PushReply:
+    now_ms = context.clock.now_ms()
     raw = properties.set_many(request.properties.encode(), {properties.PUSH_REPLY_TIME: str(now_ms)})
     return PushReply(
         producer_group=request.producer_group,
@@ -58,7 +54,7 @@ def _pushed(broker: "Broker", connection: "RocketMQConnection", request: SendReq
         reconsume_times=request.reconsume_times,
         unit_mode=request.unit_mode,
         born_host=_endpoint(connection.packed_peer),
-        store_host=_endpoint(broker.publisher.messages.store_host),
+        store_host=_endpoint(context.messages.publisher.messages.store_host),
         store_timestamp=now_ms,
     )
 

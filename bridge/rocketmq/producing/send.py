@@ -9,16 +9,19 @@ there (`transactions.py`). The answer carries the place of the record; it waits 
 import itertools
 import os
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data.delay_headers import TIMER_NAMES
 from duolog.bridge.data.pending_frames import due_of
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.schedules import SCHEDULE_NAME
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing import half_messages
+from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.producing.priority import by_priority
 from duolog.bridge.rocketmq.producing.send_batch import Target, sending
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.retry import send_back
 from duolog.bridge.state.topics import Topic
@@ -42,49 +45,47 @@ from duolog.protocol.rocketmq.names import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
 _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
-def send_message(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    broker.rocketmq_admission.check_send()
+def send_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    context.requests.admission.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()
-    if len(command.body) > broker.publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
-        raise _too_large(broker, command, raw)
+    if len(command.body) > context.messages.publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+        raise _too_large(context, command, raw)
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     if request.topic.startswith(RETRY_PREFIX):
-        topic, queue_id, raw = _retry(broker, command, request, raw, is_batch)
+        topic, queue_id, raw = _retry(context, command, request, raw, is_batch)
     else:
-        topic = broker.topics.by_rocketmq_name(request.topic) or _create(broker, request)
-        queue_id = _queue_id(broker, topic, request)
+        topic = context.topics.by_rocketmq_name(request.topic) or _create(context, request)
+        queue_id = _queue_id(context, topic, request)
     if is_batch:
-        return _send_batch(broker, connection, command, request, topic, queue_id, raw)
+        return _send_batch(context, connection, command, request, topic, queue_id, raw)
     if properties.PRIORITY in request.properties:
         queue_id, raw = by_priority(topic, queue_id, raw)
     assert isinstance(command.body, memoryview), "decoded from a frame"
     own, unique_key = _with_unique_key(raw)
     if properties.REPLY_TO_CLIENT in request.properties:
         # Who replies finds the topic for it by the cluster's name.
-        own = properties.set_many(own, {properties.CLUSTER: broker.options.rocketmq.cluster})
+        own = properties.set_many(own, {properties.CLUSTER: context.options.rocketmq.cluster})
     message = _message(connection, request, request.flag, command.body, own)
     if properties.TRAN_MSG in request.properties and half_messages.is_half(message):
         slots, promise = half_messages.prepare(
-            broker, connection, command, request, topic, queue_id, message, unique_key
+            context, connection, command, request, topic, queue_id, message, unique_key
         )
     else:
-        if broker.halves.gathered:
-            half_messages.settle(broker)
+        if context.messages.halves.gathered:
+            append_gathered(context.messages.halves, context.metrics, context.clock.now_ms())
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
-        slots, promise = broker.publisher.publish_messages(topic, queue_id, [message], broker.clock.now_ms(), sender)
-    stored_id = message_id(broker.publisher.messages.store_host, slots[0][0])
-    handle = _recall_handle(broker, request.topic, message, slots[0].position, unique_key)
+        slots, promise = context.messages.publisher.publish_messages(
+            topic, queue_id, [message], context.clock.now_ms(), sender
+        )
+    stored_id = message_id(context.messages.publisher.messages.store_host, slots[0][0])
+    handle = _recall_handle(context, request.topic, message, slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
     return Answer(buffers, promise if _waits(request, raw) else None)
 
@@ -94,33 +95,33 @@ def _waits(request: SendRequest, raw: bytes) -> bool:
     return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
 
 
-def _too_large(broker: "Broker", command: RemotingCommand, raw: bytes) -> MessageTooLarge:
+def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -> MessageTooLarge:
     """Give what refuses a message before anything looks into it or makes a topic for it."""
     return MessageTooLarge(
         f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
-        f" {broker.publisher.messages.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
+        f" {context.messages.publisher.messages.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
     )
 
 
-def _recall_handle(broker: "Broker", topic: str, message: Message, position: int, unique_key: str) -> str:
+def _recall_handle(context: RocketMQContext, topic: str, message: Message, position: int, unique_key: str) -> str:
     """Give a message that waits for a time of its own choice the handle by which its sender may recall it."""
     if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
         return ""
     due_ms = due_of(message)
-    timer_id = broker.delays.text_of((due_ms, position))
-    return recall_handle.encode(topic, broker.options.rocketmq.broker, due_ms, unique_key, timer_id)
+    timer_id = context.messages.delays.text_of((due_ms, position))
+    return recall_handle.encode(topic, context.options.rocketmq.broker, due_ms, unique_key, timer_id)
 
 
 # -- Where it goes
 
 
-def _create(broker: "Broker", request: SendRequest) -> Topic:
+def _create(context: RocketMQContext, request: SendRequest) -> Topic:
     name = request.topic
     check_topic(name)
     if name in NOT_ALLOWED_TO_SEND:
         raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
-    topic = broker.topics.auto_create_for_rocketmq(
-        name, request.default_topic, request.default_topic_queue_nums, broker.clock.now_ms()
+    topic = context.topics.auto_create_for_rocketmq(
+        name, request.default_topic, request.default_topic_queue_nums, context.clock.now_ms()
     )
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
@@ -128,28 +129,28 @@ def _create(broker: "Broker", request: SendRequest) -> Topic:
 
 
 def _retry(
-    broker: "Broker", command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
+    context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
 ) -> tuple[Topic, int, bytes]:
     """Say where a message that a consumer gives back by itself goes, and its properties."""
     check_topic(request.topic)
     if is_batch:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
-    dead = send_back.redirected(broker, command, request, raw)
+    dead = send_back.redirected(context, command, request, raw)
     if dead is not None:
         return dead[0], 0, dead[1]
-    config = send_back.group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
-    topic = send_back.retries_of(broker, config)
-    return topic, _queue_id(broker, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
+    config = send_back.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
+    topic = send_back.retries_of(context, config)
+    return topic, _queue_id(context, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
 
 
-def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
+def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> int:
     if not topic.perm & flags.PERM_WRITE:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
     queue_id = request.queue_id
     if queue_id < 0:
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
-        if broker.rocketmq_expected_topics.has(request.topic, broker.clock.mono_ms()):
+        if context.names.expected_topics.has(request.topic, context.clock.mono_ms()):
             return queue_id % topic.queue_count  # Its route was given out before the topic was made.
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
@@ -162,8 +163,8 @@ def _queue_id(broker: "Broker", topic: Topic, request: SendRequest) -> int:
 
 
 def _send_batch(
-    broker: "Broker",
-    connection: "RocketMQConnection",
+    context: RocketMQContext,
+    connection: RocketMQConnection,
     command: RemotingCommand,
     request: SendRequest,
     topic: Topic,
@@ -179,10 +180,10 @@ def _send_batch(
         return _message(connection, request, part.flag, part.body, own), unique_key
 
     target = Target(topic, queue_id, _waits(request, raw), make)
-    return broker.rocketmq_batches.begin(connection, command, sending(broker, connection, command, target))
+    return context.requests.batches.begin(connection, command, sending(context, connection, command, target))
 
 
-def _message(connection: "RocketMQConnection", request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
+def _message(connection: RocketMQConnection, request: SendRequest, flag: int, body: Buffer, raw: bytes) -> Message:
     return Message(
         topic="",  # The publisher sets topic, queue and store host.
         body=body,

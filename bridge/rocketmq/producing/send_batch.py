@@ -10,19 +10,19 @@ has a slice in each turn of the loop. The batches that are under way have at mos
 answered SYSTEM_BUSY, on which clients try again or ask another broker.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.publishing.rocketmq_plan import MessagePlan
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.connection import TURN_MS
-from duolog.bridge.rocketmq.producing import half_messages
-from duolog.bridge.rocketmq.requests.admission import Busy, Kind
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.producing.batches_under_way import Sending
+from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.state.records import QueuesExpire, Record
 from duolog.bridge.state.topics import Topic
@@ -37,21 +37,12 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.log.format import entry_size
 from duolog.store.unit import Frame, FrameRun
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 # Apache RocketMQ knows no number, only the size of the whole, 4 MiB; its example of batches sends some 20,000 at once.
 BATCH_MESSAGES_MAX: Final = 32_768
 MESSAGES_AT_ONCE: Final = 128  # About a millisecond.
-STEPS_MAX: Final = 8  # In one slice, whatever the clock says.
-BYTES_MAX: Final = 64 << 20  # Of the bodies of all batches that are under way.
-
 _position_of = attrgetter("position")
 
 Made = tuple[Message, str]  # with its unique key
-Sending = Generator[bool, None, Answer]
-"""A batch at work: where it yields true, what comes next has a slice of its own."""
 
 
 class Target(NamedTuple):
@@ -63,11 +54,13 @@ class Target(NamedTuple):
     make: Callable[[batch.Part], Made]
 
 
-def sending(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand, target: Target) -> Sending:
+def sending(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, target: Target
+) -> Sending:
     """Store the messages of a request, and give its answer. Raises as `Publisher.publish_messages` does."""
     body = command.body
     assert isinstance(body, memoryview), "decoded from a frame"
-    gathered, unique_key = _Gathered(broker, target), ""
+    gathered, unique_key = _Gathered(context, target), ""
     for parts in batch.read(body, MESSAGES_AT_ONCE, BATCH_MESSAGES_MAX):
         if gathered.count:
             yield False
@@ -83,12 +76,12 @@ def sending(broker: "Broker", connection: "RocketMQConnection", command: Remotin
     is_large = gathered.count > MESSAGES_AT_ONCE
     if is_large:
         yield True
-    if broker.halves.gathered:
-        half_messages.settle(broker)
+    if context.messages.halves.gathered:
+        append_gathered(context.messages.halves, context.metrics, context.clock.now_ms())
     positions, base_offset, promise = gathered.append()
     if is_large:
         yield True
-    ids = message_ids(broker.publisher.messages.store_host, positions)
+    ids = message_ids(context.messages.publisher.messages.store_host, positions)
     buffers = encode_stored(command, ids, target.queue_id, base_offset, unique_key, "")
     return Answer(buffers, promise if target.waits else None)
 
@@ -100,9 +93,9 @@ class _Gathered:
     look at each.
     """
 
-    def __init__(self, broker: "Broker", target: Target) -> None:
-        self._broker, self._topic, self._queue_id = broker, target.topic, target.queue_id
-        self._now_ms = broker.clock.now_ms()
+    def __init__(self, context: RocketMQContext, target: Target) -> None:
+        self._context, self._topic, self._queue_id = context, target.topic, target.queue_id
+        self._now_ms = context.clock.now_ms()
         queue = target.topic.queues[target.queue_id]
         self._bodies, self._times_ms, self._tags = list[Buffer](), list[int](), list[int]()
         self._run = FrameRun(
@@ -113,9 +106,9 @@ class _Gathered:
         self._expire = False  # A record says that the queue has messages which expire.
         self.count = self._delayed = self._schedules = self._body_bytes = 0
 
-    def add(self, messages: Sequence[Message], connection: "RocketMQConnection") -> None:
+    def add(self, messages: Sequence[Message], connection: RocketMQConnection) -> None:
         """Make frames of the next messages, and hold the batch to its limits."""
-        planner = self._broker.publisher.messages
+        planner = self._context.messages.publisher.messages
         self._schedules += planner.check_schedule_count(messages, self._schedules)
         plan = planner.plan_messages(self._topic, self._queue_id, messages, self._now_ms, sender=connection)
         self.count += len(plan.frames)
@@ -130,7 +123,7 @@ class _Gathered:
                 self._records.append(record)
 
     def _check_delayed(self, frames: Sequence[Frame]) -> None:
-        limit = self._broker.options.delay.batch_delayed_max
+        limit = self._context.options.delay.batch_delayed_max
         self._delayed += sum([1 for frame in frames if frame.extra])
         if self._delayed > limit:
             raise DelayRefused(f"batch of more than {limit} delayed messages; delay.batch_delayed_max is the limit")
@@ -149,17 +142,19 @@ class _Gathered:
 
     def append(self) -> tuple[Iterable[int], int, Promise]:
         """Append all as one unit: (positions of the messages, offset of the first, what the answer waits for)."""
-        broker, topic = self._broker, self._topic
-        if topic.number not in broker.topics:
+        context, topic = self._context, self._topic
+        if topic.number not in context.topics:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
-        broker.schedules.check_room(self._records)
+        context.messages.schedules.check_room(self._records)
         positions: Iterable[int]
         if self._frames is None:
-            (slot,), promise = broker.publisher.append_run(self._run, self._records, self._body_bytes, self._now_ms)
+            (slot,), promise = context.messages.publisher.append_run(
+                self._run, self._records, self._body_bytes, self._now_ms
+            )
             positions = _positions(slot.position, self._bodies)
         else:
             plan = MessagePlan(self._frames, self._records, self._body_bytes)
-            slots, promise = broker.publisher.append_messages(topic, self._queue_id, plan, self._now_ms)
+            slots, promise = context.messages.publisher.append_messages(topic, self._queue_id, plan, self._now_ms)
             slot, positions = slots[0], map(_position_of, slots)
         return positions, slot.base_offset, promise
 
@@ -170,98 +165,3 @@ def _positions(first: int, bodies: Sequence[Buffer]) -> Iterator[int]:
     for body in bodies:
         yield position
         position += entry_size(len(body), 0, 1)
-
-
-# -- Those that are under way
-
-
-class _Job(NamedTuple):
-    connection: "RocketMQConnection"
-    command: RemotingCommand
-    steps: Sending
-    size: int
-
-
-class Batches:
-    """The batches that were not done by their first slice: one slice of one of them in a turn of the loop."""
-
-    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._jobs: deque[_Job] = deque()
-        self._bytes = 0  # Invariant: the sum of their sizes.
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def begin(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Sending) -> Answer | None:
-        """Run the first slice of a request that was just received, unless others are under way; raises as it does."""
-        size = len(command.body)
-        if self._bytes + size > self._bytes_max:
-            steps.close()
-            raise Busy(f"[OVERLOAD]system busy, batches of {self._bytes} bytes are being stored")
-        if not self._jobs:
-            done = _slice(steps, connection)
-            if done is not None:
-                return done
-        self._jobs.append(_Job(connection, command, steps, size))
-        self._bytes += size
-        connection.broker.rocketmq_admission.in_work[Kind.SEND] += 1
-        connection.unanswered += 1
-        connection.is_busy = True
-        connection.hold()
-        if len(self._jobs) == 1:
-            self._schedule()
-        return None
-
-    def _schedule(self) -> None:
-        connection = self._jobs[0].connection
-        connection.broker.server.soon("rocketmq SEND_BATCH_MESSAGE", self._turn)
-
-    def _turn(self) -> None:
-        """Run a slice of the first batch; it goes behind the others if it is not done."""
-        job = self._jobs.popleft()
-        job.connection.broker.server.touch()
-        try:
-            if self._go_on(job):
-                self._end(job)
-            else:
-                self._jobs.append(job)
-        finally:
-            if self._jobs:
-                self._schedule()
-
-    def _go_on(self, job: _Job) -> bool:
-        """Run one slice; true: the batch is answered, or its client is gone."""
-        connection, command, steps, _ = job
-        if connection.closed:
-            steps.close()
-            return True
-        try:
-            given = _slice(steps, connection)
-            if given is None:
-                return False
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
-            given = connection.refusal(command, error)
-        connection.reply(command, given)
-        return True
-
-    def _end(self, job: _Job) -> None:
-        connection = job.connection
-        self._bytes -= job.size
-        connection.broker.rocketmq_admission.in_work[Kind.SEND] -= 1
-        connection.is_busy = False
-        connection.answered()
-
-
-def _slice(steps: Sending, connection: "RocketMQConnection") -> Answer | None:
-    """Run a batch for some milliseconds; gives its answer if that was its end."""
-    mono_ms = connection.server.clock.mono_ms
-    until_mono_ms = mono_ms() + TURN_MS
-    try:
-        for _ in range(STEPS_MAX):
-            if next(steps) or mono_ms() >= until_mono_ms:
-                break
-        return None
-    except StopIteration as done:
-        answer: Answer = done.value
-        return answer

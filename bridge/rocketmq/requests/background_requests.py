@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from duolog.bridge.clock import Clock
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.requests.admission import (
     Admission,
@@ -55,8 +56,11 @@ class _Stepping(NamedTuple):
 class BackgroundQueue:
     """The requests of one kind."""
 
-    def __init__(self, kind: Kind, flow: Admission, wait_ms: int, bytes_max: int = BYTES_MAX) -> None:
-        self._kind, self._flow, self._wait_ms, self._bytes_max = kind, flow, wait_ms, bytes_max
+    def __init__(
+        self, kind: Kind, admission: Admission, clock: Clock, wait_ms: int, bytes_max: int = BYTES_MAX
+    ) -> None:
+        self._kind, self._admission, self._clock = kind, admission, clock
+        self._wait_ms, self._bytes_max = wait_ms, bytes_max
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0  # Invariant: the sum of their sizes.
         self._spent_ms = 0  # In this turn.
@@ -80,14 +84,14 @@ class BackgroundQueue:
         """Take the other steps of a request that is at work, one for each turn of the loop."""
         assert self._stepping is None, "a request that had its turn"
         connection.unanswered += 1
-        self._flow.in_work[self._kind] += 1
+        self._admission.in_work[self._kind] += 1
         self._stepping = _Stepping(connection, command, steps)
         if not self._is_scheduled:
             self._schedule(connection)
 
     def _take_step(self, stepping: _Stepping) -> None:
         connection = stepping.connection
-        connection.broker.server.touch()
+        connection.server.touch()
         try:
             self._step(stepping)
         except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
@@ -108,7 +112,7 @@ class BackgroundQueue:
         except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
             given = connection.refusal(command, error)
         self._stepping = None
-        self._flow.in_work[self._kind] -= 1
+        self._admission.in_work[self._kind] -= 1
         connection.answered()
         if given is not None:
             connection.reply(command, given)
@@ -117,15 +121,15 @@ class BackgroundQueue:
         size = _size_of(command)
         if self._bytes + size > self._bytes_max or connection.waiting_bytes + size > CONNECTION_BYTES_MAX:
             raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
-        self._flow.begin(self._kind)
+        self._admission.begin(self._kind)
         self._bytes += size
         connection.waiting_bytes += size
         connection.unanswered += 1
         command.body = memoryview(bytes(cast(memoryview, command.body)))  # Else it keeps all that was read with it.
-        self._queue.append(_Waiting(connection, command, size, connection.broker.clock.mono_ms()))
+        self._queue.append(_Waiting(connection, command, size, self._clock.mono_ms()))
 
     def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
-        clock = connection.broker.clock
+        clock = self._clock
         begun_mono_ms = clock.mono_ms()
         connection.go(command)
         self._spent_ms += clock.mono_ms() - begun_mono_ms
@@ -134,7 +138,7 @@ class BackgroundQueue:
 
     def _schedule(self, connection: "RocketMQConnection") -> None:
         self._is_scheduled = True
-        connection.broker.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
+        connection.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
 
     def _turn(self) -> None:
         """The others had their turn: go on, for a slice."""
@@ -144,13 +148,12 @@ class BackgroundQueue:
             return
         while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._stepping is None:
             connection, command, size, since_mono_ms = self._queue.popleft()
-            broker = connection.broker
-            broker.server.touch()
-            self._flow.in_work[self._kind] -= 1
+            connection.server.touch()
+            self._admission.in_work[self._kind] -= 1
             self._bytes -= size
             connection.waiting_bytes -= size
             connection.answered()
-            waited_ms = broker.clock.mono_ms() - since_mono_ms
+            waited_ms = self._clock.mono_ms() - since_mono_ms
             try:
                 if connection.closed:
                     given_up += 1

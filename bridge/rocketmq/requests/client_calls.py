@@ -53,11 +53,11 @@ class Call:
 
 def ask(connection: "RocketMQConnection", opaque: int, done: Done, timeout_ms: int) -> bool:
     """Begin to wait for the answer; False: too many wait already, and `done` was told so."""
-    broker, calls = connection.broker, connection.calls
+    calls = connection.calls
     call = Call(calls, opaque, done, partial(connection.fault, kind="answer of a client"))
     held = None
     if len(calls) < CALLS_MAX and not connection.closed:
-        held = broker.purgatory.hold(call, (), broker.clock.mono_ms() + timeout_ms, connection)
+        held = connection.context.purgatory.hold(call, (), connection.server.clock.mono_ms() + timeout_ms, connection)
     if held is None:
         done(None)
         return False
@@ -70,7 +70,7 @@ def take_answer(connection: "RocketMQConnection", answer: RemotingCommand) -> No
     """Give an answer to who waits for it; one that comes too late is nobody's."""
     call = connection.calls.get(answer.opaque)
     if call is not None and call.held is not None:
-        connection.broker.purgatory.release(call.held)
+        connection.context.purgatory.release(call.held)
         call.finish(answer)
 
 
@@ -78,5 +78,5 @@ def give_up(connection: "RocketMQConnection") -> None:
     """Tell all who wait: the connection has gone."""
     for call in list(connection.calls.values()):
         if call.held is not None:
-            connection.broker.purgatory.release(call.held)
+            connection.context.purgatory.release(call.held)
         call.finish(None)

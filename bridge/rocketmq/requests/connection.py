@@ -2,7 +2,7 @@
 
     malformed frame or header         closed, as Java's decoder does
     unknown code                      REQUEST_CODE_NOT_SUPPORTED
-    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`, `flow.py`
+    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
     handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
     handler gives None                somebody answers later: a held pull, a read that waits for the disk
     handler raises what is ANSWERABLE its code and text
@@ -14,21 +14,23 @@ A name server is asked over the same connection: its codes mean nothing else to 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from duolog.bridge.data.reading import Later
+from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.connection import BUG, Connection
-from duolog.bridge.net.purgatory import Held, Waiting
-from duolog.bridge.rocketmq import TABLE, Row
+from duolog.bridge.net.connection import BUG, Connection, Log
+from duolog.bridge.net.purgatory import Held, Purgatory, Waiting
+from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.namesrv.expected_topics import Asked
-from duolog.bridge.rocketmq.producing.half_messages import GATHERING, settle
+from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
 from duolog.bridge.rocketmq.requests import client_calls
-from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.rocketmq.requests.background_requests import Steps
+from duolog.bridge.rocketmq.requests.admission import Admission, Kind
+from duolog.bridge.rocketmq.requests.background_requests import BackgroundQueue, Steps
 from duolog.bridge.rocketmq.requests.client_calls import CALL_MS, Call, Done
 from duolog.bridge.rocketmq.requests.errors import (
     ANSWERABLE,
@@ -36,7 +38,9 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
+from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.json.fastjson import IllegalJson
@@ -49,7 +53,6 @@ from duolog.store.errors import StoreError
 if TYPE_CHECKING:
     import asyncio
 
-    from duolog.bridge.broker import Broker
 
 T = TypeVar("T")
 
@@ -61,6 +64,22 @@ _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionContext:
+    """What a connection of the RocketMQ port, or of the name server's, uses."""
+
+    server: Server
+    store: Log
+    purgatory: Purgatory
+    metrics: Metrics
+    admission: Admission
+    background_queues: Mapping[Kind, BackgroundQueue]
+    halves: HalfMessageLog
+    table: Mapping[int, Row]
+    inflate_bytes_max: int  # `convert.inflate_bytes_max`, for hooks.
+    handlers: object  # The `RocketMQContext` that the table's handlers get.
+
+
 class RocketMQConnection(Connection):
     """One client of the RocketMQ port, or of the name server's.
 
@@ -70,13 +89,13 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
-        "_durable", "_next_opaque", "_written", "asked", "broker", "calls", "held", "is_member", "packed_peer",
+        "_durable", "_next_opaque", "_written", "asked", "calls", "context", "held", "is_member", "packed_peer",
         "waiting_bytes",
     )  # fmt: skip
 
-    def __init__(self, broker: "Broker") -> None:
-        super().__init__(broker.server, broker.store)
-        self.broker = broker
+    def __init__(self, context: ConnectionContext) -> None:
+        super().__init__(context.server, context.store)
+        self.context = context
         self.asked = Asked()  # Of the name server.
         self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
@@ -94,14 +113,14 @@ class RocketMQConnection(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         for held in self.held:
-            self.broker.purgatory.release(held)
+            self.context.purgatory.release(held)
         self.held.clear()
         client_calls.give_up(self)
-        flow = self.broker.rocketmq_admission
+        admission = self.context.admission
         for waiting in (self._durable, self._written):
             for _, _, kind in waiting:
-                flow.waiting -= 1
-                flow.in_work[kind] -= 1
+                admission.waiting -= 1
+                admission.in_work[kind] -= 1
             waiting.clear()
         super().connection_lost(error)
 
@@ -115,23 +134,23 @@ class RocketMQConnection(Connection):
             self.take(command)
 
     def received_all(self) -> None:
-        if self.broker.halves.gathered:
-            settle(self.broker)
+        if self.context.halves.gathered:
+            self._append_gathered()
 
     def take(self, command: RemotingCommand) -> None:
         """Handle a request, now or when its turn comes."""
-        row = TABLE.get(command.code)
+        row = self.context.table.get(command.code)
         if row is None:
             remark = f" request type {command.code} not supported"
             self.reply(command, answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
-        elif row.has_lane:
-            self.broker.rocketmq_background_queues[row.kind].take(self, command)
+        elif row.is_background:
+            self.context.background_queues[row.kind].take(self, command)
         else:
             self._go(command, row)
 
     def go(self, command: RemotingCommand) -> None:
         """Handle a request whose turn has come."""
-        self._go(command, TABLE[command.code])
+        self._go(command, self.context.table[command.code])
 
     def _go(self, command: RemotingCommand, row: Row) -> None:
         """Handle a request, and let the answer go, or let somebody answer later."""
@@ -149,22 +168,25 @@ class RocketMQConnection(Connection):
     def _handle(self, command: RemotingCommand, row: Row) -> Answer | None:
         if self.unanswered >= self.bounds.unanswered_max:
             return answer(command, ResponseCode.SYSTEM_BUSY, _BUSY)
-        broker = self.broker
-        broker.metrics.requests[row.counter] += 1
-        if broker.halves.gathered and command.code not in GATHERING:
-            settle(broker)  # What came first counts first.
+        context = self.context
+        context.metrics.requests[row.counter] += 1
+        if context.halves.gathered and command.code not in GATHERING:
+            self._append_gathered()  # The decisions came before this request, so they are in the log before it, too.
         if row.is_limited and not command.flag & FLAG_ONEWAY:
-            broker.rocketmq_admission.check(row.kind)
-        return row.handler(broker, self, command)
+            context.admission.check(row.kind)
+        return row.handler(context.handlers, self, command)
+
+    def _append_gathered(self) -> None:
+        append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
         """Give the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""
         if not isinstance(error, ANSWERABLE):
-            row = TABLE.get(asked.code)
+            row = self.context.table.get(asked.code)
             self.fault(error, row.counter[1] if row is not None else "request")
             error = Refused(ResponseCode.SYSTEM_ERROR, BUG)
         code = code_of(error)
-        self.broker.metrics.errors["rocketmq", code.name] += 1
+        self.context.metrics.errors["rocketmq", code.name] += 1
         if isinstance(error, IllegalJson):
             peer = endpoint(*self.peer)
             log.warning("request body refused code=%d peer=%s reason=%r", asked.code, peer, str(error)[:300])
@@ -175,7 +197,7 @@ class RocketMQConnection(Connection):
     def reply(self, asked: RemotingCommand, given: Answer) -> None:
         """Send the answer to a request that waited, if anybody wants one."""
         if not asked.flag & FLAG_ONEWAY:
-            row = TABLE.get(asked.code)
+            row = self.context.table.get(asked.code)
             self.send(given, row.kind if row is not None else Kind.ADMIN)
 
     def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
@@ -190,9 +212,9 @@ class RocketMQConnection(Connection):
         waiting = self._durable if promise.durable else self._written
         waiting.append((promise, answer.buffers, kind))
         self.unanswered += 1
-        flow = self.broker.rocketmq_admission
-        flow.waiting += 1
-        flow.in_work[kind] += 1
+        admission = self.context.admission
+        admission.waiting += 1
+        admission.in_work[kind] += 1
         if len(waiting) == 1:
             self.log.when(promise, partial(self._kept, waiting))
 
@@ -201,13 +223,13 @@ class RocketMQConnection(Connection):
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
         kept, leave = self.log.kept, self.answers.write
-        flow = self.broker.rocketmq_admission
+        admission = self.context.admission
         while waiting and kept(waiting[0][0]):
             _, buffers, kind = waiting.popleft()
             leave(buffers)
             self.unanswered -= 1
-            flow.waiting -= 1
-            flow.in_work[kind] -= 1
+            admission.waiting -= 1
+            admission.in_work[kind] -= 1
         self.go_on_soon()
         if waiting:
             self.log.when(waiting[0][0], partial(self._kept, waiting))
@@ -241,17 +263,17 @@ class RocketMQConnection(Connection):
         except StopIteration as done:
             given: Answer = done.value
             return given
-        self.broker.rocketmq_background_queues[TABLE[asked.code].kind].go_on(self, asked, steps)
+        self.context.background_queues[self.context.table[asked.code].kind].go_on(self, asked, steps)
         return None
 
     def begin_read(self, asked: RemotingCommand) -> None:
         """Count a request that begins to wait for a reader thread; raises Busy."""
-        self.broker.rocketmq_admission.begin_read(TABLE[asked.code].kind)
+        self.context.admission.begin_read(self.context.table[asked.code].kind)
         self.unanswered += 1
 
     def end_read(self, asked: RemotingCommand) -> None:
         """Its thread has looked."""
-        self.broker.rocketmq_admission.end_read(TABLE[asked.code].kind)
+        self.context.admission.end_read(self.context.table[asked.code].kind)
         self.answered()
 
     # -- Held requests
@@ -260,7 +282,7 @@ class RocketMQConnection(Connection):
         self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_bytes: int = 0
     ) -> Held | None:
         """Hold a request in the purgatory; None if there is no room for it: then it is to be answered at once."""
-        held = self.broker.purgatory.hold(waiting, keys, deadline_mono_ms, self, extra_bytes=extra_bytes)
+        held = self.context.purgatory.hold(waiting, keys, deadline_mono_ms, self, extra_bytes=extra_bytes)
         if held is not None:
             self.held.add(held)
         return held

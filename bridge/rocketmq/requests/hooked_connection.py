@@ -9,7 +9,7 @@ they do in Apache RocketMQ, which has a pool of threads for them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.hooks import (
     Consumed,
@@ -24,7 +24,7 @@ from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.connection import ConnectionContext, RocketMQConnection
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
@@ -34,9 +34,6 @@ from duolog.protocol.rocketmq.messages import batch, flags, properties
 from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.compression import inflate_body
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -57,8 +54,8 @@ class HookedConnection(RocketMQConnection):
 
     __slots__ = ("_asked", "_hooks")
 
-    def __init__(self, broker: "Broker", hooks: Hooks) -> None:
-        super().__init__(broker)
+    def __init__(self, context: ConnectionContext, hooks: Hooks) -> None:
+        super().__init__(context)
         self._hooks = hooks
         # By opaque, the oldest first; as many as may be unanswered, for some requests nobody answers ever.
         self._asked: dict[int, _Asked] = {}
@@ -69,9 +66,9 @@ class HookedConnection(RocketMQConnection):
             return
         assert isinstance(command.body, memoryview), "decoded from a frame"
         asked = _Asked(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
-        work = partial(_ask, self._hooks, asked, command.body, self.broker.options.convert.inflate_bytes_max)
+        work = partial(_ask, self._hooks, asked, command.body, self.context.inflate_bytes_max)
         self.unanswered += 1
-        self._hooks.before(work, partial(self._go_on_with, command, asked), self.broker.clock.mono_ms())
+        self._hooks.before(work, partial(self._go_on_with, command, asked), self.server.clock.mono_ms())
 
     def _go_on_with(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
         self.answered()

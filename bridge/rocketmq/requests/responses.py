@@ -1,7 +1,7 @@
 """What handlers give, and how an answer is made of it."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.rocketmq import remoting
@@ -11,14 +11,7 @@ from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
 
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 BodyT = TypeVar("BodyT", bound=Body)
-
-# The answer, or None: it comes later (a held pull), or there is none.
-Handler = Callable[["Broker", "RocketMQConnection", RemotingCommand], Answer | None]
 
 
 def answer(

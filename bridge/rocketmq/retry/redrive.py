@@ -13,11 +13,12 @@ positions).
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from duolog.bridge.data import expiry
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
 from duolog.bridge.rocketmq.retry.send_back import (
     EXPIRED_AT,
@@ -37,9 +38,6 @@ from duolog.protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic
 from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
 
 SLICE_MESSAGES_MAX: Final = 64  # Of one unit.
 SLICE_BYTES_MAX: Final = 1 << 20
@@ -65,27 +63,27 @@ class _Back(NamedTuple):
 _Target = Callable[[Message], tuple[Topic, int]]
 
 
-async def redrive(broker: "Broker", name: str, way: str | None = None) -> tuple[int, Promise]:
+async def redrive(context: RocketMQContext, name: str, way: str | None = None) -> tuple[int, Promise]:
     """Give back all that are the group's dead letters now: (how many, what an answer must wait for).
 
     Raises RedriveRefused, the door's exceptions and StoreError; what went back until then stays there.
     """
     group = group_of_rocketmq(name)
     count = 0
-    if failed_of(broker, group).dead_letters:
-        target = _target(broker, name, group, way)
-        dead = broker.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    if failed_of(context, group).dead_letters:
+        target = _target(context, name, group, way)
+        dead = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
         assert dead is not None, "it has dead letters"
         for queue in list(dead.queues):
-            count += await _redrive_queue(broker, group, dead, queue, target)
-    return count, broker.state_log.barrier()
+            count += await _redrive_queue(context, group, dead, queue, target)
+    return count, context.state_log.barrier()
 
 
-def _target(broker: "Broker", name: str, group: str, way: str | None) -> _Target:
+def _target(context: RocketMQContext, name: str, group: str, way: str | None) -> _Target:
     """Decide where messages go."""
-    active = broker.client_protocols.active(group)
+    active = context.groups.client_protocols.active(group)
     if way == TOPIC:
-        return lambda dead: _origin_of(broker, dead)
+        return lambda dead: _origin_of(context, dead)
     if active is ClientProtocol.KAFKA:
         raise RedriveRefused(
             f"the group {name} is active in Kafka, whose consumers do not read its retry topic; "
@@ -97,15 +95,15 @@ def _target(broker: "Broker", name: str, group: str, way: str | None) -> _Target
             "(only RocketMQ consumers of the group get its dead letters) or --to topic (they go back to their own "
             "topics, for every group that reads these)"
         )
-    retries = retries_of(broker, group_config(broker, rocketmq_group(group)))
+    retries = retries_of(context, group_config(context, rocketmq_group(group)))
     return lambda dead: (retries, 0)
 
 
-def _origin_of(broker: "Broker", dead: Message) -> tuple[Topic, int]:
+def _origin_of(context: RocketMQContext, dead: Message) -> tuple[Topic, int]:
     """Give the topic that a dead letter came from, and its queue there if it is known, else one by its key."""
     found = properties.parse(properties.repaired(dead.properties))
     name = found.get(properties.RETRY_TOPIC, "")
-    topic = broker.topics.by_rocketmq_name(name)
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise RedriveRefused(
             f"the dead letter at offset {dead.queue_offset} came from the topic {name or '-'}, which does not exist; "
@@ -117,29 +115,31 @@ def _origin_of(broker: "Broker", dead: Message) -> tuple[Topic, int]:
     return topic, zlib.crc32(found.get(properties.KEYS, "").encode()) % topic.queue_count
 
 
-async def _redrive_queue(broker: "Broker", group: str, dead: Topic, queue: Queue, target: _Target) -> int:
-    until = broker.isolation.stable_end(queue)
+async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queue: Queue, target: _Target) -> int:
+    until = context.messages.isolation.stable_end(queue)
     count = 0
-    while (offset := position_in(broker, group, queue)) < until:
-        found = await _read(broker, dead, queue, offset, until)
-        if position_in(broker, group, queue) != offset:
+    while (offset := position_in(context, group, queue)) < until:
+        found = await _read(context, dead, queue, offset, until)
+        if position_in(context, group, queue) != offset:
             continue  # Somebody else redrove them while the disk was read.
-        again = [each for record in found.buffers for each in _again(broker, dead, queue, record, target)]
-        now_ms = broker.clock.now_ms()
+        again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
+        now_ms = context.clock.now_ms()
         position = CommittedPosition(queue.key, found.next_offset)
         records: list[Record] = []
         frames: list[Frame] = []
         for topic, queue_id, each in again:
-            plan = broker.publisher.plan_messages(topic, queue_id, [each], now_ms)
+            plan = context.messages.publisher.plan_messages(topic, queue_id, [each], now_ms)
             frames += plan.frames
             records += plan.records
-        broker.state_log.commit([*records, *broker.positions.records(group, [position], now_ms)], now_ms, frames)
+        context.state_log.commit(
+            [*records, *context.groups.positions.records(group, [position], now_ms)], now_ms, frames
+        )
         count += len(frames)
         await asyncio.sleep(0)
     return count
 
 
-def _again(broker: "Broker", dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:
+def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:
     """Give the message of a dead letter, and where it goes; none if it has to be set aside."""
     try:
         letter = message.decode(record)
@@ -150,7 +150,7 @@ def _again(broker: "Broker", dead: Topic, queue: Queue, record: Buffer, target: 
         raise
     except Exception as error:  # noqa: BLE001 - set aside, or raised again
         place = f"{dead.rocketmq_name} queue {queue.queue_id}, offset {message.queue_offset_of(record)}"
-        broker.poison.set_aside("dead letter", place, error)
+        context.poison.set_aside("dead letter", place, error)
         return []
 
 
@@ -163,6 +163,6 @@ def _alive(dead: Message, marks: dict[str, None]) -> Message:
     return again
 
 
-async def _read(broker: "Broker", topic: Topic, queue: Queue, offset: int, until: int) -> Records:
-    found = broker.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
+async def _read(context: RocketMQContext, topic: Topic, queue: Queue, offset: int, until: int) -> Records:
+    found = context.messages.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
     return await awaited(found.start) if isinstance(found, Later) else found

@@ -16,12 +16,14 @@ SendMessageProcessor.java.
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delay_headers import TIMER_REPLACE
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin.view_message import answer_with_record
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
@@ -43,10 +45,6 @@ from duolog.protocol.rocketmq.names import (
 )
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
-
-if TYPE_CHECKING:
-    from duolog.bridge.broker import Broker
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 
 FIRST_LEVEL: Final = 3  # 10 s
 REASON: Final = "DEAD_LETTER_REASON"  # Of a dead letter: one of the four below.
@@ -75,20 +73,20 @@ _WISHES: Final = dict.fromkeys(
 # -- 36
 
 
-def send_back(broker: "Broker", connection: "RocketMQConnection", command: RemotingCommand) -> Answer | None:
-    broker.rocketmq_admission.check_send()
+def send_back(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    context.requests.admission.check_send()
     request = SendBackRequest.parse(command.ext)
-    config = group_config(broker, request.group)
+    config = group_config(context, request.group)
     if config.retry_queue_nums <= 0:
         return answer(command)  # The group wants no retries.
     attempts_max = _attempts_max(command, request.max_reconsume_times, config)
-    make = partial(_give_back, broker, command, request, config, attempts_max)
-    answer_with_record(broker, connection, command, request.offset, make)
+    make = partial(_give_back, context, command, request, config, attempts_max)
+    answer_with_record(context, connection, command, request.offset, make)
     return None
 
 
 def _give_back(
-    broker: "Broker",
+    context: RocketMQContext,
     command: RemotingCommand,
     request: SendBackRequest,
     config: SubscriptionGroupConfig,
@@ -96,18 +94,18 @@ def _give_back(
     record: Buffer,
 ) -> Answer:
     failed = message.decode(record)
-    expires_ms = expiry_of(broker, failed)
-    careful_ms = broker.wall_time.careful_ms(broker.clock.now_ms(), broker.clock.mono_ms())
+    expires_ms = expiry_of(context, failed)
+    careful_ms = context.messages.wall_time.careful_ms(context.clock.now_ms(), context.clock.mono_ms())
     if expires_ms is not None and expires_ms <= careful_ms:
-        return answer(command, promise=_let_go(broker, config, failed, expires_ms))
+        return answer(command, promise=_let_go(context, config, failed, expires_ms))
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
-    topic = dead_letters_of(broker, config) if is_dead else retries_of(broker, config)
+    topic = dead_letters_of(context, config) if is_dead else retries_of(context, config)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
     reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
     again = copy_of(failed, {**delay, **fixed(expires_ms), REASON: reason})
     queue_id = random.randrange(topic.queue_count)
-    promise = broker.publisher.publish_messages(topic, queue_id, [again], broker.clock.now_ms()).promise
-    _count(broker, is_dead=is_dead)
+    promise = context.messages.publisher.publish_messages(topic, queue_id, [again], context.clock.now_ms()).promise
+    _count(context, is_dead=is_dead)
     return answer(command, promise=promise)
 
 
@@ -148,19 +146,19 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
 # -- What expires
 
 
-def expiry_of(broker: "Broker", failed: Message) -> int | None:
+def expiry_of(context: RocketMQContext, failed: Message) -> int | None:
     """Say when a message that was read from its topic expires, by itself or by the topic."""
-    topic = broker.topics.by_rocketmq_name(failed.topic)
+    topic = context.topics.by_rocketmq_name(failed.topic)
     if topic is None or failed.topic.startswith(DLQ_PREFIX):
         return None
     return expiry.expiry_of(failed.properties, failed.store_ms, topic.settings)
 
 
-def drops_expired(broker: "Broker", topic: Topic, raw: bytes) -> bool:
+def drops_expired(context: RocketMQContext, topic: Topic, raw: bytes) -> bool:
     """Whether a message that expires leaves nothing behind: its topic says so, or the one that it was retried from."""
     if topic.rocketmq_name.startswith(RETRY_PREFIX):
         origin_name = properties.get(properties.repaired(raw), properties.RETRY_TOPIC) or ""
-        origin = broker.topics.by_rocketmq_name(origin_name)
+        origin = context.topics.by_rocketmq_name(origin_name)
         return origin is not None and origin.settings.drops_expired
     return topic.settings.drops_expired
 
@@ -179,19 +177,19 @@ def expired_copy(found: Message, expires_ms: int) -> Message:
     return dead
 
 
-def _let_go(broker: "Broker", config: SubscriptionGroupConfig, failed: Message, expires_ms: int) -> Promise:
+def _let_go(context: RocketMQContext, config: SubscriptionGroupConfig, failed: Message, expires_ms: int) -> Promise:
     """Put what has expired among the dead letters, unless it is there already, or is to be dropped."""
-    topic = broker.topics.by_rocketmq_name(failed.topic)
+    topic = context.topics.by_rocketmq_name(failed.topic)
     assert topic is not None, "the topic that says when it expires"
     group, key = group_of_rocketmq(config.group_name), topic.key(failed.queue_id)
-    offset, now_ms = failed.queue_offset, broker.clock.now_ms()
-    if drops_expired(broker, topic, failed.properties) or broker.rocketmq_expired.has(group, key, offset):
-        return broker.state_log.barrier()
-    target = dead_letters_of(broker, config)
-    plan = broker.publisher.plan_messages(target, 0, [expired_copy(failed, expires_ms)], now_ms)
+    offset, now_ms = failed.queue_offset, context.clock.now_ms()
+    if drops_expired(context, topic, failed.properties) or context.groups.expired_ranges.has(group, key, offset):
+        return context.state_log.barrier()
+    target = dead_letters_of(context, config)
+    plan = context.messages.publisher.plan_messages(target, 0, [expired_copy(failed, expires_ms)], now_ms)
     records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)]), *plan.records]
-    promise = broker.state_log.commit(records, now_ms, plan.frames).promise
-    _count(broker, is_dead=True)
+    promise = context.state_log.commit(records, now_ms, plan.frames).promise
+    _count(context, is_dead=True)
     return promise
 
 
@@ -199,17 +197,17 @@ def _let_go(broker: "Broker", config: SubscriptionGroupConfig, failed: Message, 
 
 
 def redirected(
-    broker: "Broker", command: RemotingCommand, request: SendRequest, raw: bytes
+    context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes
 ) -> tuple[Topic, bytes] | None:
     """Give the dead-letter topic and the properties for it, if no attempt is left; None: it goes where it is sent."""
-    config = group_config(broker, request.topic.removeprefix(RETRY_PREFIX))
+    config = group_config(context, request.topic.removeprefix(RETRY_PREFIX))
     is_dead = request.reconsume_times > _attempts_max(command, request.max_reconsume_times, config)
     # In 36 it is >=, for there the attempt that failed is not counted yet.
-    if not is_dead and not broker.rocketmq_locks.is_any_held(config.group_name, broker.clock.mono_ms()):
-        _count(broker, is_dead=False)
+    if not is_dead and not context.groups.locks.is_any_held(config.group_name, context.clock.mono_ms()):
+        _count(context, is_dead=False)
         return None
-    topic = dead_letters_of(broker, config)
-    _count(broker, is_dead=True)
+    topic = dead_letters_of(context, config)
+    _count(context, is_dead=True)
     return topic, properties.set_many(raw, {properties.DELAY: None, REASON: ATTEMPTS})
 
 
@@ -226,29 +224,29 @@ def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> byt
 # -- Groups and their topics
 
 
-def group_config(broker: "Broker", group: str) -> SubscriptionGroupConfig:
+def group_config(context: RocketMQContext, group: str) -> SubscriptionGroupConfig:
     """Give the group's config, or what it would be; raises Refused for a name that no group may have."""
-    config = broker.rocketmq_groups.find(group)
+    config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group not exist, {group[:200]}"
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     return config
 
 
-def retries_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
+def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
     """Give the group's retry topic, made if need be; raises Refused, TopicError, StoreError."""
-    return _writable(broker, config, retry_topic(config.group_name), config.retry_queue_nums)
+    return _writable(context, config, retry_topic(config.group_name), config.retry_queue_nums)
 
 
-def dead_letters_of(broker: "Broker", config: SubscriptionGroupConfig) -> Topic:
-    return _writable(broker, config, dead_letter_topic(config.group_name), 1)
+def dead_letters_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
+    return _writable(context, config, dead_letter_topic(config.group_name), 1)
 
 
-def _writable(broker: "Broker", config: SubscriptionGroupConfig, name: str, queue_count: int) -> Topic:
-    topic = broker.topics.by_rocketmq_name(name)
+def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: str, queue_count: int) -> Topic:
+    topic = context.topics.by_rocketmq_name(name)
     if topic is None:
-        broker.rocketmq_groups.ensure(config.group_name, broker.clock.now_ms())  # Whose topic it is.
-        topic = broker.topics.auto_create_for_rocketmq(name, "", queue_count, broker.clock.now_ms())
+        context.groups.configs.ensure(config.group_name, context.clock.now_ms())  # Whose topic it is.
+        topic = context.topics.auto_create_for_rocketmq(name, "", queue_count, context.clock.now_ms())
     if topic is None:
         raise UnknownTopic(f"topic[{name}] not exist")
     if not topic.perm & flags.PERM_WRITE:
@@ -260,8 +258,8 @@ def _attempts_max(command: RemotingCommand, wished: int | None, config: Subscrip
     return wished if wished is not None and command.version >= OWN_LIMIT_VERSION else config.retry_max_times
 
 
-def _count(broker: "Broker", *, is_dead: bool) -> None:
+def _count(context: RocketMQContext, *, is_dead: bool) -> None:
     if is_dead:
-        broker.metrics.dead_letters += 1
+        context.metrics.dead_letters += 1
     else:
-        broker.metrics.retries += 1
+        context.metrics.retries += 1

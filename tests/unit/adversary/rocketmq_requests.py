@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from duolog.bridge.rocketmq import TABLE
+from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import bodies, remoting
 from duolog.protocol.rocketmq.bodies import Body
 from duolog.protocol.rocketmq.codes import RequestCode

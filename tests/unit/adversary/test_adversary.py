@@ -14,7 +14,8 @@ from importlib import import_module
 
 import pytest
 
-from duolog.bridge import kafka, rocketmq
+from duolog.bridge import kafka
+from duolog.bridge.rocketmq import request_table
 from duolog.protocol.kafka.api_messages import ApiKey
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.loop import run
@@ -27,7 +28,7 @@ import_module("duolog.bridge.http.api.metrics")
 import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
-ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in rocketmq.TABLE]
+ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in request_table.TABLE]
 PAIRS = 4  # Of connections, for each row; each sends one request.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many the soak makes another world, for state grows.
@@ -119,7 +120,7 @@ def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
 
 def _attacked_world(rng: random.Random) -> World:
     rows = [(api.key, v) for api in kafka.TABLE.values() for v in range(api.min_version, api.max_version + 1)]
-    codes = [RequestCode(code) for code in rocketmq.TABLE]
+    codes = [RequestCode(code) for code in request_table.TABLE]
     world = World(rng.getrandbits(32), counts_calls=False)
     while world.requests < WORLD_REQUESTS:
         pair = world.kafka(), world.rocketmq()

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
@@ -154,7 +154,7 @@ class World(ManualCore):
         """Take the duties that a broker gives to its ticker."""
         self._duties: list[Callable[[int, int], object]] = []
         callbacks = Callbacks(1_000, partial(self.faults.contain, kind="callback"))
-        duties.register(self, CheckBackLoop(cast(Any, self), callbacks), self._add_duty)
+        duties.register(self, CheckBackLoop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
 
     def _add_duty(
         self,
@@ -206,7 +206,7 @@ class World(ManualCore):
         return Attacker(self, KafkaConnection(self.server, self.kafka_context))
 
     def rocketmq(self) -> Attacker:
-        return Attacker(self, RocketMQConnection(cast(Any, self)))
+        return Attacker(self, RocketMQConnection(self.rocketmq_connections))
 
     # -- What must hold
 
@@ -284,14 +284,16 @@ class World(ManualCore):
 
     def _check_given_back(self, attacker: Attacker) -> None:
         """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
-        flow = self.rocketmq_admission
+        flow = self.rocketmq_context.requests.admission
         kept = {
             "unsent bytes": self.server.connections.answer_bytes,
             "bytes of unfinished frames": self.server.connections.request_bytes,
             "connections": len(self.server.connections) - 3,
             "held requests": len(self.purgatory),
             "RocketMQ requests in work": sum(flow.in_work) + sum(flow.reading) + flow.waiting,
-            "RocketMQ requests that wait for their turn": sum(map(len, self.rocketmq_background_queues.values())),
+            "RocketMQ requests that wait for their turn": sum(
+                map(len, self.rocketmq_context.requests.background_queues.values())
+            ),
         }
         for what, count in kept.items():
             if count:

@@ -54,7 +54,7 @@ def test_group_that_nobody_knows_beats_and_reads(office: Office, client: Client)
     assert position is not None
     assert (config.code, position.code, position.ext["offset"]) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS, "0")
     assert bodies(client.pull(0, consumerGroup="fresh", sysFlag=flags.PULL_SUBSCRIPTION)) == [b"a", b"b"]
-    assert "fresh" not in [config.group_name for config in office.rocketmq_groups.all()]
+    assert "fresh" not in [config.group_name for config in office.rocketmq_context.groups.configs.all()]
 
 
 def test_commits_that_nobody_waits_for_are_counted_when_they_are_refused(office: Office, client: Client) -> None:

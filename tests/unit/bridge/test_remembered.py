@@ -8,7 +8,7 @@ import pytest
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.monitoring.logs import FloodFilter
 from duolog.bridge.rocketmq.consuming.assignment import Mode
-from duolog.bridge.rocketmq.consuming.offset_resets import OffsetResets
+from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
 from duolog.bridge.rocketmq.namesrv.expected_topics import Asked, ExpectedTopics
 from duolog.bridge.rocketmq.requests.errors import Refused
 from duolog.bridge.state.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
@@ -35,7 +35,7 @@ def asked() -> Sized:
 
 
 def marks() -> Sized:
-    table = OffsetResets()
+    table = ResetMarks()
     for number in range(10):
         table.mark("g", number, 7)
     assert (table.find("g", 9), table.find("g", 0)) == (7, None)
@@ -65,7 +65,7 @@ def paths() -> Sized:
 
 
 def modes() -> Sized:
-    modes = Office().rocketmq_modes
+    modes = Office().rocketmq_context.groups.request_modes
     for number in range(COUNT):
         modes.set("g", f"t{number}", Mode("POP"), 0)
     with pytest.raises(Refused, match=f"{COUNT} are allowed"):
@@ -79,11 +79,11 @@ def modes() -> Sized:
     [
         ("duolog.bridge.rocketmq.namesrv.expected_topics.EXPECTED_MAX", expected),
         ("duolog.bridge.rocketmq.namesrv.expected_topics.ASKED_MAX", asked),
-        ("duolog.bridge.rocketmq.consuming.offset_resets.MARKS_MAX", marks),
+        ("duolog.bridge.rocketmq.consuming.reset_marks.MARKS_MAX", marks),
         ("duolog.bridge.monitoring.logs.KINDS_MAX", kinds_of_lines),
         ("duolog.bridge.kafka.requests.metadata_cache.CACHED_BYTES_MAX", metadata),
         ("duolog.bridge.transactions.half_messages.PATHS_CACHED_MAX", paths),
-        ("duolog.bridge.rocketmq.consuming.assignment.MODES_MAX", modes),
+        ("duolog.bridge.rocketmq.consuming.request_modes.MODES_MAX", modes),
     ],
 )
 def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch, limit: str, fill: Callable[[], Sized]) -> None:

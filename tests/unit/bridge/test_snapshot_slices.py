@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
     "half messages decided": give_verdicts,
     "half messages sent": lambda core: core.halves.state.prepared(20_000, "new", NOW),
     "half messages, the clock back": lambda core: [*core.halves.state.clock_was_set_back(NOW - 5_000_000)],
-    "pops, the clock back": lambda core: [*core.rocketmq_pop_checkpoints.clock_was_set_back(NOW - 5_000_000)],
+    "pops, the clock back": lambda core: [*core.rocketmq_context.pop.checkpoints.clock_was_set_back(NOW - 5_000_000)],
     "transactions, the clock on": lambda core: core.transactions.clock_stepped(1000),
     "transactions, the clock back": lambda core: [*core.transactions.clock_was_set_back(NOW - 5000)],
     "a batch": each_queue(lambda core, key, number: core.isolation.begin(key, 600 + number, 9)),
@@ -157,8 +157,8 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
         lambda core, key, number: core.transactions.coordinator.forget_queues(number, lambda queue: queue == key)
     ),
     "pops put off": each_queue(
-        lambda core, key, number: core.rocketmq_pop_checkpoints.put_off(
-            core.rocketmq_pop_checkpoints._checkpoints[Name(f"g{number}", key, 0, NOW)], LATER + 1
+        lambda core, key, number: core.rocketmq_context.pop.checkpoints.put_off(
+            core.rocketmq_context.pop.checkpoints._checkpoints[Name(f"g{number}", key, 0, NOW)], LATER + 1
         )
     ),
 }  # fmt: skip

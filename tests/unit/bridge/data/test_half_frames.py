@@ -55,7 +55,9 @@ def seen(made: ManualCore, name: str = "orders") -> list[Any]:
 def decide(made: ManualCore, id: str, verdict: str, topic: str = "orders") -> Any:
     """The answer of the HTTP port: (status, what it says)."""
     try:
-        answer, promise = asyncio.run(decide_by_id(made, topic, id, b'{"verdict": "%s"}' % verdict.encode()))
+        answer, promise = asyncio.run(
+            decide_by_id(made.half_decisions, topic, id, b'{"verdict": "%s"}' % verdict.encode())
+        )
     except web.HTTPException as error:
         return error.status, error.text
     made.settle()
@@ -156,7 +158,7 @@ def test_bad_verdict_is_answered_with_its_reason_and_changes_nothing(
     before, end_position = list(made.halves.state.open()), made.store.next_position
     for each in (b'{"verdict": "commit"}', b'{"verdict": "rollback"}') if body is None else (body,):
         with pytest.raises(web.HTTPException) as raised:
-            asyncio.run(decide_by_id(made, topic, id, each))
+            asyncio.run(decide_by_id(made.half_decisions, topic, id, each))
         assert (raised.value.status, says in (raised.value.text or "")) == (status, True), raised.value.text
     assert (list(made.halves.state.open()), made.store.next_position) == (before, end_position)
 

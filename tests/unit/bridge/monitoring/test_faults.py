@@ -18,7 +18,7 @@ from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.net.connection import BUG
-from duolog.bridge.rocketmq import TABLE as ROCKETMQ
+from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ
 from duolog.bridge.state import records
 from duolog.bridge.state.records import ClusterNamed
 from duolog.protocol.kafka.api_messages import (

@@ -328,7 +328,7 @@ def test_dead_letter_with_properties_that_are_not_utf8_goes_back(office: Office,
     fail_for_good(client, b"a")
     publish_bad(office, "%DLQ%billing", b"bad")
     fail_for_good(client, b"b")
-    count, _ = asyncio.run(redrive(cast(Any, office), "billing", "retry"))
+    count, _ = asyncio.run(redrive(office.rocketmq_context, "billing", "retry"))
     office.settle()
     assert count == 3
     assert [bytes(each.body) for each in stored(office, "%RETRY%billing")] == [b"a", b"bad", b"b"]
@@ -340,7 +340,7 @@ def test_dead_letter_that_raises_is_passed_over(
     office.topic()
     fail_for_good(client, b"a", b"b")
     monkeypatch.setattr("duolog.bridge.rocketmq.retry.redrive.copy_of", raises)
-    assert asyncio.run(redrive(cast(Any, office), "billing", "retry"))[0] == 0
+    assert asyncio.run(redrive(office.rocketmq_context, "billing", "retry"))[0] == 0
     assert [each.place for each in office.poison.all()] == [
         "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
     ]  # fmt: skip
@@ -364,7 +364,7 @@ def test_popped_message_that_raises_does_not_hold_up_the_others(
         office.pass_ms(INVISIBLE_MS)
     assert nothing(client)
     assert [(each.kind, each.place) for each in office.poison.all()] == [("popped message", "orders queue 0, offset 0")]
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 @pytest.mark.parametrize("reads", ["pull", "pop"])

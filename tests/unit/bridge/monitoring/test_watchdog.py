@@ -14,7 +14,7 @@ from duolog.bridge.monitoring.watchdog import (
     Watchdog,
     measured,
 )
-from duolog.bridge.rocketmq import TABLE
+from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.bridge.rocketmq.office import Office
 

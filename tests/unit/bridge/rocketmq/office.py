@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from duolog.bridge.config import Options
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.bodies import (
@@ -26,6 +25,7 @@ from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.options import StoreOptions
+from tests.kit.clock import ManualClock
 from tests.kit.core import ManualCore, Members
 from tests.kit.disk import CrashDisk
 from tests.kit.sockets import FakeTransport, connect
@@ -37,14 +37,18 @@ class Office(ManualCore):
     advertised_host = "127.0.0.1"
 
     def __init__(
-        self, disk: CrashDisk | None = None, options: Options | None = None, store: StoreOptions | None = None
+        self,
+        disk: CrashDisk | None = None,
+        options: Options | None = None,
+        store: StoreOptions | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
-        super().__init__(options, disk, store)
+        super().__init__(options, disk, store, clock=clock)
         self.kafka_groups_with_members = Members()
-        self.client_protocols = ClientProtocols(self.kafka_groups_with_members, self.rocketmq_members)
+        self.client_protocols.kafka = self.kafka_groups_with_members
 
     def connect(self, connection: RocketMQConnection | None = None) -> "Client":
-        return Client(self, connection or RocketMQConnection(cast(Any, self)))
+        return Client(self, connection or RocketMQConnection(self.rocketmq_connections))
 
 
 class Client:

@@ -190,7 +190,7 @@ def test_each_request_is_answered_once(seed: int) -> None:
         is_closed = history.clients[number].connection.closed
         assert count <= is_owed, f"request {opaque} of client {number} was answered {count} times"
         assert count == is_owed or is_closed or may_have_none, f"request {opaque} was not answered"
-    flow = office.rocketmq_admission
+    flow = office.rocketmq_context.requests.admission
     assert flow.waiting == sum(flow.in_work) == sum(flow.reading) == len(office.purgatory) == 0
-    assert not office.rocketmq_popping
+    assert not office.rocketmq_context.pop.reading
     assert not office.halves.gathered

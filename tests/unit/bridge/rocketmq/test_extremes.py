@@ -6,7 +6,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duolog.bridge.rocketmq import TABLE
+from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.bridge.rocketmq.office import Client, Office
@@ -80,7 +80,11 @@ def test_nothing_that_is_asked_ends_the_broker(requests: list[Asked]) -> None:
             office.settle()
     client.close()
     office.settle()
-    assert sum(office.rocketmq_admission.in_work) == office.rocketmq_admission.waiting == 0
+    assert (
+        sum(office.rocketmq_context.requests.admission.in_work)
+        == office.rocketmq_context.requests.admission.waiting
+        == 0
+    )
     again = Office(office.disk.after_power_cut(1))
     assert [topic.name for topic in again.topics.all()] == [topic.name for topic in office.topics.all()]
     assert again.connect().ask(RequestCode.GET_BROKER_RUNTIME_INFO) is not None

@@ -32,7 +32,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         (json_answers, "ROWS_AT_ONCE"), (inspection, "GROUPS_AT_ONCE"), (inspection, "STATS_AT_ONCE"),
         (inspection, "QUEUES_AT_ONCE"), (topics_and_groups, "QUEUES_AT_ONCE"), (topics_and_groups, "GROUPS_AT_ONCE"),
         (topics_and_groups, "STORED_AT_ONCE"),
-        (change_notifications, "CHANNELS_AT_ONCE"),
+        (change_notifications, "CONNECTIONS_AT_ONCE"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
 
@@ -42,7 +42,7 @@ def office() -> Office:
     office = Office()
     for number in range(COUNT):
         topic, now_ms = office.topic(f"t{number}"), office.clock.now_ms()
-        office.rocketmq_groups.ensure(f"g{number}", now_ms)
+        office.rocketmq_context.groups.configs.ensure(f"g{number}", now_ms)
         office.state_log.commit(office.positions.records(f"g{number}", [CommittedPosition(topic.key(0), 0)], now_ms), 0)
     for number in range(COUNT):
         office.connect().beat("crowd", client_id=str(number))
@@ -92,13 +92,13 @@ def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(office:
     assert other.ask(RequestCode.GET_TOPIC_CONFIG, topic="t1") is None
     assert other.connection.unanswered == 1
     other.send("t1")
-    assert len(office.rocketmq_background_queues[topics_and_groups.Kind.ADMIN]) == 1
+    assert len(office.rocketmq_context.requests.background_queues[topics_and_groups.Kind.ADMIN]) == 1
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
     office.settle()
     assert (
-        len(office.rocketmq_background_queues[topics_and_groups.Kind.ADMIN])
-        == sum(office.rocketmq_admission.in_work)
+        len(office.rocketmq_context.requests.background_queues[topics_and_groups.Kind.ADMIN])
+        == sum(office.rocketmq_context.requests.admission.in_work)
         == 0
     )
 
@@ -111,7 +111,7 @@ def test_long_request_whose_client_leaves_is_dropped(office: Office) -> None:
     client.connection.close("")
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
-    assert sum(office.rocketmq_admission.in_work) == 0
+    assert sum(office.rocketmq_context.requests.admission.in_work) == 0
     answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert answer is not None
     assert len(read(answer)["topicConfigTable"]) == len(office.topics)
@@ -133,7 +133,7 @@ def test_lists_of_topics_are_made_in_steps(office: Office) -> None:
     ):
         assert turns_until_answered(office.connect(), code, body.encode()) >= COUNT
     assert office.topics.get(f"n{COUNT - 1}") is not None
-    assert office.rocketmq_groups.get(f"n{COUNT - 1}") is not None
+    assert office.rocketmq_context.groups.configs.get(f"n{COUNT - 1}") is not None
 
 
 def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(office: Office) -> None:
@@ -182,9 +182,9 @@ def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(office: Office)
     """8,192 bits of each of 300 acks that name no pop: they are not looked at, which took a second."""
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [BatchAck(group="g", topic="t1", bits=bits)] * 300
-    tried = office.rocketmq_pop_checkpoints.find
+    tried = office.rocketmq_context.pop.checkpoints.find
     asked = []
-    office.rocketmq_pop_checkpoints.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
+    office.rocketmq_context.pop.checkpoints.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
     answer = office.connect().ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks))
     assert answer is not None
     assert (answer.code, len(asked)) == (0, 300)

@@ -47,10 +47,10 @@ def receipt(one: Got, **parts: object) -> str:
 
 
 def still_popped(office: Office, client: Client, one: Got, order: bool = False) -> None:
-    assert len(office.rocketmq_pop_checkpoints) == 1
+    assert len(office.rocketmq_context.pop.checkpoints) == 1
     assert nothing(client, order=order)
     assert ack(client, one).code == 0
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 # -- Receipts
@@ -163,10 +163,10 @@ def test_batch_of_receipts_of_which_one_names_nothing(
     office: Office, client: Client, one: Got, fields: dict[str, Any]
 ) -> None:
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=[batch(one, **fields)])).code == 0
-    assert len(office.rocketmq_pop_checkpoints) == 1
+    assert len(office.rocketmq_context.pop.checkpoints) == 1
     both = BatchAckRequest(acks=[batch(one, **fields), batch(one), batch(one)])
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, both).code == 0
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 def test_batch_of_acks_looks_at_no_more_than_what_was_popped(office: Office, client: Client, one: Got) -> None:
@@ -174,7 +174,7 @@ def test_batch_of_acks_looks_at_no_more_than_what_was_popped(office: Office, cli
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [batch(one, bits, pop_ms=number) for number in range(100)] + [batch(one, bits)]
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 # -- Pops
@@ -198,7 +198,7 @@ def test_pops_that_are_refused(
     office.publish(office.topic(), b"a")
     answer = pop(client, order=order, **fields)
     assert (answer.code, len(answer.remark) < 1_000) == (refusal, True)
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
     assert bodies_of(pop(client, order=order)) == [b"a"]
 
 

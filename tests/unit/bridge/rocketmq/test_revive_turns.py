@@ -3,8 +3,6 @@
 The clock passes with each message whose copy is made, as it does where messages are large or lie in large batches.
 """
 
-from typing import Any, cast
-
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE, revive
 from tests.kit.clock import ManualClock
@@ -26,19 +24,18 @@ class WorkingClock(ManualClock):
 
 def turns_until_given_back(step_ms: int) -> tuple[int, int]:
     """Give in how many turns all came back, and the most checkpoints that one of them took."""
-    office = Office()
-    office.clock = WorkingClock()
+    office = Office(clock=(clock := WorkingClock()))
     topic, client = office.topic(), office.connect()
     office.publish(topic, *(b"%d" % number for number in range(COUNT)))
     for _ in range(COUNT):
         pop(client, maxMsgNums=1)
-    assert len(office.rocketmq_pop_checkpoints) == COUNT
+    assert len(office.rocketmq_context.pop.checkpoints) == COUNT
     office.clock.pass_ms(INVISIBLE_MS + 1000)
     now_ms, turns, most = office.clock.now_ms(), 0, 0
-    office.clock.step_ms = step_ms
-    while before := len(office.rocketmq_pop_checkpoints):
-        revive(cast(Any, office), now_ms)
-        turns, most = turns + 1, max(most, before - len(office.rocketmq_pop_checkpoints))
+    clock.step_ms = step_ms
+    while before := len(office.rocketmq_context.pop.checkpoints):
+        revive(office.rocketmq_context, now_ms)
+        turns, most = turns + 1, max(most, before - len(office.rocketmq_context.pop.checkpoints))
         assert turns < 10 * COUNT
     return turns, most
 

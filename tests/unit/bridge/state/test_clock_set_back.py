@@ -53,7 +53,7 @@ def test_clock_set_forward_and_back_goes_through_large_tables_in_slices() -> Non
         assert work.units < UNITS_MAX
         slices += 1
     assert slices >= 3 * COUNT // LOOKED_AT_IN_SLICE
-    due_ms = core.rocketmq_pop_checkpoints.next_deadline_ms()
+    due_ms = core.rocketmq_context.pop.checkpoints.next_deadline_ms()
     assert due_ms is not None
     assert due_ms <= core.clock.now_ms() + INVISIBLE_MS
     assert max(half.due_ms for half in core.halves.state.open()) < NOW + AHEAD_MS

@@ -78,8 +78,8 @@ OWNERS: dict[str, tuple[Callable[[ManualCore, list[int]], None], Callable[[Manua
     "positions": (fill_positions, positions),
     "producers": (fill_producers, lambda core: len(core.producers._windows)),
     "isolation": (fill_isolation, isolation),
-    "popped": (fill_popped, lambda core: len(core.rocketmq_pop_checkpoints)),
-    "expired": (fill_expired, lambda core: core.rocketmq_expired._count),
+    "popped": (fill_popped, lambda core: len(core.rocketmq_context.pop.checkpoints)),
+    "expired": (fill_expired, lambda core: core.rocketmq_context.groups.expired_ranges._count),
     "held timers": (fill_held, lambda core: len(core.delays)),
     "transactions": (fill_transactions, lambda core: core.transactions.coordinator.queue_count),
 }
@@ -125,6 +125,6 @@ def test_a_start_removes_what_the_log_brings_back_of_deleted_topics() -> None:
     core.topics.delete(gone, NOW)
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
-    assert len(again.rocketmq_pop_checkpoints) == 2 * COUNT
+    assert len(again.rocketmq_context.pop.checkpoints) == 2 * COUNT
     assert again.sweep() > 1
-    assert len(again.rocketmq_pop_checkpoints) == COUNT
+    assert len(again.rocketmq_context.pop.checkpoints) == COUNT

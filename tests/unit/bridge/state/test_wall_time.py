@@ -33,7 +33,7 @@ class Watched(ManualCore):
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         super().__init__(OPTIONS, disk, now_ms=now_ms)
-        self.checks = CheckBackLoop(cast(Any, self), cast(Any, None))
+        self.checks = CheckBackLoop(self.rocketmq_context, self.half_decisions, cast(Any, None))
 
     def turn(self, passed_ms: int = 0) -> None:
         """Let some time pass, and do what is due."""
@@ -239,7 +239,7 @@ def test_popped_messages_come_back_in_time(jump_ms: int) -> None:
     core.state_log.commit([taken(name, [0], core.clock.now_ms() + MINUTE, 1)], core.clock.now_ms())
     core.jump(-jump_ms)
     for each in (core, core.restarted()):
-        deadline_ms = each.rocketmq_pop_checkpoints.next_deadline_ms()
+        deadline_ms = each.rocketmq_context.pop.checkpoints.next_deadline_ms()
         assert deadline_ms is not None
         assert deadline_ms <= each.clock.now_ms() + MINUTE
 

@@ -55,7 +55,7 @@ class History:
         self.core = ManualCore(OPTIONS, disk, STORE)
         self.core.clock.pass_ms(max(0, now_ms - self.core.clock.now_ms()))
         self.core.is_stalled = True
-        self.checks = CheckBackLoop(self.core, Callbacks(1000, print))  # type: ignore[arg-type]
+        self.checks = CheckBackLoop(self.core.rocketmq_context, self.core.half_decisions, Callbacks(1000, print))
         self.core.topic("orders", 2)
 
     def run(self) -> None:

@@ -67,7 +67,7 @@ def test_a_deleted_group_keeps_its_positions_if_that_is_wished(office: Office, c
     commit(client, 0)
     kept = office.positions.fetch("billing", topic.key(0))
     assert client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="billing", cleanOffset=clean).code == 0
-    assert office.rocketmq_groups.get("billing") is None
+    assert office.rocketmq_context.groups.configs.get("billing") is None
     assert office.positions.fetch("billing", topic.key(0)) == (None if clean else kept)
     again = Office(office.disk.after_kill())
     assert again.positions.fetch("billing", topic.key(0)) == (None if clean else kept)
@@ -86,7 +86,7 @@ def test_several_topics_and_groups_are_made_by_one_request(office: Office, clien
     assert [office.topic(name).queue_count for name in ("a", "b")] == [3, 3]
     groups = GroupConfigList(group_config_list=[SubscriptionGroupConfig(group_name=name) for name in ("g", "h")])
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, groups).code == 0
-    assert office.rocketmq_groups.get("h") is not None
+    assert office.rocketmq_context.groups.configs.get("h") is not None
 
 
 def test_all_groups_are_listed_with_what_they_have_left(office: Office, client: Client) -> None:

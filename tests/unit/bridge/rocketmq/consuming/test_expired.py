@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from duolog.bridge.config import GroupsOptions, Options, TopicsOptions
 from duolog.bridge.data.expiry import own_expiry_of
 from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.rocketmq.consuming.expired import (
-    DEAD_AT_ONCE,
-    RANGES_MAX,
-    Expired,
-    merged,
-)
+from duolog.bridge.rocketmq.consuming.expired import DEAD_AT_ONCE
+from duolog.bridge.rocketmq.consuming.expired_ranges import RANGES_MAX, ExpiredRanges, merged
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state import records
 from duolog.bridge.state.positions import Positions
@@ -179,7 +175,11 @@ def test_what_lives_is_given_and_the_rest_passed(office: Office, client: Client)
     answer = client.pull(0)
     assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"1", b"4"], "6")
     assert dead(office) == [b"0", b"2", b"3", b"5"]
-    assert [*office.rocketmq_expired.ranges("billing", office.topic().queues[0].key)] == [(0, 1), (2, 4), (5, 6)]
+    assert [*office.rocketmq_context.groups.expired_ranges.ranges("billing", office.topic().queues[0].key)] == [
+        (0, 1),
+        (2, 4),
+        (5, 6),
+    ]
 
 
 def test_once_for_each_group_and_each_queue(office: Office, client: Client) -> None:
@@ -291,7 +291,7 @@ def test_held_pull_that_finds_no_reader_free_is_refused() -> None:
     office.publisher.publish_messages(topic, 0, [soon], office.clock.now_ms())
     office.settle_log()
     office.disk.cached = False
-    office.rocketmq_admission.limit(Kind.PULL, 0)
+    office.rocketmq_context.requests.admission.limit(Kind.PULL, 0)
     office.publish(others, bytes(1 << 13))
     answer = client.last_answer()
     assert (answer.code, client.connection.unanswered) == (ResponseCode.SYSTEM_BUSY, 0)
@@ -419,7 +419,7 @@ def test_what_expires_while_it_is_popped(
     office.pass_ms(INVISIBLE_MS)
     assert nothing(client, order=order)
     assert dead(office) == letters
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
     client.send(body=b"b")
     assert bodies_of(pop(client, order=order)) == [b"b"]
 
@@ -478,26 +478,28 @@ def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None
     key = office.topic().queues[0].key
     ranges = [(2 * n, 2 * n + 1) for n in range(RANGES_MAX + 2)]
     office.state_log.commit([MessagesExpired("billing", key, ranges)], office.clock.now_ms())
-    found = office.rocketmq_expired.ranges("billing", key)
+    found = office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
     assert (len(found), found[0]) == (RANGES_MAX, (0, 5))
     office.positions.commit("billing", [CommittedPosition(key, 100)], office.clock.now_ms())
     office.state_log.commit([MessagesExpired("billing", key, [(99, 100)])], office.clock.now_ms())
-    assert office.rocketmq_expired.ranges("billing", key)[0] == (0, 101)
+    assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
     office.positions.commit("billing", [CommittedPosition(key, 200)], office.clock.now_ms())
     for payload in office.state_log.snapshot():  # As it is appended before segments go.
         office.state_log.replay_state(payload, Slot(0, -1, 0))
-    assert office.rocketmq_expired.ranges("billing", key)[0] == (0, 101)
+    assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
     office.settle()
     again = Office(office.disk.after_kill())
-    assert again.rocketmq_expired.ranges("billing", key) == office.rocketmq_expired.ranges("billing", key)
+    assert again.rocketmq_context.groups.expired_ranges.ranges(
+        "billing", key
+    ) == office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
     again.positions.delete_group("billing", 0)
-    assert not again.rocketmq_expired.has("billing", key, 0)
+    assert not again.rocketmq_context.groups.expired_ranges.has("billing", key, 0)
 
 
 def test_ranges_of_all_and_queues_are_bounded() -> None:
     state_log = StateLog(records, Poison())
     positions = Positions(state_log, lambda number: True, GroupsOptions())
-    expired = Expired(state_log, positions, queues_max=2, ranges_in_all_max=4)
+    expired = ExpiredRanges(state_log, positions, queues_max=2, ranges_in_all_max=4)
     log = MemoryLog()
     state_log.attach(log)
     for key in (1, 2):

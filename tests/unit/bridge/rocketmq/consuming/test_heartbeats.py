@@ -45,11 +45,11 @@ def unregister(client: Client) -> None:
 def fall_silent(client: Client) -> None:
     office = client.office
     office.pass_ms(CHANNEL_MS - 1)
-    for each in office.rocketmq_members.channels("billing"):
+    for each in office.rocketmq_context.groups.members.channels("billing"):
         if each is not client.connection:
-            office.rocketmq_members._beats[each] = office.clock.mono_ms()
+            office.rocketmq_context.groups.members._beats[each] = office.clock.mono_ms()
     office.pass_ms(1)
-    heartbeats.sweep(office, office.clock.mono_ms())
+    heartbeats.sweep(office.rocketmq_context, office.clock.mono_ms())
     office.loop.turn()
 
 
@@ -75,7 +75,7 @@ def test_group_of_nobody_has_no_list(office: Office) -> None:
 
 def test_group_may_want_no_notice(office: Office) -> None:
     quiet = SubscriptionGroupConfig(group_name="billing", notify_consumer_ids_changed_enable=False)
-    office.rocketmq_groups.configure(quiet, 0)
+    office.rocketmq_context.groups.configs.configure(quiet, 0)
     client = office.connect()
     client.beat("billing")
     assert client.notified() == []
@@ -88,7 +88,7 @@ def test_group_and_its_retry_topic_are_made_and_survive(office: Office) -> None:
     office.connect().beat("billing")
     office.settle()
     again = Office(office.disk.after_kill())
-    assert again.rocketmq_groups.get("billing") is not None
+    assert again.rocketmq_context.groups.configs.get("billing") is not None
     topic = again.topics.by_rocketmq_name("%RETRY%billing")
     assert topic is not None
     assert (topic.queue_count, topic.perm) == (1, 6)
@@ -106,10 +106,10 @@ def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
 
 
 def state(office: Office) -> tuple[object, ...]:
-    members = office.rocketmq_members
+    members = office.rocketmq_context.groups.members
     return (
-        len(office.topics), len(office.rocketmq_groups.all()), office.store.next_position, list(members.consumers),
-        list(members.producers), members._membership_count, members._subscribed_bytes,
+        len(office.topics), len(office.rocketmq_context.groups.configs.all()), office.store.next_position,
+        list(members.consumers), list(members.producers), members._membership_count, members._subscribed_bytes,
     )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int
     )
     before, names = state(office), [f"t{number}" for number in range(topics)]
     for name in names:
-        office.rocketmq_expected_topics.add(name, office.clock.mono_ms())
+        office.rocketmq_context.names.expected_topics.add(name, office.clock.mono_ms())
     answer = office.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
     assert (answer.code, says in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
     assert state(office) == before
@@ -140,14 +140,14 @@ def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int
 def test_names_that_repeat_in_a_heartbeat_count_once(office: Office) -> None:
     client = office.connect()
     assert client.beat(*["billing"] * 600).code == client.beat("billing", topics=["orders"] * 2500).code == 0
-    assert (client.members("billing"), len(office.rocketmq_members.consumers)) == (["client"], 1)
+    assert (client.members("billing"), len(office.rocketmq_context.groups.members.consumers)) == (["client"], 1)
 
 
 def test_heartbeat_of_cpp_makes_a_member(office: Office) -> None:
     client = office.connect()
     assert client.ask(RequestCode.HEART_BEAT, OF_CPP).code == 0
     assert client.members("g") == ["10.0.0.1@7"]
-    group = office.rocketmq_members.consumers["g"]
+    group = office.rocketmq_context.groups.members.consumers["g"]
     assert (group.is_clustering, group.consume_type, list(group.subscriptions)) == (True, "CONSUME_PASSIVELY", ["t"])
 
 
@@ -184,12 +184,12 @@ def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFix
         assert pulled(new)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
     else:
         assert (old.members("billing"), pulled(old), pulled(new)) == (["1", "2"], (0, [b"new"]), (0, [b"new"]))
-    assert len(office.rocketmq_members.differing()) == (not is_refused)
+    assert len(office.rocketmq_context.groups.members.differing()) == (not is_refused)
     said = "member refused" if is_refused else "the newest subscription counts group=billing client=2"
     assert said in caplog.text
     (old if is_refused else new).close()  # The release goes on; or is rolled back.
     left, gets = (new, [b"new"]) if is_refused else (old, [b"old"])
-    assert (pulled(left), len(office.rocketmq_members.differing())) == ((0, gets), 0)
+    assert (pulled(left), len(office.rocketmq_context.groups.members.differing())) == ((0, gets), 0)
 
 
 def test_broadcasting_members_get_what_each_wants(office: Office, caplog: pytest.LogCaptureFixture) -> None:

@@ -262,4 +262,4 @@ def test_positions_of_many_queues_are_moved_in_turns_of_the_loop(
     assert len(turns) >= 2 * many.queue_count // 50
     assert max(turns) < 100 * 50  # All queues would be eight times as many.
     assert len(office.positions.all_of("billing")) == many.queue_count
-    assert all(office.rocketmq_offset_resets.find("billing", queue.key) == 0 for queue in many.queues)
+    assert all(office.rocketmq_context.groups.reset_marks.find("billing", queue.key) == 0 for queue in many.queues)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from duolog.bridge.net.purgatory import Purgatory
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
@@ -154,7 +153,7 @@ def test_held_pull_sleeps_on_over_what_is_not_wanted(office: Office, client: Cli
 def test_refusals(office: Office, client: Client, fields: dict[str, object], code: int, remark: str) -> None:
     office.topic()
     office.topics.permit(office.topic("writeonly"), 2, office.clock.now_ms())
-    office.rocketmq_groups.configure(
+    office.rocketmq_context.groups.configs.configure(
         SubscriptionGroupConfig(group_name="closed", consume_enable=False), office.clock.now_ms()
     )
     answer = client.pull(0, **fields)
@@ -292,7 +291,7 @@ def test_too_many_requests_in_work_are_answered_busy(office: Office, client: Cli
 
 
 def test_full_purgatory_answers_at_once(office: Office, client: Client) -> None:
-    office.purgatory = Purgatory(bytes_max=512)
+    office.purgatory._bytes_max = 512
     office.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION).code == NOT_FOUND

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from duolog.bridge.config import (
     name_servers,
 )
 from duolog.bridge.rocketmq.namesrv.registration import TOPICS_AT_ONCE, NameServerRegistration
+from tests.kit.faults import reraise
 from tests.unit.adversary.budget import counted
 from tests.unit.bridge.rocketmq.office import Office
 
@@ -42,7 +43,7 @@ def by_steps(
 
 def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     office = Office()
-    fleet = NameServerRegistration(cast(Any, office), [])
+    fleet = NameServerRegistration(office.rocketmq_context, reraise, [])
     first, changed = told(fleet), asyncio.run(fleet._registration())[1]
     office.clock.pass_ms(1000)
     fleet.notice()
@@ -61,7 +62,7 @@ def test_a_new_version_comes_with_each_change_and_only_then() -> None:
 
 def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
     office = Office()
-    fleet = NameServerRegistration(cast(Any, office), [])
+    fleet = NameServerRegistration(office.rocketmq_context, reraise, [])
     for number in range(8 * TOPICS_AT_ONCE):
         office.topics.create(f"t{number}", 1, {}, office.clock.now_ms())
     (body, changed), slices = by_steps(fleet, lambda: office.topic("new"))
@@ -77,7 +78,7 @@ def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanw
 @pytest.mark.parametrize("auto_create", [True, False])
 def test_the_template_is_offered_if_topics_are_made_of_it(auto_create: bool) -> None:
     office = Office(options=Options(topics=TopicsOptions(auto_create=auto_create)))
-    assert ("TBW102" in told(NameServerRegistration(cast(Any, office), []))) is auto_create
+    assert ("TBW102" in told(NameServerRegistration(office.rocketmq_context, reraise, []))) is auto_create
 
 
 @pytest.mark.parametrize(

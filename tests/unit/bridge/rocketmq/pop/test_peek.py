@@ -206,7 +206,7 @@ def test_held_requests_hear_at_once_that_their_topic_is_deleted(office: Office, 
 )
 def test_refused(office: Office, client: Client, code: int, fields: dict[str, object], refusal: int) -> None:
     office.topics.permit(office.topic("unread"), 2, office.clock.now_ms())
-    office.rocketmq_groups.configure(
+    office.rocketmq_context.groups.configs.configure(
         SubscriptionGroupConfig(group_name="stopped", consume_enable=False), office.clock.now_ms()
     )
     office.kafka_groups_with_members.add("kafkas")

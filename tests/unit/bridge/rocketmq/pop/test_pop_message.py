@@ -49,7 +49,7 @@ def test_messages_of_all_queues_are_popped_once(office: Office, client: Client) 
         assert ack(client, one).code == 0
     office.pass_ms(INVISIBLE_MS)
     assert nothing(client)
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 def test_what_is_not_acked_comes_back_through_the_retry_topic(office: Office, client: Client) -> None:
@@ -233,7 +233,7 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
     def picture(one: Office) -> object:
         return sorted(
             (c.name, c.pending, c.due_ms, c.next_due_ms, c.next_offset, c.is_ordered, c.later, c.failures, c.attempt_id)
-            for c in one.rocketmq_pop_checkpoints._checkpoints.values()
+            for c in one.rocketmq_context.pop.checkpoints._checkpoints.values()
         )
 
     fresh = Office()
@@ -241,12 +241,12 @@ def test_snapshot_gives_the_same_checkpoints(office: Office, client: Client) -> 
         fresh.state_log.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
     for payload in office.state_log.snapshot():
         fresh.state_log.replay_state(payload, (0, -1, 0))  # type: ignore[arg-type]
-    assert len(office.rocketmq_pop_checkpoints) == 2
-    assert fresh.rocketmq_pop_checkpoints._bytes == office.rocketmq_pop_checkpoints._bytes
+    assert len(office.rocketmq_context.pop.checkpoints) == 2
+    assert fresh.rocketmq_context.pop.checkpoints._bytes == office.rocketmq_context.pop.checkpoints._bytes
     assert picture(fresh) == picture(office)
     office.topics.delete(office.topic(), office.clock.now_ms())
     office.sweep()
-    assert (len(office.rocketmq_pop_checkpoints), office.rocketmq_pop_checkpoints._bytes) == (0, 0)
+    assert (len(office.rocketmq_context.pop.checkpoints), office.rocketmq_context.pop.checkpoints._bytes) == (0, 0)
 
 
 # -- Messages that a thread has to read
@@ -294,7 +294,7 @@ def test_what_was_read_for_a_pop_is_left_if_the_group_has_moved(office: Office, 
     cold.settle()
     assert again.answer_to(again._opaque - len(popped)).code == ResponseCode.POLLING_TIMEOUT
     assert nothing(again, order=order)
-    assert len(cold.rocketmq_pop_checkpoints) == 0
+    assert len(cold.rocketmq_context.pop.checkpoints) == 0
 
 
 STEPS = st.one_of(
@@ -486,7 +486,10 @@ def test_members_are_assigned_queues_to_pull_or_all_of_them_to_pop(office: Offic
     assert [assigned(office, f"c{n}") for n in range(3)] == [[("POP", -1)]] * 3
     assert set_mode(office, "POP", share=1) == 0
     assert [assigned(office, f"c{n}") for n in range(3)] == [[("POP", 0)], [("POP", 1)], [("POP", 0)]]
-    assert Office(office.disk.after_power_cut(0)).rocketmq_modes.of("billing", "orders") == ("POP", 1)
+    assert Office(office.disk.after_power_cut(0)).rocketmq_context.groups.request_modes.of("billing", "orders") == (
+        "POP",
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_retries_go_to_the_topic_that_the_setting_names(is_v2: bool, sharding_ke
     assert retry is not None
     assert retry.queues[0].end_offset == 3
     assert ack(client, one, topic=name).code == 0
-    assert len(office.rocketmq_pop_checkpoints) == 0
+    assert len(office.rocketmq_context.pop.checkpoints) == 0
 
 
 @pytest.mark.parametrize("is_v2", [False, True])

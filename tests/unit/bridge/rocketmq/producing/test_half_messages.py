@@ -33,7 +33,7 @@ class Shop(Office):
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
         super().__init__(*arguments, options=options, store=StoreOptions(segment_bytes=segment_bytes))
-        self.checks = CheckBackLoop(self, Callbacks(1000, print))
+        self.checks = CheckBackLoop(self.rocketmq_context, self.half_decisions, Callbacks(1000, print))
         self.topic()
 
     def wait(self, ms: int) -> None:

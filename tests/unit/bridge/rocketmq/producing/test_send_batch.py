@@ -2,8 +2,8 @@
 
 import pytest
 
-from duolog.bridge.rocketmq.producing import send_batch
-from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE, STEPS_MAX
+from duolog.bridge.rocketmq.producing.batches_under_way import STEPS_MAX
+from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import batch
@@ -52,7 +52,7 @@ def test_large_batch_has_its_slices_in_turns_of_their_own(office: Office) -> Non
     client = office.connect()
     begin(client, [part(number) for number in range(COUNT)])
     turns = 1
-    while len(office.rocketmq_batches):
+    while len(office.rocketmq_context.requests.batches):
         office.loop.turn_once()
         turns += 1
     assert turns >= 5, "three slices of messages, one of the append, one of the answer"
@@ -69,7 +69,7 @@ def test_large_batch_keeps_each_turn_within_the_budget(office: Office) -> None:
     with budget.counted(calls=True) as work:
         begin(client, [part(number) for number in range(12_000)])
     most = work.units
-    while len(office.rocketmq_batches):
+    while len(office.rocketmq_context.requests.batches):
         with budget.counted(calls=True) as work:
             office.loop.turn_once()
         most = max(most, work.units)
@@ -84,7 +84,7 @@ def test_later_requests_of_the_connection_wait_for_the_batch(office: Office) -> 
     run(client)
     assert stored(client)[-2:] == [b"%d" % (COUNT - 1), b"last"]
     assert not client.connection.is_busy
-    assert (client.connection.unanswered, sum(office.rocketmq_admission.in_work)) == (0, 0)
+    assert (client.connection.unanswered, sum(office.rocketmq_context.requests.admission.in_work)) == (0, 0)
 
 
 REFUSED = {
@@ -144,11 +144,11 @@ def test_batch_whose_client_or_topic_is_gone_is_not_stored(office: Office) -> No
     answer = other.last_answer()
     assert answer is not None
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    assert len(office.rocketmq_batches) == sum(office.rocketmq_admission.in_work) == 0
+    assert len(office.rocketmq_context.requests.batches) == sum(office.rocketmq_context.requests.admission.in_work) == 0
 
 
 def test_bodies_of_batches_that_wait_are_limited(office: Office) -> None:
-    office.rocketmq_batches = send_batch.Batches(1 << 18)
+    office.rocketmq_context.requests.batches._bytes_max = 1 << 18
     client, other = office.connect(), office.connect()
     begin(client, [part(number) for number in range(COUNT)])
     answer = other.send(body=batch.encode([batch.Part(0, bytes(1 << 18), b"")]), batch=True)

@@ -28,9 +28,9 @@ def office(**limits: int) -> Office:
 def look(office: Office, ms: int) -> None:
     """Let time pass, with the log as it is."""
     office.clock.pass_ms(ms)
-    deadline = office.rocketmq_admission.next_deadline_mono_ms()
+    deadline = office.rocketmq_context.requests.admission.next_deadline_mono_ms()
     if deadline is not None and deadline <= office.clock.mono_ms():
-        office.rocketmq_admission.look(office.clock.mono_ms())
+        office.rocketmq_context.requests.admission.look(office.clock.mono_ms())
 
 
 def send(client: Client) -> str:
@@ -55,7 +55,7 @@ def test_only_so_many_sends_of_all_connections_wait_for_the_log() -> None:
     assert send(clients[3]) == "waits"
     here.settle()
     here.is_stalled = False
-    assert here.rocketmq_admission.waiting == 0
+    assert here.rocketmq_context.requests.admission.waiting == 0
     assert send(clients[4]) == "stored"
     assert stored_count(here) == 5
 
@@ -122,10 +122,10 @@ def test_nobody_looks_while_nothing_waits(waiting: int) -> None:
     if waiting:
         here.connect().send()
     look(here, 0)
-    assert (here.rocketmq_admission.next_deadline_mono_ms() is None) == (not waiting)
+    assert (here.rocketmq_context.requests.admission.next_deadline_mono_ms() is None) == (not waiting)
     here.settle()
     look(here, 100)
-    assert here.rocketmq_admission.next_deadline_mono_ms() is None
+    assert here.rocketmq_context.requests.admission.next_deadline_mono_ms() is None
 
 
 # -- Kinds of requests do not hurt each other
@@ -165,7 +165,7 @@ def test_each_kind_that_waits_for_the_log_has_a_limit_of_its_own() -> None:
     for each in clients[:2]:
         each.close()
     here.settle()
-    assert sum(here.rocketmq_admission.in_work) == 0
+    assert sum(here.rocketmq_context.requests.admission.in_work) == 0
     here.is_stalled = False
     assert word(commit(clients[4])) == word(end(clients[4], halves[1])) == "done"
 
@@ -219,9 +219,8 @@ def test_each_kind_that_waits_for_the_disk_has_a_limit_of_its_own() -> None:
     assert bodies(clients[2].pull(1)) == [b"hot"]
     threads.run()
     here.settle()
-    assert (
-        here.rocketmq_admission.reading == here.rocketmq_admission.in_work == [0] * len(here.rocketmq_admission.in_work)
-    )
+    admission = here.rocketmq_context.requests.admission
+    assert admission.reading == admission.in_work == [0] * len(admission.in_work)
     assert clients[2].pull(0) is None
     threads.run()
     here.loop.turn()
@@ -230,7 +229,7 @@ def test_each_kind_that_waits_for_the_disk_has_a_limit_of_its_own() -> None:
 
 
 class Ticking(ManualClock):
-    """Time passes whenever somebody asks for it: each request takes some."""
+    """The clock of the background queues: time passes whenever they read it, so each request takes some."""
 
     def mono_ms(self) -> int:
         self.pass_us(500)
@@ -260,6 +259,8 @@ def slow_office(**limits: int) -> Client:
     here = Office(options=Options(rocketmq=RocketmqOptions(**{"wait_ms": WAIT_MS, **limits})))
     here.publish(here.topic(), b"a")
     here.clock = Ticking(here.clock.now_ms(), here.clock.mono_ms())
+    for queue in here.rocketmq_context.requests.background_queues.values():
+        queue._clock = here.clock
     client = here.connect()
     client.connection.bounds = client.connection.bounds._replace(unanswered_max=100)
     return client
@@ -290,15 +291,15 @@ def test_so_many_of_a_kind_may_wait(limit: str, code: int, other: int) -> None:
     assert len(refused) >= 10
     assert {number: said for number, _, said in heard if number >= 20} == {20: "done", 21: "done"}
     assert len(heard) == 22
-    assert client.connection.unanswered == sum(client.office.rocketmq_admission.in_work) == 0
+    assert client.connection.unanswered == sum(client.office.rocketmq_context.requests.admission.in_work) == 0
     assert flood(client, code) == [(0, 0, "done")]
 
 
 @pytest.mark.parametrize("where", ["ext", "remark", "language", "body"])
 def test_so_many_bytes_of_requests_may_wait(where: str) -> None:
     client = slow_office()
-    lane = client.office.rocketmq_background_queues[Kind.ADMIN] = BackgroundQueue(
-        Kind.ADMIN, client.office.rocketmq_admission, WAIT_MS, 10_000
+    lane = client.office.rocketmq_context.requests.background_queues[Kind.ADMIN] = BackgroundQueue(
+        Kind.ADMIN, client.office.rocketmq_context.requests.admission, client.office.clock, WAIT_MS, 10_000
     )
     asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
     for each in asked:
@@ -319,7 +320,7 @@ def test_tools_whose_turn_does_not_come_are_told_so() -> None:
     said = [said for _, _, said in heard]
     assert len(said) == 20
     assert set(said) == {"done", "[TIMEOUT_CLEAN_QUEUE]"}
-    assert client.connection.unanswered == sum(client.office.rocketmq_admission.in_work) == 0
+    assert client.connection.unanswered == sum(client.office.rocketmq_context.requests.admission.in_work) == 0
 
 
 def test_connection_that_goes_leaves_no_turn_behind() -> None:
@@ -327,5 +328,5 @@ def test_connection_that_goes_leaves_no_turn_behind() -> None:
     asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
     client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
     client.close()
-    assert sum(client.office.rocketmq_admission.in_work) == 0
-    assert len(client.office.rocketmq_background_queues[Kind.ADMIN]) == 0
+    assert sum(client.office.rocketmq_context.requests.admission.in_work) == 0
+    assert len(client.office.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.bridge.rocketmq import TABLE
+from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import headers, remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.kit.disk import FailingDisk

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -79,7 +79,7 @@ class Hooked:
         self.office, self.threads = Office(), ManualThreads()
         self.hooks = Hooks(hooks, HooksOptions(timeout_ms=TIMEOUT_MS), self.threads)
         self.topic = self.office.topic(queues=1)
-        self.client = self.office.connect(HookedConnection(cast(Any, self.office), self.hooks))
+        self.client = self.office.connect(HookedConnection(self.office.rocketmq_connections, self.hooks))
 
     def send(self, body: bytes, **fields: object) -> Any:
         assert self.client.send(body=body, **fields) is None, "the request waits for its hooks"

@@ -1,7 +1,7 @@
 """What consumers give back: to which topic it goes, what is kept of it, and how it comes back from the dead letters."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -287,7 +287,7 @@ def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(office: Office
 
 
 def drive(office: Office, name: str = "billing", way: str | None = "retry") -> int:
-    count, _promise = asyncio.run(redrive(cast(Any, office), name, way))
+    count, _promise = asyncio.run(redrive(office.rocketmq_context, name, way))
     office.settle()
     return count
 
@@ -360,4 +360,4 @@ def test_redrive_to_a_topic_that_is_gone_names_it(office: Office, client: Client
 
 def test_group_without_dead_letters_has_none_to_take_back(office: Office) -> None:
     assert drive(office) == 0
-    assert office.rocketmq_groups.get("billing") is None
+    assert office.rocketmq_context.groups.configs.get("billing") is None

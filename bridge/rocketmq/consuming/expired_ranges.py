@@ -1,0 +1,109 @@
+"""The ranges of offsets whose expired messages a group has passed: they became its dead letters once, and never again.
+
+The ranges of a queue below the group's position count as one range. RANGES_MAX ranges are kept of a queue; when there
+are more, the gap between the lowest two closes. If all queues have RANGES_IN_ALL_MAX ranges, a queue that gets another
+one has a single range. A message that was delivered out of a closed gap, and has expired when it is read again, does
+not become a dead letter. `expired.py` decides which messages have expired.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.records import GroupDeleted, MessagesExpired, Record
+from duolog.store.entry import Slot
+from duolog.store.state_log import StateLog
+
+RANGES_MAX: Final = 1024  # of a queue: as many messages as Java's consumers have of one at a time
+RANGES_IN_ALL_MAX: Final = 200_000  # some 100 bytes each
+QUEUES_MAX: Final = 100_000  # of all groups; beyond, the one that was first heard of is forgotten
+
+Range = tuple[int, int]  # from, up to and without
+
+
+class ExpiredRanges:
+    """The expired messages that each group has behind it, by queue."""
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        positions: Positions,
+        queues_max: int = QUEUES_MAX,
+        ranges_in_all_max: int = RANGES_IN_ALL_MAX,
+    ) -> None:
+        self._positions, self._queues_max, self._ranges_in_all_max = positions, queues_max, ranges_in_all_max
+        self._ranges: dict[tuple[str, int], Sequence[Range]] = {}  # Replaced, never changed in place.
+        self._of_group: dict[str, set[int]] = {}  # Invariant: the keys of `_ranges`, by group.
+        self._count = 0  # Invariant: of the ranges of all.
+        state_log.own(MessagesExpired, self._replay_expired)
+        state_log.own(GroupDeleted, self._replay_group_deleted)
+        state_log.on_sliced_snapshot(self._snapshot)
+
+    def has(self, group: str, key: int, offset: int) -> bool:
+        """Whether the group has that message behind it, expired."""
+        ranges = self._ranges.get((group, key), ())
+        at = bisect_right(ranges, offset, key=_start)
+        return at > 0 and offset < ranges[at - 1][1]
+
+    def ranges(self, group: str, key: int) -> Sequence[Range]:
+        return self._ranges.get((group, key), ())
+
+    # -- Replay
+
+    def _replay_expired(self, record: MessagesExpired, slot: Slot) -> None:
+        name = record.group, record.key
+        position = None if record.is_restored else self._positions.fetch(*name)
+        behind = [(0, position.offset)] if position is not None and position.offset > 0 else []
+        ranges = merged([*self._ranges.get(name, ()), *behind, *((start, end) for start, end in record.ranges)])
+        surplus = len(ranges) - RANGES_MAX
+        if surplus > 0:
+            ranges[: surplus + 1] = [(ranges[0][0], ranges[surplus][1])]
+        others = self._count - len(self._ranges.get(name, ()))
+        if others + len(ranges) > self._ranges_in_all_max:
+            ranges = [(ranges[0][0], ranges[-1][1])]
+        self._ranges[name] = ranges
+        self._of_group.setdefault(record.group, set()).add(record.key)
+        self._count = others + len(ranges)
+        if len(self._ranges) > self._queues_max:
+            self._forget(next(iter(self._ranges)))
+
+    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+        for key in [*self._of_group.get(record.group, ())]:
+            self._forget((record.group, key))
+
+    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+        """Forget the queues of deleted topics."""
+        for names in in_slices(self._ranges):
+            for name in names:
+                if is_gone(name[1]) and name in self._ranges:
+                    self._forget(name)
+            yield len(names)
+
+    def _forget(self, name: tuple[str, int]) -> None:
+        group, key = name
+        self._count -= len(self._ranges.pop(name))
+        keys = self._of_group[group]
+        keys.discard(key)
+        if not keys:
+            del self._of_group[group]
+
+    def _snapshot(self) -> Iterable[Record]:
+        table = zip([*self._ranges], [*self._ranges.values()], strict=True)
+        return (MessagesExpired(*name, ranges, is_restored=True) for name, ranges in table)
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Give the same offsets in as few ranges as can be, in order."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _start(each: Range) -> int:
+    return each[0]

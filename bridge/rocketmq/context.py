@@ -1,0 +1,178 @@
+"""What the handlers of RocketMQ requests use: one frozen context of named collaborators.
+
+    RocketMQState     the owners of state; they exist before the log is opened, which replays their records
+    RocketMQContext   the state, the open log and the connections; `Core.open_log` makes it
+
+Handlers get the whole context. A class that lives longer than one request gets only what it calls.
+"""
+
+from dataclasses import dataclass
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.config import Options
+from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.expiry import ExpiringQueues
+from duolog.bridge.data.publishing.publisher import Publisher
+from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.rates import Rates
+from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.purgatory import Purgatory
+from duolog.bridge.net.server import Server
+from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
+from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifications
+from duolog.bridge.rocketmq.consuming.expired_ranges import ExpiredRanges
+from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
+from duolog.bridge.rocketmq.consuming.locks import Locks
+from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.consuming.request_modes import RequestModes
+from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
+from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
+from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
+from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
+from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
+from duolog.bridge.rocketmq.producing.batches_under_way import BatchesUnderWay
+from duolog.bridge.rocketmq.requests.admission import Admission, Kind
+from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.topics import Topics
+from duolog.bridge.state.wall_time import WallTime
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.store.state_log import StateLog
+from duolog.store.store import Store
+from duolog.txn.isolation import Isolation
+
+
+class RocketMQState:
+    """The owners of the RocketMQ side's state. Each registers its records with the state log when it is made."""
+
+    def __init__(self, state_log: StateLog, positions: Positions, options: Options) -> None:
+        rocketmq = options.rocketmq
+        self.members: Members[RocketMQConnection] = Members(
+            groups_max=rocketmq.groups_max,
+            client_groups_max=rocketmq.client_groups_max,
+            subscriptions_max=rocketmq.subscriptions_max,
+            subscribed_bytes_max=rocketmq.subscribed_bytes_max,
+            client_subscribed_bytes_max=rocketmq.client_subscribed_bytes_max,
+        )
+        self.group_configs = GroupConfigs(state_log, options.groups.count_max, rocketmq.group_config_bytes_max)
+        self.key_values = KeyValues(state_log)
+        self.request_modes = RequestModes(state_log)
+        self.pop_checkpoints = PopCheckpoints(state_log, rocketmq.popped_bytes_max)
+        self.expired_ranges = ExpiredRanges(state_log, positions)
+        self.admission = Admission(rocketmq)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """What clients and tools are told of this broker as a node."""
+
+    addresses: Addresses
+    started_mono_ms: int
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQMessageContext:
+    """How messages come in and out, and the owners of the messages that no consumer may read yet."""
+
+    publisher: Publisher
+    reader: QueueReader
+    isolation: Isolation
+    halves: HalfMessageLog
+    delays: Delays
+    schedules: Schedules
+    expiring_queues: ExpiringQueues
+    wall_time: WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQGroupContext:
+    """Consumer and producer groups: their configs, members, positions, and what the broker tells them."""
+
+    configs: GroupConfigs
+    members: Members[RocketMQConnection]
+    positions: Positions
+    client_protocols: ClientProtocols
+    change_notifications: ChangeNotifications
+    request_modes: RequestModes
+    expired_ranges: ExpiredRanges
+    locks: Locks
+    reset_marks: ResetMarks
+    consume_counts: ConsumeCounts
+
+
+@dataclass(frozen=True, slots=True)
+class PopContext:
+    """What POP consumers have taken and not acknowledged."""
+
+    checkpoints: PopCheckpoints
+    reading: set[tuple[str, int]]  # The groups and queue keys for which a pop waits for a reader thread.
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerContext:
+    """What only the requests to the embedded name server read or change."""
+
+    key_values: KeyValues
+    expected_topics: ExpectedTopics
+    write_permission: WritePermission
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Requests that are in work or wait for their turn."""
+
+    admission: Admission
+    background_queues: dict[Kind, BackgroundQueue]
+    batches: BatchesUnderWay
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQContext:
+    """Everything that the handlers of RocketMQ requests use."""
+
+    clock: Clock
+    options: Options
+    server: Server
+    purgatory: Purgatory
+    metrics: Metrics
+    poison: Poison
+    store: Store
+    state_log: StateLog
+    topics: Topics
+    node: NodeContext
+    messages: RocketMQMessageContext
+    groups: RocketMQGroupContext
+    pop: PopContext
+    names: NameServerContext
+    requests: RequestContext
+
+
+def group_context(
+    state: RocketMQState, positions: Positions, client_protocols: ClientProtocols, server: Server
+) -> RocketMQGroupContext:
+    """Make the context of groups."""
+    unsent_bytes_max = server.connections.limits.unsent_bytes_max
+    return RocketMQGroupContext(
+        configs=state.group_configs,
+        members=state.members,
+        positions=positions,
+        client_protocols=client_protocols,
+        change_notifications=ChangeNotifications(state.group_configs, state.members, server, unsent_bytes_max),
+        request_modes=state.request_modes,
+        expired_ranges=state.expired_ranges,
+        locks=Locks(),
+        reset_marks=ResetMarks(),
+        consume_counts=ConsumeCounts(),
+    )
+
+
+def request_context(admission: Admission, clock: Clock, wait_ms: int) -> RequestContext:
+    """Make the context of requests that wait."""
+    queues = {kind: BackgroundQueue(kind, admission, clock, wait_ms) for kind in BACKGROUND_KINDS}
+    return RequestContext(admission, queues, BatchesUnderWay(admission))

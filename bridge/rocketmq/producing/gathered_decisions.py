@@ -1,0 +1,25 @@
+"""The decisions on half messages of one read of a socket, which no client awaits an answer to, are one append.
+
+`END_TRANSACTION` requests that came by the same read and are one-way are gathered in `Halves.gathered`. The connection
+appends them when the read is handled, or before it handles a request of another kind.
+"""
+
+from typing import Final
+
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.rocketmq.requests.errors import code_of
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.store.errors import StoreError
+
+# Requests that may be handled while decisions are gathered. Of the sends, these are half messages, which no consumer
+# sees; `send.py` appends the gathered decisions before any other message.
+GATHERING: Final = (RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
+
+
+def append_gathered(halves: HalfMessageLog, metrics: Metrics, now_ms: int) -> None:
+    """Append the gathered decisions; a failure is counted only, for their producers do not await an answer."""
+    try:
+        halves.settle(now_ms)
+    except StoreError as error:
+        metrics.errors["rocketmq", code_of(error).name] += 1
