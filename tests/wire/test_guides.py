@@ -191,13 +191,19 @@ class Examples:
 
 def shows(printed: str, output: Block) -> bool:
     """Tell whether the text is what a page shows."""
-    order = sorted_lines if output.argument == "any order" else str
-    pattern = re.escape(order(_trimmed(output.code))).replace(r"\.\.\.", ".*?")
-    return re.fullmatch(pattern, order(_trimmed(printed)), re.DOTALL) is not None
+    if output.argument != "any order":
+        return _matches(_trimmed(printed), _trimmed(output.code))
+    lines = _trimmed(printed).splitlines()
+    for wanted in _trimmed(output.code).splitlines():
+        found = next((line for line in lines if _matches(line, wanted)), None)
+        if found is None:
+            return False
+        lines.remove(found)
+    return not lines
 
 
-def sorted_lines(text: str) -> str:
-    return "\n".join(sorted(text.splitlines()))
+def _matches(text: str, shown: str) -> bool:
+    return re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*?"), text, re.DOTALL) is not None
 
 
 def _trimmed(text: str) -> str:
