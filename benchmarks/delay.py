@@ -3,7 +3,7 @@
     python -m benchmarks.delay --quick
     python -m benchmarks.delay --only burst-100k --only level --json delay.json
     python -m benchmarks.delay --only pending-1m --alone
-    python -m benchmarks.delay --show delay.json --plot benchmarks/lateness.svg
+    python -m benchmarks.delay --show delay.json --plot docs/benchmarks/lateness.svg
 
 Each row is one load of RocketMQ's Java client against each contender in turn: Duolog async, Duolog sync, Apache
 RocketMQ async. Late is what a message was after its due time, by the broker's store time and by its receipt; early is
