@@ -15,17 +15,18 @@ class DelayOptions(Section, frozen=True):
     max_days: Annotated[
         int,
         setting(
-            "furthest time of delivery; what asks for a later one is refused",
+            "longest delay; messages that ask for a longer one are refused",
             rocketmq="timerMaxDelaySec",
             ge=1,
             le=36_500,
         ),
     ] = 3_650
-    pending_max: Annotated[int, setting("delayed messages waiting; further ones are refused", ge=1)] = 50_000_000
+    pending_max: Annotated[int, setting("pending messages; further delayed messages are refused", ge=1)] = 50_000_000
     batch_delayed_max: Annotated[
         int,
         setting(
-            "records in one Kafka batch that are delayed, expire or are half messages; delayed ones in RocketMQ's",
+            "records in one Kafka batch that are delayed, expire or are half messages; "
+            "delayed messages in one RocketMQ batch",
             ge=1,
         ),
     ] = 10_000
@@ -33,29 +34,41 @@ class DelayOptions(Section, frozen=True):
         int, setting("records in one Kafka batch that have `AMQ_SCHEDULED_` headers, each of which may recur", ge=1)
     ] = 64
     near_ms: Annotated[
-        int, setting("what is due later goes to files of its own, and comes back half so long before it is due", ge=10)
+        int,
+        setting(
+            "messages that are due later than this are stored in sorted files, and "
+            "read into memory half this time before they are due",
+            ge=10,
+        ),
     ] = 600_000
-    verdict_hours: Annotated[int, setting("that a message was cancelled is remembered for so long", ge=1)] = 24
-    verdicts_max: Annotated[int, setting("and for so many messages, the latest ones", ge=1)] = 200_000
-    time_zone: Annotated[str, setting("of `AMQ_SCHEDULED_CRON`; schedules have their own")] = "UTC"
+    verdict_hours: Annotated[int, setting("hours for which a cancelled message is remembered", ge=1)] = 24
+    verdicts_max: Annotated[
+        int, setting("cancelled messages that are remembered; the oldest are forgotten first", ge=1)
+    ] = 200_000
+    time_zone: Annotated[str, setting("time zone of `AMQ_SCHEDULED_CRON`; schedules have their own")] = "UTC"
     schedules_max: Annotated[int, setting("schedules that run; further ones are refused", ge=1)] = 10_000
-    schedules_bytes: Annotated[int, setting("of the messages of all schedules, in memory", ge=KIB)] = 64 * MIB
+    schedules_bytes: Annotated[
+        int, setting("memory for the messages of all schedules; further schedules are refused", ge=KIB)
+    ] = 64 * MIB
 
 
 class TxnOptions(Section, frozen=True):
     """Transactions."""
 
     check_interval_ms: Annotated[
-        int, setting("time between two checks of a half message", rocketmq="transactionCheckInterval", ge=1)
+        int, setting("time between two check-backs of a half message", rocketmq="transactionCheckInterval", ge=1)
     ] = 30 * SECOND_MS
     immunity_ms: Annotated[
-        int, setting("age from which a half message is checked", rocketmq="transactionTimeOut", ge=0)
+        int, setting("age of a half message at its first check-back", rocketmq="transactionTimeOut", ge=0)
     ] = 6 * SECOND_MS
     check_max: Annotated[
-        int, setting("checks before it is given up", rocketmq="transactionCheckMax", ge=1, le=CHECKS_MAX - 1)
+        int,
+        setting(
+            "check-backs before a half message is given up", rocketmq="transactionCheckMax", ge=1, le=CHECKS_MAX - 1
+        ),
     ] = 15
     half_ms: Annotated[
-        int, setting("a half message that is open for so long is given up", rocketmq="fileReservedTime", ge=1)
+        int, setting("age at which an open half message is given up", rocketmq="fileReservedTime", ge=1)
     ] = 72 * HOUR_MS
     half_ids_max: Annotated[
         int, setting("open half messages of Kafka producers, about half a KiB each; further ones are refused", ge=1)
@@ -63,10 +76,11 @@ class TxnOptions(Section, frozen=True):
     check_urls: Annotated[
         str,
         setting(
-            "URLs that Kafka producers may have the broker call: prefixes of whole path segments, separated by blanks"
+            "URLs that the broker may call for check-backs of Kafka producers: prefixes of "
+            "whole path segments, separated by blanks"
         ),
     ] = ""
-    check_timeout_ms: Annotated[int, setting("time for an answer of such a URL", ge=1)] = 3 * SECOND_MS
+    check_timeout_ms: Annotated[int, setting("time for the answer of a check-back URL", ge=1)] = 3 * SECOND_MS
     half_max: Annotated[
         int, setting("open half messages, 33 bytes of memory each; further ones are answered `system busy`", ge=1)
     ] = 2_000_000
@@ -76,21 +90,24 @@ class TxnOptions(Section, frozen=True):
     id_expiration_ms: Annotated[
         int,
         setting(
-            "forget a Kafka transactional id that is idle for so long", kafka="transactional.id.expiration.ms", ge=1
+            "time after which an idle Kafka transactional id is forgotten", kafka="transactional.id.expiration.ms", ge=1
         ),
     ] = 7 * DAY_MS
     ids_max: Annotated[int, setting("Kafka transactional ids known; further ones are refused", ge=1)] = 100_000
     pending_positions_max: Annotated[
-        int, setting("positions of groups in open Kafka transactions; further ones are refused", ge=1)
+        int, setting("offsets of groups in open Kafka transactions; further ones are refused", ge=1)
     ] = 200_000
     groups_max: Annotated[
-        int, setting("groups whose positions one Kafka transaction has; each counts as a position, too", ge=1)
+        int, setting("groups whose offsets one Kafka transaction commits; each also counts as an offset", ge=1)
     ] = 1_000
     partitions_max: Annotated[
-        int, setting("partitions of one Kafka transaction, which one unit of the log ends; more are refused", ge=1)
+        int,
+        setting(
+            "partitions of one Kafka transaction, because one unit of the log ends it; further ones are refused", ge=1
+        ),
     ] = 3_000
     pending_partitions_max: Annotated[
-        int, setting("partitions of all open Kafka transactions; more are refused", ge=1)
+        int, setting("partitions of all open Kafka transactions; further ones are refused", ge=1)
     ] = 200_000
     aborted_max: Annotated[
         int,

@@ -16,7 +16,8 @@ class ServerOptions(Section, frozen=True):
     advertise: Annotated[
         str,
         setting(
-            "host that clients are told; empty: `server.host`, or this machine's name if that is a wildcard",
+            "host name that clients are told to connect to; empty: `server.host`, or this "
+            "machine's name if that is a wildcard",
             kafka="advertised.listeners",
             rocketmq="brokerIP1",
         ),
@@ -37,25 +38,37 @@ class KafkaOptions(Section, frozen=True):
         100 * MIB
     )
     request_bytes_max: Annotated[
-        int, setting("largest request other than Produce; who sends a larger one is closed", ge=1 * KIB)
+        int, setting("largest request other than Produce; a connection that sends a larger one is closed", ge=1 * KIB)
     ] = 8 * MIB
     elements_max: Annotated[
         int,
-        setting("topics, partitions, groups and other array elements in one request; who sends more is closed", ge=100),
+        setting(
+            "topics, partitions, groups and other array elements in one request; a "
+            "connection that sends more is closed",
+            ge=100,
+        ),
     ] = 20_000
     answer_bytes_max: Annotated[
-        int, setting("largest answer other than Fetch's; who asks for a larger one is closed", ge=64 * KIB)
+        int,
+        setting("largest answer other than Fetch's; a connection that asks for a larger one is closed", ge=64 * KIB),
     ] = 32 * MIB
     fetch_bytes_max: Annotated[int, setting("largest fetch answer", kafka="fetch.max.bytes", ge=1 * KIB)] = 55 * MIB
     unanswered_max: Annotated[
-        int, setting("requests of one connection in work; then it is not read from until answers left", ge=1)
+        int,
+        setting(
+            "requests of one connection in work; beyond, the connection is not read from until some are answered", ge=1
+        ),
     ] = 100
     idle_ms: Annotated[
-        int, setting("close a connection with no traffic for so long", kafka="connections.max.idle.ms", ge=1)
+        int, setting("time without traffic after which a connection is closed", kafka="connections.max.idle.ms", ge=1)
     ] = 10 * MINUTE_MS
     producer_id_expiration_ms: Annotated[
         int,
-        setting("forget an idempotent producer that is silent for so long", kafka="producer.id.expiration.ms", ge=1),
+        setting(
+            "time without a batch after which an idempotent producer is forgotten",
+            kafka="producer.id.expiration.ms",
+            ge=1,
+        ),
     ] = DAY_MS
     producers_max: Annotated[int, setting("idempotent producers remembered, summed over queues", ge=1)] = 200_000
 
@@ -78,42 +91,57 @@ class RocketmqOptions(Section, frozen=True):
     unanswered_max: Annotated[
         int,
         setting(
-            "requests of one connection in work, held pulls included; further ones are answered `system busy`",
+            "requests of one connection in work, waiting pulls included; further ones are answered `system busy`",
             ge=1,
         ),
     ] = 20_000
     sends_max: Annotated[
         int,
         setting(
-            "sends waiting for the log; further ones are answered `system busy`, as with all limits below",
+            "sends waiting for the log; further ones are answered `system busy`",
             rocketmq="sendThreadPoolQueueCapacity",
             ge=1,
         ),
     ] = 10_000
     transactions_max: Annotated[
         int,
-        setting("ends of transactions waiting for the log", rocketmq="endTransactionPoolQueueCapacity", ge=1),
+        setting(
+            "ends of transactions waiting for the log; further ones are answered `system busy`",
+            rocketmq="endTransactionPoolQueueCapacity",
+            ge=1,
+        ),
     ] = 10_000
     acks_max: Annotated[
-        int, setting("acks and committed positions waiting for the log", rocketmq="ackThreadPoolQueueCapacity", ge=1)
+        int,
+        setting(
+            "acks and committed offsets waiting for the log; further ones are answered `system busy`",
+            rocketmq="ackThreadPoolQueueCapacity",
+            ge=1,
+        ),
     ] = 10_000
     pulls_max: Annotated[
-        int, setting("pulls and pops waiting for the disk", rocketmq="pullThreadPoolQueueCapacity", ge=1)
+        int,
+        setting(
+            "pulls and pops waiting for the disk; further ones are answered `system busy`",
+            rocketmq="pullThreadPoolQueueCapacity",
+            ge=1,
+        ),
     ] = 512
     popped_bytes_max: Annotated[
-        int, setting("memory for pops that are not acked; then nothing is popped (`POLLING_FULL`)", ge=1 * KIB)
+        int, setting("memory for pop checkpoints; beyond, nothing is popped (`POLLING_FULL`)", ge=1 * KIB)
     ] = 128 * MIB
     retry_topic_v2: Annotated[
         bool,
         setting(
-            "name POP's new retry topics `%RETRY%group+topic`, which is unambiguous, not `%RETRY%group_topic`",
+            "name POP's new retry topics `%RETRY%group+topic`, which is unambiguous, instead of `%RETRY%group_topic`",
             rocketmq="enableRetryTopicV2",
         ),
     ] = False
     queries_max: Annotated[
         int,
         setting(
-            "queries by key and by id in work; and of each other kind, requests waiting for the disk",
+            "queries by key and by id in work, and requests of each other kind that wait "
+            "for the disk; further ones are answered `system busy`",
             rocketmq="queryThreadPoolQueueCapacity",
             ge=1,
         ),
@@ -121,16 +149,24 @@ class RocketmqOptions(Section, frozen=True):
     clients_max: Annotated[
         int,
         setting(
-            "heartbeats, locks, route look-ups and the like in work", rocketmq="heartbeatThreadPoolQueueCapacity", ge=1
+            "heartbeats, locks and route look-ups in work; further ones are answered `system busy`",
+            rocketmq="heartbeatThreadPoolQueueCapacity",
+            ge=1,
         ),
     ] = 10_000
     admin_max: Annotated[
-        int, setting("all other requests in work", rocketmq="adminBrokerThreadPoolQueueCapacity", ge=1)
+        int,
+        setting(
+            "all other requests in work; further ones are answered `system busy`",
+            rocketmq="adminBrokerThreadPoolQueueCapacity",
+            ge=1,
+        ),
     ] = 10_000
     wait_ms: Annotated[
         int,
         setting(
-            "those of the last two that have not had their turn after so long are answered `broker busy`",
+            "longest wait of a request of the kinds of `rocketmq.clients_max` and "
+            "`rocketmq.admin_max`; then it is answered `broker busy`",
             rocketmq="waitTimeMillsInAdminBrokerQueue",
             ge=1,
         ),
@@ -138,7 +174,7 @@ class RocketmqOptions(Section, frozen=True):
     busy_ms: Annotated[
         int,
         setting(
-            "so long without the log keeping any promise, and sends are answered `broker busy` until it does",
+            "time without a write or fsync that succeeds after which sends are answered `broker busy`",
             rocketmq="osPageCacheBusyTimeOutMills",
             ge=1,
         ),
@@ -148,7 +184,9 @@ class RocketmqOptions(Section, frozen=True):
     ] = 512 * MIB
     idle_ms: Annotated[
         int,
-        setting("close a connection with no traffic for so long", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1),
+        setting(
+            "time without traffic after which a connection is closed", rocketmq="serverChannelMaxIdleTimeSeconds", ge=1
+        ),
     ] = 120 * SECOND_MS
     groups_max: Annotated[int, setting("producer and consumer groups with live members", ge=1)] = 20_000
     client_groups_max: Annotated[int, setting("producer and consumer groups of one client", ge=1)] = 500
@@ -157,9 +195,9 @@ class RocketmqOptions(Section, frozen=True):
         64 * MIB
     )
     subscribed_bytes_max: Annotated[
-        int, setting("memory for what all clients' groups subscribe to; half a KiB for each topic and group", ge=KIB)
+        int, setting("memory for the subscriptions of all clients, some 0.5 KiB for each topic and group", ge=KIB)
     ] = 64 * MIB
-    client_subscribed_bytes_max: Annotated[int, setting("the same of one client", ge=KIB)] = 4 * MIB
+    client_subscribed_bytes_max: Annotated[int, setting("memory for the subscriptions of one client", ge=KIB)] = 4 * MIB
     refuse_other_subscriptions: Annotated[
         bool,
         setting(
@@ -176,8 +214,9 @@ class HttpOptions(Section, frozen=True):
     hosts: Annotated[
         str,
         setting(
-            "host names, besides the broker's own, by which clients may address the port, separated by blanks; "
-            "requests to other names are refused, as from web pages by DNS rebinding"
+            "host names, besides the broker's own, by which clients may address the port, "
+            "separated by blanks; requests to other names are refused, because a web page "
+            "may use them (DNS rebinding)"
         ),
     ] = ""
     origins: Annotated[
@@ -192,19 +231,25 @@ class HttpOptions(Section, frozen=True):
         ),
     ] = 128 * MIB
     readers_file: Annotated[
-        str, setting("TOML file of tokens and the topics that each may read from the log's files; empty: anyone all")
+        str,
+        setting(
+            "TOML file of tokens and the topics that each may read from the log's "
+            "files; empty: everybody may read all topics"
+        ),
     ] = ""
     request_keys_max: Annotated[
         int, setting("values of `Idempotency-Key` remembered; beyond, requests with new ones get status 503", ge=1)
     ] = 100_000
-    request_key_ms: Annotated[int, setting("an `Idempotency-Key` is remembered for so long", ge=1)] = HOUR_MS
+    request_key_ms: Annotated[int, setting("how long an `Idempotency-Key` is remembered", ge=1)] = HOUR_MS
 
 
 class HooksOptions(Section, frozen=True):
     """Python code of the operator's that is called around RocketMQ requests; see Hooks."""
 
     enabled: Annotated[bool, setting("use the hooks that installed packages offer")] = True
-    timeout_ms: Annotated[int, setting("a request goes on without its hooks after so long", ge=1)] = 100
+    timeout_ms: Annotated[
+        int, setting("longest time that a request waits for its hooks; then it continues without them", ge=1)
+    ] = 100
     threads: Annotated[int, setting("threads that hooks run in", ge=1, le=64)] = 2
     waiting_max: Annotated[int, setting("calls of hooks waiting at a time; further ones are skipped", ge=1)] = 1_000
 
@@ -216,40 +261,48 @@ class LimitsOptions(Section, frozen=True):
         int, setting("open connections; further ones are closed at once", kafka="max.connections", ge=1, le=1_000_000)
     ] = 16_000
     first_request_ms: Annotated[
-        int, setting("close a connection that has not sent one whole request after so long", ge=1)
+        int, setting("time in which a connection must send its first whole request; else it is closed", ge=1)
     ] = 30 * SECOND_MS
     request_bytes_max: Annotated[
         int,
         setting(
-            "bytes of unfinished requests over all connections; beyond, the largest loses its connection",
+            "bytes of unfinished requests over all connections; beyond, the connection with the largest one is closed",
             kafka="queued.max.request.bytes",
             ge=MIB,
         ),
     ] = 256 * MIB
     unsent_bytes_max: Annotated[
-        int, setting("unsent answers of one connection; beyond, it is not read from until it took them", ge=1 * KIB)
+        int,
+        setting(
+            "bytes of unsent answers of one connection; beyond, it is not read from until its client has taken them",
+            ge=1 * KIB,
+        ),
     ] = MIB
     unread_ms: Annotated[
-        int, setting("close a connection that took nothing of its unsent answers for so long", ge=1)
+        int, setting("time in which a client takes nothing of its unsent answers; then its connection is closed", ge=1)
     ] = 30 * SECOND_MS
     answer_bytes_max: Annotated[
         int,
         setting(
-            "unsent answers over all connections; beyond, reads give one batch, and who has unsent answers waits",
+            "bytes of unsent answers over all connections; beyond, reads return one batch, "
+            "and connections with unsent answers are not read from",
             ge=MIB,
         ),
     ] = 128 * MIB
     held_bytes_max: Annotated[
         int,
-        setting("memory of long polls, 512 bytes for each queue that one watches; more are answered at once", ge=512),
+        setting(
+            "memory of long polls, 512 bytes for each queue that one waits for; further ones are answered at once",
+            ge=512,
+        ),
     ] = 256 * MIB
     connection_held_bytes_max: Annotated[
-        int, setting("memory of long polls of one connection; more are answered at once", ge=512)
+        int, setting("memory of long polls of one connection; further ones are answered at once", ge=512)
     ] = 32 * MIB
 
 
 class ConvertOptions(Section, frozen=True):
     """Reading one protocol's messages in the other's form."""
 
-    inflate_bytes_max: Annotated[int, setting("a compressed batch is opened up to this size", ge=MIB)] = 64 * MIB
-    cache_bytes: Annotated[int, setting("opened batches kept for the next pull", ge=0)] = 16 * MIB
+    inflate_bytes_max: Annotated[int, setting("largest size of a decompressed batch", ge=MIB)] = 64 * MIB
+    cache_bytes: Annotated[int, setting("decompressed batches that are kept for the next pull", ge=0)] = 16 * MIB

@@ -22,7 +22,7 @@ class StoreSection(Section, frozen=True):
     flush_interval_ms: Annotated[
         int,
         setting(
-            "under async, fsync at least this often",
+            "with `async`, longest time between two fsyncs",
             kafka="log.flush.interval.ms",
             rocketmq="flushIntervalCommitLog",
             ge=1,
@@ -41,12 +41,16 @@ class StoreSection(Section, frozen=True):
     reserve_bytes: Annotated[int, setting("blocks allocated ahead of the log's end", kafka="log.preallocate", ge=0)] = (
         16 * MIB
     )
-    tail_bytes: Annotated[int, setting("end of the log kept in memory for readers", ge=MIB, le=4 * GIB)] = 32 * MIB
+    tail_bytes: Annotated[
+        int, setting("size of the write buffer: the end of the log that readers get from memory", ge=MIB, le=4 * GIB)
+    ] = 32 * MIB
     open_segments_max: Annotated[int, setting("log files open at a time", ge=4)] = 256
     reader_threads: Annotated[int, setting("threads for reads that miss the page cache", ge=1, le=64)] = 4
-    cold_reads_max: Annotated[int, setting("such reads waiting at a time; further ones are refused", ge=1)] = 1024
+    cold_reads_max: Annotated[
+        int, setting("reads that miss the page cache and wait for a thread; further ones are refused", ge=1)
+    ] = 1024
     checkpoint_bytes: Annotated[
-        int, setting("write a checkpoint after this much log: bounds the work of a restart", ge=64 * KIB)
+        int, setting("bytes of log after which a checkpoint is written; bounds the work of a restart", ge=64 * KIB)
     ] = 64 * MIB
     recovery_checkpoint_bytes: Annotated[
         int, setting("a start that read more log than this writes a checkpoint before the ports open", ge=0)
@@ -54,14 +58,17 @@ class StoreSection(Section, frozen=True):
     checkpoint_interval_ms: Annotated[
         int,
         setting(
-            "and at least this often while anything is written", kafka="log.flush.offset.checkpoint.interval.ms", ge=100
+            "longest time between two checkpoints while the log grows",
+            kafka="log.flush.offset.checkpoint.interval.ms",
+            ge=100,
         ),
     ] = 60 * SECOND_MS
     spare_bytes: Annotated[
         int,
         setting(
-            "disk space held in reserve: given up on a full disk, so that deletions and what removes files can be "
-            "written; several times the size of `checkpoint`; 0: none",
+            "disk space in reserve, which is given up on a full disk so that deletions and "
+            "checkpoints can be written; should be several times the size of `checkpoint`; "
+            "0: none",
             ge=0,
             le=4 * GIB,
         ),
@@ -72,7 +79,9 @@ class StoreSection(Section, frozen=True):
             "used share of the disk above which writes are refused", rocketmq="diskMaxUsedSpaceRatio", ge=0.01, le=1
         ),
     ] = 0.95
-    disk_resume_ratio: Annotated[float, setting("and below which they resume by themselves", ge=0.01, le=1)] = 0.93
+    disk_resume_ratio: Annotated[
+        float, setting("used share of the disk below which refused writes resume", ge=0.01, le=1)
+    ] = 0.93
 
 
 class TopicsOptions(Section, frozen=True):
@@ -89,7 +98,7 @@ class TopicsOptions(Section, frozen=True):
     queues: Annotated[
         int,
         setting(
-            "queues (partitions) of a topic made without a number",
+            "queues (partitions) of a topic that is created without a number",
             kafka="num.partitions",
             rocketmq="defaultTopicQueueNums",
             ge=1,
@@ -99,16 +108,17 @@ class TopicsOptions(Section, frozen=True):
     queues_max: Annotated[
         int,
         setting(
-            "queues that one topic may have, 8192 at most: one turn of the loop makes, pops or deletes all",
+            "queues that one topic may have; 8192 at most, because one turn of the event "
+            "loop creates, pops or deletes all of them",
             ge=1,
             le=8192,
         ),
     ] = 1024
     queues_in_all_max: Annotated[
-        int, setting("queues of all topics together, half a KiB of memory each; making more is refused", ge=1)
+        int, setting("queues of all topics together, some 0.5 KiB of memory each; further ones are refused", ge=1)
     ] = 200_000
     topics_max: Annotated[
-        int, setting("topics that may exist, the broker's own aside; creating more is refused", ge=1)
+        int, setting("topics that may exist, not counting the broker's own; further ones are refused", ge=1)
     ] = 20_000
     message_bytes_max: Annotated[
         int,
@@ -127,23 +137,33 @@ class RetentionOptions(Section, frozen=True):
 
     ms: Annotated[
         int,
-        setting("age since the append; -1: forever", kafka="log.retention.ms", rocketmq="fileReservedTime", ge=FOREVER),
+        setting(
+            "how long records are kept after their append; -1: for ever",
+            kafka="log.retention.ms",
+            rocketmq="fileReservedTime",
+            ge=FOREVER,
+        ),
     ] = 7 * DAY_MS
-    bytes: Annotated[int, setting("bytes per queue; -1: no limit", kafka="log.retention.bytes", ge=FOREVER)] = FOREVER
-    records: Annotated[int, setting("records per queue; -1: no limit", ge=FOREVER)] = FOREVER
+    bytes: Annotated[
+        int, setting("bytes that are kept in each queue; -1: no limit", kafka="log.retention.bytes", ge=FOREVER)
+    ] = FOREVER
+    records: Annotated[int, setting("records that are kept in each queue; -1: no limit", ge=FOREVER)] = FOREVER
     check_interval_ms: Annotated[
         int,
         setting(
-            "time between two looks", kafka="log.retention.check.interval.ms", rocketmq="cleanResourceInterval", ge=100
+            "time between two runs of retention",
+            kafka="log.retention.check.interval.ms",
+            rocketmq="cleanResourceInterval",
+            ge=100,
         ),
     ] = MINUTE_MS
     clock_confirm_ms: Annotated[
         int,
-        setting("a clock that jumped forward deletes nothing by its time before it has run steadily for so long", ge=0),
+        setting("how long a clock that jumped forward must run steadily before retention trusts it", ge=0),
     ] = DAY_MS
     start_confirm_ms: Annotated[
         int,
-        setting("the same after a start that finds the log older than the clock, and after a jump back", ge=0),
+        setting("the same after a start that finds the clock far ahead of the log, and after a jump back", ge=0),
     ] = 60 * MINUTE_MS
 
 
@@ -174,27 +194,34 @@ class GroupsOptions(Section, frozen=True):
         ),
     ] = 2_000
     member_bytes_max: Annotated[
-        int, setting("protocols of one Kafka member, with their metadata; a larger JoinGroup is refused", ge=1 * KIB)
+        int,
+        setting("size of one Kafka member's protocols with their metadata; a larger JoinGroup is refused", ge=1 * KIB),
     ] = MIB
     group_bytes_max: Annotated[
-        int, setting("members of one Kafka group, with metadata and assignments; more is refused", ge=4 * KIB)
+        int, setting("size of the metadata and assignments of one Kafka group; more is refused", ge=4 * KIB)
     ] = 8 * MIB
-    bytes_max: Annotated[int, setting("members of all Kafka groups; more is refused", ge=4 * KIB)] = 128 * MIB
-    count_max: Annotated[int, setting("groups with positions or members", ge=1)] = 100_000
+    bytes_max: Annotated[
+        int, setting("size of the metadata and assignments of all Kafka groups; more is refused", ge=4 * KIB)
+    ] = 128 * MIB
+    count_max: Annotated[int, setting("groups with committed offsets or members", ge=1)] = 100_000
     positions_max: Annotated[
-        int, setting("positions of all groups, some 200 bytes of memory each; further ones are refused", ge=1)
+        int, setting("committed offsets of all groups, some 200 bytes of memory each; further ones are refused", ge=1)
     ] = 1_000_000
     positions_text_bytes_max: Annotated[
-        int, setting("text that Kafka clients attach to all positions; more is refused", ge=0)
+        int, setting("text that Kafka clients attach to all committed offsets; more is refused", ge=0)
     ] = 64 * MIB
     positions_retention_ms: Annotated[
         int,
-        setting("positions of a group without members go after this time", kafka="offsets.retention.minutes", ge=1),
+        setting(
+            "time after which the committed offsets of a group without members are removed",
+            kafka="offsets.retention.minutes",
+            ge=1,
+        ),
     ] = 7 * DAY_MS
     metadata_bytes_max: Annotated[
         int,
         setting(
-            "text that a Kafka client may attach to a position, in characters",
+            "characters that a Kafka client may attach to a committed offset",
             kafka="offset.metadata.max.bytes",
             ge=0,
             le=8191,  # Four bytes each: older versions of OffsetFetch spell 32 KiB.
@@ -208,13 +235,13 @@ class LeasesOptions(Section, frozen=True):
     count_max: Annotated[int, setting("leases at a time; further ones are refused", ge=1)] = 256
     per_address_max: Annotated[int, setting("leases of one client address at a time", ge=1)] = 64
     lease_ms_max: Annotated[int, setting("longest time between two renewals of a lease", ge=1)] = HOUR_MS
-    hold_ms_max: Annotated[int, setting("a lease ends so long after it was given, however it is renewed", ge=1)] = (
+    hold_ms_max: Annotated[int, setting("longest time that a lease may be held, with all its renewals", ge=1)] = (
         24 * HOUR_MS
     )
     held_bytes_max: Annotated[
         int,
         setting(
-            "bytes that leases keep from retention; beyond, the leases that reach back furthest end",
+            "bytes that leases protect from retention; beyond, the leases with the lowest positions end",
             ge=MIB,
         ),
     ] = 16 * GIB
