@@ -229,7 +229,7 @@ def test_broker_killed_fifty_times_delivers_each_message_once_and_none_early(tmp
 def killed_again_and_again(tmp_path: Path, agents: Agents, kills: int) -> None:
     """Kill while both families send messages for the next seconds; each has its due time in its body.
 
-    What is due in more than a third of a second goes to a bucket, and comes back.
+    What is due in more than a third of a second goes to a sorted table, and comes back.
     """
     rng = random.Random(kills)
     sent: list[str] = []
@@ -238,7 +238,7 @@ def killed_again_and_again(tmp_path: Path, agents: Agents, kills: int) -> None:
     def delivered(text: str) -> Callable[[confluent_kafka.KafkaError | None, object], None]:
         return lambda error, _: sent.append(text) if error is None else None
 
-    data, had_buckets = tmp_path / "data", 0
+    data, had_tables = tmp_path / "data", 0
     with Broker(data, {"delay.near_ms": 300}) as broker:
         create_topic(broker.kafka, "kills", 1)
         for round_number in range(kills):
@@ -260,9 +260,9 @@ def killed_again_and_again(tmp_path: Path, agents: Agents, kills: int) -> None:
                 recalled.add(texts[0])
             time.sleep(rng.random() * 1.5)
             broker.kill()
-            had_buckets += any((data / "timers").glob("*.bucket"))
+            had_tables += any((data / "timers").glob("*.table"))
             broker.start()
-        assert had_buckets > 5 or kills < 20
+        assert had_tables > 5 or kills < 20
         expected = sorted(set(sent) - recalled)
         seen = read(broker, "kills", len(expected))
         assert sorted(each.text for each in seen) == expected

@@ -1,7 +1,7 @@
 """Verbs on delayed and recurring messages with real clients: what is cancelled, moved or replaced is what they receive.
 
 Messages wait for an hour, and come because somebody says so; so nothing here depends on how fast the machine is. They
-go to a bucket within moments, so that verbs find them in memory, on their way, or there.
+go to a sorted table within moments, so that verbs find them in memory, on their way, or there.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytes
 def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each look at a bucket reads a block, in which those lie that are due next."""
+    """Each read of a table reads a block, in which those lie that are due next."""
     monkeypatch.setattr("duolog.delay.tree.cursors.PREFETCH_BYTES", 500_000)
     disk = CountingDisk()
     bench = with_many(disk, 100 * NEAR_MS, NEAR_MS // 1000)

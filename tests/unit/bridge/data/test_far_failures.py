@@ -18,7 +18,7 @@ from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
 
 T = TypeVar("T")
 
-ROUNDS = 9  # as many buckets: enough for a merge
+ROUNDS = 9  # As many tables: enough for a compaction.
 OF_ROUND = 4
 
 
@@ -76,7 +76,7 @@ def again(ask: Callable[[], T]) -> T:
 
 
 def lived(nth: int) -> FailingTimers:
-    """A life of far timers: buckets, a merge, cancels, moves, tombstones, loads, a pause, deliveries."""
+    """A life of far timers: tables, a compaction, cancels, moves, tombstones, reads, a pause, deliveries."""
     disk = FailingTimers()
     bench = Bench(disk)
     disk.calls, disk.nth = 0, nth
@@ -140,7 +140,7 @@ def test_a_failure_of_the_disk_at_any_operation_loses_nothing(nth: int) -> None:
 
 
 def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
-    """To write a bucket in vain costs as much as to write one."""
+    """To write a table in vain costs as much as to write one."""
     disk = FailingTimers()
     bench = Bench(disk)
     bench.core.topic("orders", 1)
@@ -155,7 +155,7 @@ def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "a byte of the footer", "a byte of a message"])
-def test_a_damaged_bucket_costs_what_it_held_and_the_broker_starts(
+def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench()

@@ -306,7 +306,7 @@ def test_within_one_batch_the_last_that_asks_to_replace_stays() -> None:
 
 
 def test_a_batch_that_replaces_too_much_is_refused() -> None:
-    """Each record of it is looked for in all buckets, in the loop."""
+    """Each record of it is searched for in all tables, in the loop."""
     desk = Desk()
     topic = desk.topic()
     builder = BatchBuilder()
