@@ -11,7 +11,7 @@ made of, live and at recovery:
     extra     kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash of topic and key u64 if it has one
               kind u8 = 0x54 | key | due | producer id u64       of an open Kafka transaction: no timer yet
               kind u8 = 0x46 | key | due | hash u64 or 0 | its id, 2 u64 | its place, 2 u64      parked again: it came
-                                                                 from that place in a bucket, and keeps its id
+                                                                 from that key in a sorted table, and keeps its id
 
 Delivered, a RocketMQ message keeps born time, hosts, key and tags. As at home, one of a level loses DELAY and what
 else it asked for, and keeps REAL_TOPIC and REAL_QID; one of a chosen time loses REAL_TOPIC and REAL_QID and gets

@@ -127,7 +127,7 @@ def look_at_the_disk(core: SidedCore) -> None:
     assert core.store.write_state.usage[0] > 0
 
 
-def put_timers_into_buckets_and_take_them_out(core: SidedCore) -> None:
+def put_timers_into_tables_and_take_them_out(core: SidedCore) -> None:
     topic = core.topic("orders-4", 4)
     for number in range(20):
         due_ms = core.clock.now_ms() + HOUR_MS + number
@@ -155,7 +155,7 @@ WORK: dict[str, tuple[Callable[[SidedCore], None], set[str]]] = {
     "cold reads": (read_what_is_cold, {"open", "read"}),
     "look-ups by time": (find_by_time, set()),
     "the disk mark": (look_at_the_disk, {"usage"}),
-    "buckets of timers": (put_timers_into_buckets_and_take_them_out, {"create", "open", "sync", "remove"}),
+    "tables of timers": (put_timers_into_tables_and_take_them_out, {"create", "open", "sync", "remove"}),
 }
 
 

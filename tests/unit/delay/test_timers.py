@@ -398,7 +398,7 @@ def test_rows_move_a_bounded_number_at_a_time() -> None:
 
 @pytest.mark.parametrize("has_gone", [False, True])
 def test_what_moves_back_to_a_key_that_a_table_has_deleted_is_not_frozen(has_gone: bool) -> None:
-    """It would be taken for dead there, or be in the bucket twice."""
+    """It would be taken for deleted there, or be in the table twice."""
     timers = Timers(0)
     timers.memtable.add(Timer(100_000, 1, 1 << 16, 10, 0, 3))
     assert timers.memtable.freeze_late(1_000, 100, ())
