@@ -31,7 +31,7 @@ from duolog.store.entry import Stored
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
-from duolog.store.index.queue_index import Row
+from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
 
 ROWS_IN_BLOCK: Final = 4096  # a divisor of the rows in a file of the queue's index

@@ -9,7 +9,8 @@ It is for one read. `next_offset` and `count` are there once `rows` has returned
 from collections.abc import Collection
 from typing import Final
 
-from duolog.store.index.queue_index import QueueIndex, Row
+from duolog.store.index.queue_index import QueueIndex
+from duolog.store.index.rows import Row
 
 ROWS_MAX: Final = 4096  # looked at in one read: under a millisecond
 FIRST_ROWS: Final = 64  # taken at once, then twice as many each time: most walks find enough soon

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from duolog.store.entry import Stored
 from duolog.store.errors import OffsetOutOfRange, StoreError
 from duolog.store.index.queue import Queue
-from duolog.store.index.queue_index import Row
+from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
 from duolog.store.workers import Executor, Failure
 

@@ -15,8 +15,8 @@ from duolog.store.entry import EntryLocation, Stored
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.key_index import KeyIndex, Search
 from duolog.store.index.queue import Queue
-from duolog.store.index.queue_index import Row
 from duolog.store.index.queues import Queues
+from duolog.store.index.rows import Row
 from duolog.store.index.scan import TagScan
 from duolog.store.log.cold_read import ColdEntries, ColdRead
 from duolog.store.log.commitlog import CommitLog

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from duolog.store.entry import Buffer, Stored, new_tuple
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
-from duolog.store.index.queue_index import Row
+from duolog.store.index.rows import Row
 from duolog.store.log.commitlog import CommitLog
 from duolog.store.log.format import ENTRY_HEADER_SIZE
 from duolog.store.log.segment import Segment

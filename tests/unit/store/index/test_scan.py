@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from duolog.store.index import scan
 from duolog.store.index.index_files import IndexFiles
-from duolog.store.index.queue_index import QueueIndex, Row
+from duolog.store.index.queue_index import QueueIndex
+from duolog.store.index.rows import Row
 from duolog.store.index.scan import TagScan
 from tests.kit.disk import CrashDisk
 
