@@ -289,7 +289,8 @@ class Publisher:
             appended = Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
         else:
             appended = self._log.append(frames, now_ms)
-        self._count_messages(len(frames), body_bytes)
+        self._metrics.records_in["rocketmq"] += len(frames)
+        self._metrics.bytes_in["rocketmq"] += body_bytes
         return appended
 
     def append_run(self, run: FrameRun, records: Sequence[StateRecord], body_bytes: int, now_ms: int) -> Appended:

@@ -101,7 +101,8 @@ class MessagePlanner:
         it waits (`pending_frames.park_message`). Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused,
         ProtocolError, TooManySchedules.
         """
-        check_may_produce(topic)
+        if not topic.may_produce:
+            check_may_produce(topic)
         if len(messages) > self._schedules_max:
             self.check_schedule_count(messages)
         queue = topic.queues[queue_id]

@@ -204,9 +204,14 @@ def test_no_more_schedules_are_read_than_a_batch_may_have() -> None:
     assert refused.value.reason is Reason.TOO_LARGE
 
 
-def test_batch_without_timestamps_is_taken() -> None:
+def test_batch_without_timestamps_is_stored_without_timestamps() -> None:
     door = Door()
-    door.kafka(door.topic(), batch([b"a"], timestamp_ms=-1))
+    topic = door.topic()
+    published = door.kafka(topic, batch([b"a"], timestamp_ms=-1))
+    assert (published.base_offset, published.log_append_ms) == (0, -1)
+    (entry,) = stored(door, topic)
+    assert (entry.count, entry.timestamp_ms) == (1, -1)
+    assert [(record.value, record.timestamp_ms) for record in record_batch.records(entry.frame, 1 << 20)] == [(b"a", -1)]
 
 
 def test_zstd_is_refused_before_produce_7() -> None:

@@ -114,7 +114,15 @@ def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
             members.closed(channel)
     for channel in CHANNELS:
         members.closed(channel)
-    members.heartbeat(1, CLIENT, beat("a", "b", "c", producers=("p",), t=(1, "x" * 150)), 0)
+    assert (members._membership_count, members._subscribed_bytes) == (0, 0)
+    told = beat("a", "b", "c", producers=("p",), t=(1, "x" * 150))
+    fresh = new()
+    fresh.heartbeat(1, CLIENT, told, 0)
+    assert set(members.heartbeat(1, CLIENT, told, 0)) == set(GROUPS)
+    assert {group: list(members.channels(group)) for group in GROUPS} == {group: [1] for group in GROUPS}
+    assert (members._membership_count, members._subscribed_bytes) == (4, fresh._subscribed_bytes)
+    with pytest.raises(TooManyMembers, match="4 are allowed"):
+        members.heartbeat(2, CLIENT, beat(producers=("p",)), 0)
 
 
 @pytest.mark.parametrize(
