@@ -1,10 +1,11 @@
-"""Transactions: what they are, what may be done to them, and what readers may see meanwhile. Imports only `store`.
+"""Transactions as state machines: what they are, which requests they allow, and what readers may see. Imports `store`.
 
-    coordinator   Kafka's transactional ids as a state machine: a table of who may do what, and when
-    isolation     of each queue: where its last stable offset is, and which of its records were aborted
-    half          RocketMQ's half messages: what may become of each, and when to ask its producer
+    coordinator   Kafka's transactional ids: a table of states and requests
+    requests      which requests of transactional producers are refused, by state or by limit
+    isolation     the last stable offset of each queue, and which of its records were aborted
+    half          RocketMQ's half messages: their verdicts, and when the broker sends a check-back
+    half_ids      the ids that Kafka producers give their half messages
 
-None appends anything, nor knows a wire form: `bridge/transactions/kafka_transactions.py` and
-`bridge/transactions/half_messages.py` ask them, append
-the decision to the log, and have them follow it.
+No module here appends anything or knows a wire format. `bridge/transactions/kafka_transactions.py` and
+`bridge/transactions/half_messages.py` append what was decided, and the state here then follows the log.
 """

@@ -1,4 +1,4 @@
-"""Kafka's transaction coordinator as a table: for each transactional id one producer, and its open or last transaction.
+"""Kafka's transaction coordinator as a state machine. Each transactional id has one producer and one transaction.
 
                      first write                 commit
           Empty ───────────────────> Ongoing ──────────────> CompleteCommit
@@ -8,15 +8,16 @@
                                      │  └─ CompleteAbort       │
                                      └─────────────────────────┘
 
-A transaction ends in one unit of the log: markers, positions of groups and the new state together. So Kafka's states
-between a decision and its completion (PrepareCommit, PrepareAbort) never show, nobody is told CONCURRENT_TRANSACTIONS,
-and who initializes while a transaction is open finds it aborted.
+One unit of the log ends a transaction: it has the markers, the committed offsets of groups and the new state. So the
+states PrepareCommit and PrepareAbort, which Kafka has between a decision and its completion, do not exist. No request
+is answered CONCURRENT_TRANSACTIONS, and an InitProducerId request during an open transaction aborts it at once.
 
-Who asks is judged by producer id and epoch: only the newest producer of an id may do anything, the others are fenced.
-Clients of transaction version 2 (KIP-890) get a new epoch with the end of each transaction; then the epoch before is
-still known, for who asks again because the answer was lost.
+A request is matched with the transaction by producer id and epoch (`ProducerMatch`). Only the newest producer of a
+transactional id may do anything; the others are fenced. The end of a transaction gives clients of transaction version 2
+(KIP-890) a new epoch. The previous epoch is then still accepted for the same request, whose answer may have been lost.
 
-Pure: `judge` reads, the methods below it follow what the log says. Times are wall milliseconds.
+`Transaction.judge` decides and changes nothing. The methods of `Coordinator` under "Following the log" change the
+state, live and at recovery. Times are wall milliseconds.
 Source: Kafka's TransactionCoordinator.scala, TransactionMetadata.scala; KIP-98, KIP-360, KIP-890.
 """
 
@@ -30,16 +31,17 @@ from typing import Final, Generic, NamedTuple, TypeVar
 NO_PRODUCER: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
-EPOCH_LAST: Final = 32766  # The last one that a producer gets; 32767 is left for fencing it (TransactionMetadata).
-LOOKED_AT_IN_SLICE: Final = 1024  # open transactions
-DEAD_DEADLINES_MAX: Final = 64  # of ended transactions, beyond as many as there are open ones; then they are sorted out
+EPOCH_LAST: Final = 32766  # The last epoch of a producer id. Epoch 32767 is reserved to fence it (TransactionMetadata).
+LOOKED_AT_IN_SLICE: Final = 1024  # Open transactions in one slice.
+# Deadlines of ended transactions beyond the number of open ones. When there are more, all of them are removed.
+DEAD_DEADLINES_MAX: Final = 64
 
-# A position of a group, whatever it is to who keeps it.
+# The committed offset of a group in a queue, which is opaque here.
 PositionT = TypeVar("PositionT")
 
 
 class State(IntEnum):
-    """The state of a transactional id; the numbers are in the log, the names are Kafka's."""
+    """The state of a transactional id. The numbers are stored in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -59,43 +61,43 @@ _TITLES: Final = {
 }
 
 
-class Ask(Enum):
-    """What is asked of the coordinator."""
+class TransactionRequest(Enum):
+    """A request to the coordinator, by its effect on a transaction."""
 
-    INIT = auto()  # InitProducerId of a producer that has just started
-    RESUME = auto()  # InitProducerId of one that goes on after an error, and names its id and epoch (KIP-360)
-    ADD = auto()  # AddPartitionsToTxn, AddOffsetsToTxn; in version 2 also the first write itself
-    WRITE = auto()  # a batch or positions, which in version 1 must have been added before
-    COMMIT = auto()  # EndTxn up to version 4
+    INIT = auto()  # InitProducerId of a producer that has just started.
+    RESUME = auto()  # InitProducerId of a producer that continues after an error and names its id and epoch (KIP-360).
+    ADD = auto()  # AddPartitionsToTxn and AddOffsetsToTxn; in transaction version 2 also the first write.
+    WRITE = auto()  # A batch or committed offsets; in transaction version 1 their queue or group must be added first.
+    COMMIT = auto()  # EndTxn up to version 4.
     ABORT = auto()
-    COMMIT_RENEW = auto()  # EndTxn 5: the answer brings a new epoch
+    COMMIT_RENEW = auto()  # EndTxn from version 5, whose answer has a new epoch.
     ABORT_RENEW = auto()
-    FENCE = auto()  # nobody's request: its time is over, or an operator ends it
+    FENCE = auto()  # The broker ends the transaction: its timeout has passed, or an operator asked for it.
 
 
-class Standing(Enum):
-    """Who asks, by producer id and epoch."""
+class ProducerMatch(Enum):
+    """How the producer of a request matches that of the transactional id, by producer id and epoch."""
 
-    CURRENT = auto()  # the producer
-    BEFORE = auto()  # the producer, which has not heard of its newest epoch
-    FENCED = auto()  # an older one, or one that cannot be
-    STRANGER = auto()  # a producer id that is not this transactional id's
+    CURRENT = auto()  # The newest producer.
+    PREVIOUS = auto()  # The newest producer with its previous epoch: the answer with the newest one was lost.
+    FENCED = auto()  # Any other epoch of the producer id.
+    UNKNOWN = auto()  # A producer id that does not belong to the transactional id.
 
 
 class Outcome(Enum):
-    """What is to be done."""
+    """The decision on a request."""
 
-    RENEW = auto()  # give a new epoch
-    ABORT_RENEW = auto()  # abort, and give a new epoch
+    RENEW = auto()  # Give the producer a new epoch.
+    ABORT_RENEW = auto()  # Abort, and give the producer a new epoch.
     COMMIT_RENEW = auto()
-    END_NOTHING = auto()  # there is nothing to abort, but a new epoch is asked for
+    END_NOTHING = auto()  # Nothing is open to be aborted, but the producer gets a new epoch.
     COMMIT = auto()
     ABORT = auto()
-    BEGIN = auto()  # open a transaction
-    GO_ON = auto()  # it is open
-    REPEAT = auto()  # done before: answer the same again
+    BEGIN = auto()  # Open a transaction.
+    GO_ON = auto()  # The transaction is open already.
+    REPEAT = auto()  # The request was carried out before: give the same answer.
     NOTHING = auto()
-    INVALID_STATE = auto()  # refused, as are those below
+    INVALID_STATE = auto()  # This outcome and those below are refusals.
     FENCED = auto()
     UNKNOWN = auto()
 
@@ -103,25 +105,25 @@ class Outcome(Enum):
 REFUSALS: Final = frozenset((Outcome.INVALID_STATE, Outcome.FENCED, Outcome.UNKNOWN))
 
 # fmt: off
-# For each row the outcomes when Empty, Ongoing, CompleteCommit, CompleteAbort.
+# The columns are the outcomes in the states Empty, Ongoing, CompleteCommit and CompleteAbort.
 _ROWS: Final = {
-    (Ask.INIT,         Standing.CURRENT): "RENEW         ABORT_RENEW    RENEW          RENEW",
-    (Ask.RESUME,       Standing.CURRENT): "RENEW         ABORT_RENEW    RENEW          RENEW",
-    (Ask.RESUME,       Standing.BEFORE):  "REPEAT        FENCED         REPEAT         REPEAT",
-    (Ask.ADD,          Standing.CURRENT): "BEGIN         GO_ON          BEGIN          BEGIN",
-    (Ask.WRITE,        Standing.CURRENT): "INVALID_STATE GO_ON          INVALID_STATE  INVALID_STATE",
-    (Ask.COMMIT,       Standing.CURRENT): "INVALID_STATE COMMIT         REPEAT         INVALID_STATE",
-    (Ask.ABORT,        Standing.CURRENT): "INVALID_STATE ABORT          INVALID_STATE  REPEAT",
-    (Ask.COMMIT_RENEW, Standing.CURRENT): "INVALID_STATE COMMIT_RENEW   INVALID_STATE  INVALID_STATE",
-    (Ask.COMMIT_RENEW, Standing.BEFORE):  "FENCED        FENCED         REPEAT         INVALID_STATE",
-    (Ask.ABORT_RENEW,  Standing.CURRENT): "END_NOTHING   ABORT_RENEW    END_NOTHING    END_NOTHING",
-    (Ask.ABORT_RENEW,  Standing.BEFORE):  "FENCED        FENCED         INVALID_STATE  REPEAT",
-    (Ask.FENCE,        Standing.CURRENT): "NOTHING       ABORT_RENEW    NOTHING        NOTHING",
+    ("INIT", "CURRENT"):          "RENEW         ABORT_RENEW    RENEW          RENEW",
+    ("RESUME", "CURRENT"):        "RENEW         ABORT_RENEW    RENEW          RENEW",
+    ("RESUME", "PREVIOUS"):       "REPEAT        FENCED         REPEAT         REPEAT",
+    ("ADD", "CURRENT"):           "BEGIN         GO_ON          BEGIN          BEGIN",
+    ("WRITE", "CURRENT"):         "INVALID_STATE GO_ON          INVALID_STATE  INVALID_STATE",
+    ("COMMIT", "CURRENT"):        "INVALID_STATE COMMIT         REPEAT         INVALID_STATE",
+    ("ABORT", "CURRENT"):         "INVALID_STATE ABORT          INVALID_STATE  REPEAT",
+    ("COMMIT_RENEW", "CURRENT"):  "INVALID_STATE COMMIT_RENEW   INVALID_STATE  INVALID_STATE",
+    ("COMMIT_RENEW", "PREVIOUS"): "FENCED        FENCED         REPEAT         INVALID_STATE",
+    ("ABORT_RENEW", "CURRENT"):   "END_NOTHING   ABORT_RENEW    END_NOTHING    END_NOTHING",
+    ("ABORT_RENEW", "PREVIOUS"):  "FENCED        FENCED         INVALID_STATE  REPEAT",
+    ("FENCE", "CURRENT"):         "NOTHING       ABORT_RENEW    NOTHING        NOTHING",
 }
 # fmt: on
-TABLE: Final[dict[tuple[Ask, Standing, State], Outcome]] = {
-    (ask, standing, state): Outcome[name]
-    for (ask, standing), names in _ROWS.items()
+TABLE: Final[dict[tuple[TransactionRequest, ProducerMatch, State], Outcome]] = {
+    (TransactionRequest[request], ProducerMatch[match], state): Outcome[name]
+    for (request, match), names in _ROWS.items()
     for state, name in zip(State, names.split(), strict=True)
 }
 
@@ -135,7 +137,7 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True)
 class Jumps:
-    """By how much the wall clock has jumped since the start; the transactions of a coordinator share it."""
+    """The sum of the wall clock's jumps since the start. All transactions of a coordinator share one."""
 
     total_ms: int = 0
 
@@ -144,47 +146,50 @@ class Jumps:
 class Transaction(Generic[PositionT]):
     """The open transaction of a transactional id, or its last one."""
 
-    name: str  # the transactional id
+    name: str  # The transactional id.
     producer: Producer
     timeout_ms: int
     state: State = State.EMPTY
-    before: Producer | None = None  # who it was, as long as that one may ask again
+    before: Producer | None = None  # The previous producer, while its requests may be repeated.
     updated_ms: int = NO_TIME
     jumps: Jumps = field(default_factory=Jumps)
-    began_ms: int = NO_TIME  # When the open one began, less the jumps: so a jump changes no transaction by itself.
-    keys: set[int] = field(default_factory=set)  # queues that are part of it
-    positions: dict[str, dict[int, PositionT]] = field(default_factory=dict)  # by group and queue: kept at the commit
+    began_ms: int = NO_TIME  # When the open transaction began, minus `jumps.total_ms`, so that a jump changes no field.
+    keys: set[int] = field(default_factory=set)  # The queues that are part of the transaction.
+    # By group and queue key. The commit stores them.
+    positions: dict[str, dict[int, PositionT]] = field(default_factory=dict)
 
     @property
     def started_ms(self) -> int:
-        """Wall time at which the open one began; NO_TIME if none is open."""
+        """Wall time at which the open transaction began; NO_TIME if none is open."""
         return NO_TIME if self.began_ms == NO_TIME else self.began_ms + self.jumps.total_ms
 
     @property
     def deadline_ms(self) -> int:
-        """Wall time at which the open one has taken too long."""
+        """Wall time at which the open transaction exceeds its timeout."""
         return self.started_ms + self.timeout_ms
 
-    def standing(self, producer: Producer, ask: Ask) -> Standing:
+    def match(self, producer: Producer, request: TransactionRequest) -> ProducerMatch:
+        """Match the producer of a request with that of the transactional id."""
         if producer == self.producer:
-            return Standing.CURRENT
-        # An end asked for once more is known by its epoch alone: whose transaction took too long may still abort it,
-        # and go on (TransactionCoordinator.scala#endTransaction, retryOnEpochBump).
+            return ProducerMatch.CURRENT
+        # A repeated end is recognized by its epoch alone, because the producer of a transaction that exceeded its
+        # timeout may still abort it and continue (TransactionCoordinator.scala#endTransaction, retryOnEpochBump).
         is_one_behind = producer.id == self.producer.id and producer.epoch == self.producer.epoch - 1
-        if producer == self.before or (is_one_behind and ask in (Ask.COMMIT_RENEW, Ask.ABORT_RENEW)):
-            return Standing.BEFORE
-        return Standing.FENCED if producer.id == self.producer.id else Standing.STRANGER
+        is_end = request in (TransactionRequest.COMMIT_RENEW, TransactionRequest.ABORT_RENEW)
+        if producer == self.before or (is_one_behind and is_end):
+            return ProducerMatch.PREVIOUS
+        return ProducerMatch.FENCED if producer.id == self.producer.id else ProducerMatch.UNKNOWN
 
-    def judge(self, ask: Ask, producer: Producer | None = None) -> Outcome:
-        """Say what comes of a request; `producer` is who asks, None where that does not matter."""
-        standing = Standing.CURRENT if producer is None else self.standing(producer, ask)
-        if standing is Standing.STRANGER:
-            return Outcome.FENCED if ask is Ask.RESUME else Outcome.UNKNOWN
-        return TABLE.get((ask, standing, self.state), Outcome.FENCED)
+    def judge(self, request: TransactionRequest, producer: Producer | None = None) -> Outcome:
+        """Decide on a request. `producer` is that of the request; None stands for the newest one."""
+        match = ProducerMatch.CURRENT if producer is None else self.match(producer, request)
+        if match is ProducerMatch.UNKNOWN:
+            return Outcome.FENCED if request is TransactionRequest.RESUME else Outcome.UNKNOWN
+        return TABLE.get((request, match, self.state), Outcome.FENCED)
 
     @property
     def is_exhausted(self) -> bool:
-        """The next epoch needs another producer id."""
+        """Tell whether the next epoch needs another producer id."""
         return self.producer.epoch >= EPOCH_LAST
 
     @property
@@ -193,20 +198,21 @@ class Transaction(Generic[PositionT]):
 
 
 class Coordinator(Generic[PositionT]):
-    """All transactional ids, the longest unchanged first."""
+    """All transactional ids, in the order of their last change."""
 
     def __init__(self) -> None:
         self._by_name: OrderedDict[str, Transaction[PositionT]] = OrderedDict()
         self._by_producer: dict[int, Transaction[PositionT]] = {}
-        self._open: dict[int, Transaction[PositionT]] = {}  # by producer id
+        self._open: dict[int, Transaction[PositionT]] = {}  # By producer id.
         self.jumps = Jumps()
-        # A deadline less the jumps, and a producer id; also of some that have ended.
+        # Heap of (deadline minus jumps, producer id). Entries of ended transactions are skipped.
         self._deadlines: list[tuple[int, int]] = []
-        self._groups: dict[str, set[int]] = {}  # with positions in open transactions: the producer ids
-        # Invariant: the positions in all open transactions, each of their groups counted as one, too.
+        self._groups: dict[str, set[int]] = {}  # The producer ids whose open transactions have the group.
+        # Invariant: the number of positions in all open transactions, plus the number of their groups.
         self.pending_count = 0
         self.queue_count = 0  # Invariant: the queues in all open transactions.
-        self.before_change: Callable[[str], object] = _ignore  # Told the name of each whose state is about to change.
+        # Called with a transactional id before its state changes.
+        self.before_change: Callable[[str], object] = _ignore
 
     # -- Looking
 
@@ -231,17 +237,17 @@ class Coordinator(Generic[PositionT]):
         return self._open.values()
 
     def pending(self, group: str) -> frozenset[int]:
-        """The queues of which open transactions hold a position of the group."""
+        """Return the keys of the queues for which open transactions have a position of the group."""
         return frozenset(key for number in self._groups.get(group, ()) for key in self._open[number].positions[group])
 
     def holds(self, group: str) -> bool:
-        """Whether an open transaction has the group, with positions or before they come."""
+        """Tell whether the group is part of an open transaction, even without positions."""
         return group in self._groups
 
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """When the time of an open transaction is over."""
+        """Return the wall time at which the next open transaction exceeds its timeout, or None."""
         deadlines = self._deadlines
         while deadlines:
             due_ms, number = deadlines[0]
@@ -252,16 +258,16 @@ class Coordinator(Generic[PositionT]):
         return None
 
     def overdue(self, now_ms: int) -> Iterator[Transaction[PositionT]]:
-        """The open transactions whose time is over, the oldest deadline first; each is to be ended before the next."""
+        """Yield the open transactions past their deadlines, oldest first. The caller ends each before the next."""
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             yield self._open[self._deadlines[0][1]]
 
     def shift(self, by_ms: int) -> None:
-        """The wall clock jumped by so much: the open transactions keep the time that they have left."""
+        """Move all deadlines by a jump of the wall clock, so that open transactions keep their remaining time."""
         self.jumps.total_ms += by_ms
 
     def begun_by(self, now_ms: int) -> Iterator[int]:
-        """Let no open transaction have begun later than now; yields after each slice how many were looked at."""
+        """Set the start of open transactions that began after `now_ms` to that time; yield the count of each slice."""
         numbers = [*self._open]
         for at in range(0, len(numbers), LOOKED_AT_IN_SLICE):
             some = numbers[at : at + LOOKED_AT_IN_SLICE]
@@ -274,7 +280,7 @@ class Coordinator(Generic[PositionT]):
             yield len(some)
 
     def idle_since(self, before_ms: int, count_max: int) -> list[str]:
-        """Transactional ids without a change since then, the longest idle first; never one with an open transaction."""
+        """Return the ids that have not changed since then and have no open transaction, the longest idle first."""
         idle: list[str] = []
         for name, transaction in self._by_name.items():
             if transaction.updated_ms > before_ms or len(idle) == count_max:
@@ -288,7 +294,7 @@ class Coordinator(Generic[PositionT]):
     def settle(
         self, name: str, producer: Producer, timeout_ms: int, state: State, before: Producer | None, at_ms: int
     ) -> None:
-        """The id goes on like this; what was open has ended, or there was nothing."""
+        """Set the producer and state of a transactional id, and end its open transaction if there is one."""
         self.before_change(name)
         transaction = self._by_name.get(name)
         if transaction is None:
@@ -302,7 +308,7 @@ class Coordinator(Generic[PositionT]):
         self._by_name.move_to_end(name)
 
     def begin(self, transaction: Transaction[PositionT], at_ms: int) -> None:
-        """Open a transaction, unless it is open."""
+        """Open a transaction unless it is open already."""
         if transaction.state is not State.ONGOING:
             self.before_change(transaction.name)
             transaction.state, transaction.began_ms = State.ONGOING, at_ms - self.jumps.total_ms
@@ -312,7 +318,7 @@ class Coordinator(Generic[PositionT]):
     def add_positions(
         self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
     ) -> None:
-        """Take positions by queue key; none says that some will come."""
+        """Add a group to an open transaction, with committed offsets by queue key, or none yet."""
         self.before_change(transaction.name)
         known = transaction.positions.get(group)
         if known is None:
@@ -337,10 +343,7 @@ class Coordinator(Generic[PositionT]):
             del self._by_producer[transaction.producer.id]
 
     def forget_queues(self, producer_id: int, is_gone: Callable[[int], bool]) -> int:
-        """Some queues are gone: a producer's open transaction, if it has one, has nothing in them.
-
-        Returns how many queues and positions were looked at.
-        """
+        """Remove deleted queues from a producer's open transaction; return how many queues and positions were read."""
         transaction = self._open.get(producer_id)
         if transaction is None:
             return 1
@@ -357,7 +360,7 @@ class Coordinator(Generic[PositionT]):
         return looked_at
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted: its positions in open transactions go with it."""
+        """Remove a deleted group from all open transactions."""
         for number in self._groups.pop(group, ()):
             self.before_change(self._open[number].name)
             self.pending_count -= len(self._open[number].positions.pop(group)) + 1

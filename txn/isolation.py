@@ -1,4 +1,4 @@
-"""What readers of committed records may see of each queue: its last stable offset, and its aborted transactions.
+"""The last stable offset and the aborted transactions of each queue, for consumers of committed records.
 
     offset        4   5   6   7   8   9  10  11  12  13
     record        a   b   a   c   b   A   b   a   B   c       a, b, c: batches of three producers' transactions
@@ -6,14 +6,16 @@
     first offset of a: 4, b: 5, c: 7  │           └ last stable offset: 7, for c is open
     aborted: (a, 4 to 9) ─────────────┘             the a at 11 begins a new one
 
-The last stable offset is the first offset of the oldest open transaction, or the end of what is visible. All below is
-decided, and whoever ended a transaction later began it at or above: so each aborted one is kept together with the last
-stable offset at its end, where a search for others that may touch a range can stop (LogSegment.collectAbortedTxns).
+The last stable offset is the first offset of the oldest open transaction; without one it is the end of the visible
+records. Every transaction below it has ended, and a transaction that ends later began at or above it. So each aborted
+transaction is stored with the last stable offset at its end, and a search for the aborted transactions of a range stops
+at the first one whose last stable offset lies behind the range (LogSegment.collectAbortedTxns).
 
-A marker that is appended but not visible yet (under sync: not on the disk) ends nothing for readers: its transaction
-holds the last stable offset until the marker can be seen, as in Kafka (ProducerStateManager, unreplicatedTxns).
+A marker that was appended but is not visible yet (with flush.mode=sync: not on disk) does not end its transaction for
+consumers. Until then the transaction limits the last stable offset, as in Kafka (ProducerStateManager,
+unreplicatedTxns).
 
-Only queues with something to say are here; for all others the end is the visible one, at the cost of one look-up.
+Only queues with open or aborted transactions have an entry. For all others one look-up finds that there is none.
 """
 
 from array import array
@@ -30,7 +32,7 @@ class Aborted(NamedTuple):
     marker_offset: int
     first_offset: int
     producer_id: int
-    stable_offset: int  # the last stable offset behind it; who ended later began there or above
+    stable_offset: int  # The last stable offset after its end. Transactions that ended later began there or above.
 
 
 class QueueIsolation:
@@ -39,15 +41,16 @@ class QueueIsolation:
     __slots__ = ("_ended", "_firsts", "_markers", "_open", "_producers", "_stables")
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}  # first offset by producer id; offsets rise
-        self._ended: list[tuple[int, int]] = []  # (first, marker), whose marker may not be visible yet
-        # The aborted ones, in the order of their markers: 32 bytes each.
+        self._open: dict[int, int] = {}  # First offset by producer id, in rising order.
+        # (first offset, offset of the marker) of transactions whose marker may not be visible yet.
+        self._ended: list[tuple[int, int]] = []
+        # The columns of the aborted transactions in the order of their markers, 32 bytes each.
         self._markers, self._firsts, self._producers, self._stables = (array("q") for _ in range(4))
 
     # -- Reading
 
     def stable_end(self, start_offset: int, visible_end: int) -> int:
-        """The end for who reads committed records only."""
+        """Return the end of the records that consumers of committed records may read."""
         first = next(iter(self._open.values()), visible_end)
         if self._ended:
             self._ended = [ended for ended in self._ended if ended[1] >= visible_end]
@@ -55,11 +58,11 @@ class QueueIsolation:
         return max(start_offset, min(first, visible_end))
 
     def first_offset(self, producer_id: int) -> int | None:
-        """Where the open transaction of this producer begins."""
+        """Return where the open transaction of a producer begins, or None."""
         return self._open.get(producer_id)
 
     def aborted_between(self, offset: int, until: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that may touch these offsets."""
+        """Return (producer id, first offset) of the aborted transactions that may have records in [offset, until)."""
         found = []
         for number in range(bisect_left(self._markers, offset), len(self._markers)):
             if self._firsts[number] < until:
@@ -69,7 +72,7 @@ class QueueIsolation:
         return found
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Tell whether a transactional record below the last stable offset was aborted."""
+        """Tell whether the transactional record at an offset below the last stable offset was aborted."""
         for number in range(bisect_right(self._markers, offset), len(self._markers)):
             if self._producers[number] == producer_id and self._firsts[number] <= offset:
                 return True
@@ -90,7 +93,7 @@ class QueueIsolation:
 
     @property
     def open(self) -> Iterable[tuple[int, int]]:
-        """(producer id, first offset) of the open transactions, the oldest first."""
+        """Return (producer id, first offset) of the open transactions, the oldest first."""
         return self._open.items()
 
     @property
@@ -98,7 +101,7 @@ class QueueIsolation:
         return map(Aborted, self._markers, self._firsts, self._producers, self._stables)
 
     def columns_of_aborted(self) -> "array[int]":
-        """Return the four numbers of each as of now, one aborted transaction behind the other (see `Aborted`)."""
+        """Copy the fields of all aborted transactions into one array, in the order of `Aborted`."""
         columns = (self._markers, self._firsts, self._producers, self._stables)
         found = array("q", bytes(8 * len(columns) * len(self._markers)))
         for number, column in enumerate(columns):
@@ -106,7 +109,7 @@ class QueueIsolation:
         return found
 
     def copy_of_aborted(self) -> Iterator[tuple[int, int, int]]:
-        """(producer id, first offset, marker offset) of each as of now, for who reads them over several turns."""
+        """Copy (producer id, first offset, marker offset) of all, for callers that go through them in several turns."""
         return zip(self._producers[:], self._firsts[:], self._markers[:], strict=True)
 
     # -- Following the log
@@ -115,7 +118,7 @@ class QueueIsolation:
         self._open.setdefault(producer_id, offset)
 
     def end(self, producer_id: int, marker_offset: int) -> Aborted | None:
-        """Take a marker; gives what an abort marker has aborted, None if nothing was open."""
+        """End a transaction by its marker; return it as aborted, or None if the producer had none open."""
         first = self._open.pop(producer_id, None)
         if first is None:
             return None
@@ -128,7 +131,7 @@ class QueueIsolation:
             column.append(value)
 
     def forget_below(self, start_offset: int) -> int:
-        """Nobody can read below any more; gives how many aborted ones went."""
+        """Remove the aborted transactions that ended below the log start offset; return how many."""
         gone = bisect_left(self._markers, start_offset)
         for column in (self._markers, self._firsts, self._producers, self._stables):
             del column[:gone]
@@ -136,12 +139,13 @@ class QueueIsolation:
 
 
 class Isolation:
-    """The queues with transactions, by key."""
+    """The queues with open or aborted transactions, by key."""
 
     def __init__(self) -> None:
         self._queues: dict[int, QueueIsolation] = {}
         self.aborted_count = 0  # Invariant: the sum over all queues.
-        self.before_change: Callable[[int], object] = _ignore  # Told the key of a queue that is about to change.
+        # Called with the key of a queue before its entry changes.
+        self.before_change: Callable[[int], object] = _ignore
 
     # -- Reading
 
@@ -149,7 +153,7 @@ class Isolation:
         return self._queues.get(key)
 
     def stable_end(self, queue: Queue) -> int:
-        """The end of the queue for who reads committed records only."""
+        """Return the end of the records of a queue that consumers of committed records may read."""
         found = self._queues.get(queue.key)
         if found is None:
             return queue.visible_end
@@ -169,12 +173,12 @@ class Isolation:
     # -- Following the log
 
     def begin(self, key: int, producer_id: int, offset: int) -> None:
-        """A producer wrote at this offset; its transaction in the queue begins there, unless it has begun."""
+        """Note a transactional batch. The transaction begins in the queue there, unless it began before."""
         self.before_change(key)
         self._of(key).begin(producer_id, offset)
 
     def end(self, key: int, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
-        """A marker was appended at this offset."""
+        """Note the marker at an offset, which ends the producer's transaction in the queue."""
         self.before_change(key)
         ended = self._of(key).end(producer_id, marker_offset)
         if ended is not None and is_aborted:
@@ -186,7 +190,7 @@ class Isolation:
         self.aborted_count += 1
 
     def restore(self, key: int, open_offsets: Iterable[tuple[int, int]], aborted: Iterable[Aborted]) -> None:
-        """Take all that is known of a queue, in the order in which `open` and `aborted` gave it."""
+        """Replace the entry of a queue by that of a snapshot, in the order of `open` and `aborted`."""
         self.before_change(key)
         replaced = self._queues.pop(key, None)
         if replaced is not None:
@@ -197,14 +201,14 @@ class Isolation:
             self.add_aborted(key, each)
 
     def forget(self, key: int) -> None:
-        """The queue is gone."""
+        """Remove the entry of a deleted queue."""
         self.before_change(key)
         found = self._queues.pop(key, None)
         if found is not None:
             self.aborted_count -= found.aborted_count
 
     def forget_below(self, queue: Queue) -> None:
-        """Let go of what lies below the queue's start; of the whole queue, if nothing is left."""
+        """Remove what lies below the log start offset of a queue, and the entry itself if it is empty then."""
         found = self._queues.get(queue.key)
         if found is not None:
             self.before_change(queue.key)

@@ -18,14 +18,6 @@ from duolog.bridge.state.topics import (
     UnknownTopic,
 )
 from duolog.bridge.transactions.half_messages import TooManyHalves
-from duolog.bridge.transactions.kafka_transactions import (
-    InvalidTransactionState,
-    InvalidTransactionTimeout,
-    NoTransactionalId,
-    ProducerFenced,
-    TransactionLimit,
-    UnknownTransactionalProducer,
-)
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason
@@ -35,6 +27,14 @@ from duolog.store.errors import (
     Fault,
     OffsetOutOfRange,
     StoreError,
+)
+from duolog.txn.requests import (
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NoTransactionalId,
+    ProducerFenced,
+    TransactionLimit,
+    UnknownTransactionalProducer,
 )
 
 # Of a text that goes into an answer. It may quote the request, and older versions have no longer strings than 32 KiB.

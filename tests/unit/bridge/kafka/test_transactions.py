@@ -9,25 +9,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from duolog.bridge.config import DAY_MS, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.records import CommittedPosition
-from duolog.bridge.transactions.kafka_transactions import InvalidTransactionState
 from duolog.protocol.kafka import marker, record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.store.errors import OffsetOutOfRange
 from duolog.txn.coordinator import (
     EPOCH_LAST,
     TABLE,
-    Ask,
     Outcome,
     Producer,
-    Standing,
+    ProducerMatch,
     State,
     Transaction,
+    TransactionRequest,
 )
+from duolog.txn.requests import InvalidTransactionState
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import SMALL_STORE, Client, KafkaBench
@@ -288,11 +287,11 @@ def test_row(asked: str, who: str, state: str, result: str) -> None:
 
 
 def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached: set[tuple[Ask, Standing, State]] = set()
+    reached: set[tuple[TransactionRequest, ProducerMatch, State]] = set()
     judge = Transaction.judge
 
-    def noted(transaction: Transaction[Any], ask: Ask, producer: Producer | None = None) -> Outcome:
-        standing = Standing.CURRENT if producer is None else transaction.standing(producer, ask)
+    def noted(transaction: Transaction[Any], ask: TransactionRequest, producer: Producer | None = None) -> Outcome:
+        standing = ProducerMatch.CURRENT if producer is None else transaction.match(producer, ask)
         reached.add((ask, standing, transaction.state))
         return judge(transaction, ask, producer)
 
@@ -580,11 +579,9 @@ def test_producer_with_the_last_epoch_goes_on_as_another_one() -> None:
 def test_limit_is_kept(limit: str, do: Callable[[Talk], ErrorCode]) -> None:
     talk = Talk()
     ended(talk, 5, commit=False)
-    if limit == "segment_bytes":
-        talk.bench.transactions._unit_bytes_max = 0
-    else:
-        talk.bench.transactions._options = structs.replace(TxnOptions(), **{limit: 1 if limit == "ids_max" else 0})
-    talk.bench.transactions._aborted_max = 1 if limit == "aborted_max" else 1 << 20
+    field = "unit_bytes_max" if limit == "segment_bytes" else limit
+    rules = talk.bench.transactions.rules
+    rules.limits = rules.limits._replace(**{field: 1 if limit in ("ids_max", "aborted_max") else 0})
     assert do(talk) is ErrorCode.policy_violation
 
 
@@ -594,7 +591,8 @@ def test_transaction_at_its_limits_goes_on_with_what_it_has() -> None:
     assert talk.add(3, talk.producer, partition=1) is NONE
     assert talk.commit_offset(5, talk.producer) is NONE
     full = {"pending_positions_max": 2, "groups_max": 1, "partitions_max": 2, "pending_partitions_max": 2}
-    talk.bench.transactions._options = structs.replace(TxnOptions(), **full)
+    rules = talk.bench.transactions.rules
+    rules.limits = rules.limits._replace(**full)
     for partition in (0, 1):
         assert talk.write(12, partition=partition) is NONE
         assert talk.add(3, talk.producer, partition=partition) is NONE

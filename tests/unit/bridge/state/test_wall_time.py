@@ -14,10 +14,10 @@ from duolog.bridge.data import frame_formats
 from duolog.bridge.data.schedules import RecurringMessage
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
 from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
-from duolog.bridge.transactions.kafka_transactions import Producer
 from duolog.delay.recurring import Cron, Every, Schedule
 from duolog.protocol.kafka.record_batch import BatchBuilder
 from duolog.protocol.rocketmq.messages.message import Message
+from duolog.txn.coordinator import Producer
 from tests.kit.clock import START_NOW_MS as NOW
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk

@@ -18,7 +18,6 @@ from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.producers import ProducerError
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.state.topics import Topic
-from duolog.bridge.transactions.kafka_transactions import TransactionError
 from duolog.protocol.kafka import marker, record_batch
 from duolog.protocol.rocketmq.messages import message
 from duolog.store.entry import Promise
@@ -26,6 +25,7 @@ from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.options import StoreOptions
 from duolog.txn.coordinator import Producer, State
+from duolog.txn.requests import TransactionError
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
