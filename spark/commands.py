@@ -59,10 +59,12 @@ Http = Annotated[
     str,
     typer.Option(metavar="HOST:PORT", envvar="DUOLOG_HTTP", help="the broker's HTTP port, which knows the others"),
 ]
-Master = Annotated[str, typer.Option(metavar="URL", help="where a local run computes; spark-submit has its own")]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark master of a local run; spark-submit names its own")]
 AsJson = Annotated[bool, typer.Option("--json", help="the summary as one line of JSON")]
 Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="folder or URL of the archive")]
-Format = Annotated[Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="of the archive's table")]
+Format = Annotated[
+    Literal["parquet", "delta", "iceberg"], typer.Option("--format", help=" format of the archive's table")
+]
 HTTP, MASTER = "127.0.0.1:9644", "local[*]"
 
 
@@ -125,18 +127,23 @@ def archive(
     context: typer.Context,
     path: Archive,
     topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="the topics")] = None,
-    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="or all topics of that pattern")] = None,
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="all topics whose names match")] = None,
     format_: Annotated[
-        Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="of the table")
+        Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="format of the table")
     ] = "parquet",
-    follow: Annotated[bool, typer.Option("--follow", help="go on until stopped; else end with what is there")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="continue until stopped; by default the job ends with the messages that are there"
+        ),
+    ] = False,
     batch_offsets: Annotated[int, typer.Option(metavar="N", min=1, help="offsets of one batch")] = 500_000,
     http: Http = HTTP,
     kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Bring topics into a lake table, exactly once, partitioned by topic and date."""
+    """Copy topics into a lake table, exactly once, partitioned by topic and date."""
     from duolog.spark.jobs.archive import ArchiveOptions
     from duolog.spark.jobs.archive import archive as run
     from duolog.spark.messages import messages
@@ -185,19 +192,23 @@ def reconcile(
 def replay(
     context: typer.Context,
     path: Archive,
-    topics: Annotated[str | None, typer.Option(metavar="NAME,...", help="of the archive; else all")] = None,
-    to: Annotated[str | None, typer.Option(metavar="NAME", help="one topic for all; else each to its own")] = None,
-    since: Annotated[datetime | None, typer.Option("--from", help="messages of that UTC time and later")] = None,
-    until: Annotated[datetime | None, typer.Option("--until", help="and before that one")] = None,
+    topics: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="topics of the archive; by default all")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="NAME", help="one topic for all messages; by default their own topics")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option("--from", help="messages of this UTC time and later")] = None,
+    until: Annotated[datetime | None, typer.Option("--until", help="messages before this UTC time")] = None,
     speed: Annotated[float, typer.Option(min=0, help="1: as far apart as they were; 2: twice as fast; 0: at once")] = 0,
-    keep_queues: Annotated[bool, typer.Option(help="into queues of the same numbers, else by key")] = True,
+    keep_queues: Annotated[bool, typer.Option(help="send to queues of the same numbers; else by key")] = True,
     format_: Format = "parquet",
     http: Http = HTTP,
     kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Send what was archived again, in the order of each queue."""
+    """Send archived messages again, in the order of each queue."""
     from duolog.spark.jobs.archive import open_table
     from duolog.spark.jobs.replay import ReplayOptions
     from duolog.spark.jobs.replay import replay as run
@@ -212,15 +223,22 @@ def replay(
 @app.command(epilog="Example: duolog pipeline run lateness ./late --topics reminders")
 def lateness(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table and the plot")],
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="folder for the table and the plot")],
     topics: Annotated[str, typer.Option(metavar="NAME,...", help="the topics")],
-    directory: Annotated[str | None, typer.Option(metavar="DIR", help="the broker's data, if seen elsewhere")] = None,
-    token: Annotated[str | None, typer.Option(envvar="DUOLOG_TOKEN", help="of http.readers_file, if it is set")] = None,
+    directory: Annotated[
+        str | None, typer.Option(metavar="DIR", help="the broker's data directory, if it has another path here")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="DUOLOG_TOKEN", help="token of http.readers_file, if it is set")
+    ] = None,
     http: Http = HTTP,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Say how late delayed messages became visible, by topic and minute, from the log's files: a table and a plot."""
+    """Measure how late delayed messages became visible, by topic and minute, from the log's files.
+
+    Writes a table and a plot.
+    """
     from duolog.spark.jobs.lateness import lateness as run
     from duolog.spark.log_source import DuologLog
 
@@ -237,13 +255,13 @@ def lateness(
 @app.command(epilog="Example: duolog pipeline run transactions ./halves")
 def transactions(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="FOLDER", help="for the table")],
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="folder for the table")],
     http: Http = HTTP,
     kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Say what became of half messages: outcome, time to decide, checks needed, and what hangs."""
+    """Report the outcome of half messages: decision, time to decide, check-backs, and messages that are still open."""
     from duolog.spark.jobs.transactions import TransactionsOptions
     from duolog.spark.jobs.transactions import transactions as run
 
@@ -258,14 +276,16 @@ def transactions(
 def schedule(
     context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="topic, key, body, deliver_at: Parquet, CSV or JSON")],
-    state: Annotated[str, typer.Option(metavar="FOLDER", help="of this job alone; run again with it after a kill")],
+    state: Annotated[
+        str, typer.Option(metavar="FOLDER", help="folder with the state of this job; give it again after a kill")
+    ],
     part_rows: Annotated[int, typer.Option(metavar="N", min=1, help="rows of one part")] = 200_000,
     http: Http = HTTP,
     kafka: Kafka = None,
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Send a table as delayed messages, each once, though the job may be killed and run again."""
+    """Send the rows of a table as delayed messages, each once, also if the job is killed and run again."""
     from duolog.spark.jobs.schedule import ScheduleOptions
     from duolog.spark.jobs.schedule import schedule as run
 

@@ -33,9 +33,11 @@ Http = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
-Execute = Annotated[bool, typer.Option("--execute", "--yes", help="do it; else show only what would change")]
+Execute = Annotated[bool, typer.Option("--execute", "--yes", help="make the change; by default it is only shown")]
 Key = Annotated[str | None, typer.Option(metavar="KEY", help="the message's key")]
-Queue = Annotated[int | None, typer.Option(metavar="N", help="else by the key, or any")]
+Queue = Annotated[
+    int | None, typer.Option(metavar="N", help="the queue; by default the queue of the key, or any queue")
+]
 Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="a header; repeatable")]
 Delay = Annotated[str | None, typer.Option("--in", metavar="TIME", help="length of time from now, like 90s")]
 At = Annotated[str | None, typer.Option(metavar="MOMENT", help="moment, like 2030-01-31T08:00:00+01:00")]

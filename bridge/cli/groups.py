@@ -29,7 +29,7 @@ DRY_RUN = "nothing has changed; --execute does it"
 
 @group_app.command("list")
 def group_list(http: Http = None, as_json: AsJson = False) -> None:
-    """List groups, the family in which each is active, and how far behind it is."""
+    """List groups, the client protocol in which each is active, and its lag."""
     rows = reading(http).get("/api/groups")
     if as_json:
         show_json(rows)
@@ -52,7 +52,7 @@ def group_list(http: Http = None, as_json: AsJson = False) -> None:
 
 @group_app.command("describe")
 def group_describe(name: str, http: Http = None, as_json: AsJson = False) -> None:
-    """Show a group's positions."""
+    """Show a group's committed offsets."""
     found = reading(http).get("/api/groups", name)
     if as_json:
         show_json(found)
@@ -78,12 +78,12 @@ def _position(offset: int | None) -> int | str:
 @group_app.command("dead-letters")
 def group_dead_letters(
     name: str,
-    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="from this one on")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="so many")] = 100,
+    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="first offset")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="number of rows")] = 100,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a group's dead letters: why each is one, and where it came from."""
+    """List a group's dead letters, with the reason and the origin of each."""
     path = f"/api/groups/{quote(name, safe='')}/dead-letters?{query(offset=offset, limit=limit)}"
     found = reading(http).get(path)
     if as_json:
@@ -119,7 +119,8 @@ def _origin(origin: dict[str, Any]) -> str:
 def group_redrive(
     name: str,
     to: Annotated[
-        str | None, typer.Option(metavar="retry|topic", help="its retry topic, or the topics that they came from")
+        str | None,
+        typer.Option(metavar="retry|topic", help="the group's retry topic, or the topics that the messages came from"),
     ] = None,
     http: Http = None,
 ) -> None:
@@ -138,21 +139,25 @@ def group_redrive(
 @group_app.command("reset")
 def group_reset(
     name: str,
-    to: Annotated[str | None, typer.Option(metavar="earliest|latest", help="the log start, or the end")] = None,
+    to: Annotated[str | None, typer.Option(metavar="earliest|latest", help="the log start offset, or the end")] = None,
     time: Annotated[
         str | None, typer.Option("--to-time", metavar="MOMENT", help="the first message of this moment or later")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", min=0, help="or the nearest that a queue has")
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="this offset, or the nearest one in the queue")
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="else all with a position; repeatable")
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="by default all topics with a committed offset; repeatable"),
     ] = None,
     execute: Execute = False,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move the positions of a group without members; shows them only, unless --execute is given."""
+    """Change the committed offsets of a group without members.
+
+    Only shows the new offsets, unless --execute is given.
+    """
     if sum(each is not None for each in (to, time, offset)) != 1:
         raise typer.BadParameter("expected one of --to, --to-time, --to-offset")
     if to not in (None, "earliest", "latest"):
@@ -171,7 +176,10 @@ def group_reset(
 
 @group_app.command("delete")
 def group_delete(name: str, execute: Execute = False, http: Http = None) -> None:
-    """Forget the positions and the config of a group without members; says only what would go, unless --execute."""
+    """Delete the committed offsets and the config of a group without members.
+
+    Only shows what would be deleted, unless --execute is given.
+    """
     api = writing(http) if execute else reading(http)
     done = api.delete(f"/api/groups/{quote(name, safe='')}?{query(execute=str(execute).lower())}")
     typer.echo(f"{'deleted' if execute else 'would delete'} {done['group']} with {done['positions']} positions")

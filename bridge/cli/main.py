@@ -148,7 +148,7 @@ def serve(
 
 @app.command()
 def settings(as_json: AsJson = False) -> None:
-    """List all settings with their defaults and what Kafka and RocketMQ call them."""
+    """List all settings with their defaults and their names in Kafka and RocketMQ."""
     from duolog.bridge.config import settings as all_settings
 
     rows = list(all_settings())
@@ -174,7 +174,7 @@ def version() -> None:
 
 @app.command()
 def status(http: Http = None, as_json: AsJson = False) -> None:
-    """Show the broker, its log and what it costs."""
+    """Show the broker's version, ports, log positions, last recovery and memory."""
     found = reading(http).get("/api/status")
     if as_json:
         show_json(found)
@@ -204,7 +204,7 @@ app.command()(consume)
 
 @app.command()
 def demo(http: Http = None) -> int:
-    """Show one message's way from a RocketMQ producer to a Kafka consumer and back, against the running broker."""
+    """Send one message from a RocketMQ producer to a Kafka consumer, and one back, on the running broker."""
     from duolog.bridge.cli.demo import run
 
     return run(writing(http))
@@ -216,7 +216,7 @@ def demo(http: Http = None) -> int:
     epilog="Example: duolog pipeline run archive ./lake --topics orders",
 )
 def pipeline_run(context: typer.Context) -> NoReturn:
-    """Run a job on a Spark of its own: archive, reconcile, replay, ...; `duolog pipeline run JOB --help` says more."""
+    """Start Spark and run a job: archive, reconcile, replay, ...; `duolog pipeline run JOB --help` says more."""
     if find_spec("pyspark") is None:
         how = "pip install '.[spark]' in Duolog's directory"
         raise Refused(f"the pipeline ({', '.join(JOBS)}) needs PySpark: {how}")

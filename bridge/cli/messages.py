@@ -54,7 +54,8 @@ POLL_S = 0.2
 def produce(
     topic: str,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[VALUE]...", help="one message each; none: each line of the input")
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="one message each; by default each line of the input is a message"),
     ] = None,
     key: Key = None,
     headers: Headers = None,
@@ -65,7 +66,7 @@ def produce(
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages, with a key, headers, a tag, a delay; prints where each lies."""
+    """Send messages, which may have a key, headers, a tag and a delay; prints topic, queue and offset of each."""
     if delay is not None and at is not None:
         raise typer.BadParameter("expected one of --in, --at")
     common = content_of(None, key, queue, headers) | given(
@@ -93,18 +94,19 @@ def _place(topic: str, sent: dict[str, Any]) -> str:
 
 def consume(
     topic: str,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="from the log start on")] = False,
-    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="from this offset on; needs --queue")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="begin at the log start")] = False,
+    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="begin at this offset; needs --queue")] = None,
     tail: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="the last N of each queue, then new ones")
+        int | None, typer.Option(metavar="N", min=1, help="show the last N messages of each queue, then new ones")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--from-time", metavar="MOMENT", help="from the first of this moment on")
+        str | None,
+        typer.Option("--from-time", metavar="MOMENT", help="begin with the first message of this moment or later"),
     ] = None,
     queue: Annotated[int | None, typer.Option(metavar="N", min=0, help="only this queue")] = None,
-    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="end after so many")] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="end after this number of messages")] = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="end when none came for so long, like 10s")
+        str | None, typer.Option(metavar="TIME", help="end when no message came for this time, like 10s")
     ] = None,
     http: Http = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
@@ -207,7 +209,7 @@ def message_show(
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message, by its place or by RocketMQ's message id."""
+    """Show one message, by topic, queue and offset or by RocketMQ's message id."""
     found = _found(reading(http), place)
     if as_json:
         show_json(found)

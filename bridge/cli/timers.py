@@ -48,7 +48,7 @@ schedule_app = new_app("Recurring messages.")
 Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="only this topic")]
 From = Annotated[str | None, typer.Option("--from", metavar="MOMENT", help="due at this moment or later")]
 Until = Annotated[str | None, typer.Option(metavar="MOMENT", help="due before this moment")]
-TimerIds = Annotated[str | None, typer.Argument(metavar="[ID]", help="else --topic and --key")]
+TimerIds = Annotated[str | None, typer.Argument(metavar="[ID]", help="id of the message; or give --topic and --key")]
 
 
 # -- Timers
@@ -63,10 +63,10 @@ def timer_add(
     key: Key = None,
     queue: Queue = None,
     headers: Headers = None,
-    replace: Annotated[bool, typer.Option(help="those that wait with the same key")] = False,
+    replace: Annotated[bool, typer.Option(help="replace pending messages with the same key")] = False,
     http: Http = None,
 ) -> None:
-    """Send a message for later."""
+    """Send a delayed message."""
     body = {"topic": topic} | content_of(value, key, queue, headers) | _time(delay, at) | {"replace": replace}
     made = writing(http).post("/api/timers", body)
     typer.echo(f"{made['id']} due {local_time(made['due_ms'])}")
@@ -122,7 +122,7 @@ def timer_show(timer_id: str, http: Http = None, as_json: AsJson = False) -> Non
 
 @timer_app.command("cancel")
 def timer_cancel(timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None) -> None:
-    """Let a message never be delivered."""
+    """Cancel a pending message."""
     _check_named(timer_id, topic, key)
     api = writing(http)
     if timer_id is not None:
@@ -140,7 +140,7 @@ def timer_reschedule(
     key: Key = None,
     http: Http = None,
 ) -> None:
-    """Deliver a message at another time."""
+    """Change the due time of a pending message."""
     _check_named(timer_id, topic, key)
     api, time = writing(http), _time(delay, at)
     if timer_id is not None:
@@ -151,7 +151,7 @@ def timer_reschedule(
 
 @timer_app.command("now")
 def timer_now(timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None) -> None:
-    """Deliver a message now."""
+    """Deliver a pending message now."""
     _check_named(timer_id, topic, key)
     api = writing(http)
     if timer_id is not None:
@@ -170,7 +170,7 @@ def timer_histogram(
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many messages are due when; the next hour unless told otherwise."""
+    """Show how many pending messages are due at which time; by default within the next hour."""
     api, span = reading(http), _span(start, until)
     found = api.get(f"/api/timers/histogram?{query(topic=topic, bins=bins, **span)}")
     if as_json:
@@ -187,13 +187,13 @@ def timer_histogram(
 
 @timer_app.command("pause")
 def timer_pause(topic: str, http: Http = None) -> None:
-    """Hold the deliveries to a topic back."""
+    """Pause the deliveries of delayed messages to a topic."""
     typer.echo(f"paused {writing(http).act('/api/topics', topic, 'pause')['topic']}")
 
 
 @timer_app.command("resume")
 def timer_resume(topic: str, http: Http = None) -> None:
-    """Let them go on."""
+    """Resume the deliveries of delayed messages to a topic."""
     typer.echo(f"resumed {writing(http).act('/api/topics', topic, 'resume')['topic']}")
 
 
@@ -206,20 +206,27 @@ def schedule_add(
     topic: str,
     value: str,
     every: Annotated[str | None, typer.Option(metavar="TIME", help="length of time between runs, like 10s")] = None,
-    start: Annotated[str | None, typer.Option(metavar="MOMENT", help="of the first run; else one period on")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="time of the first run; by default one period from now")
+    ] = None,
     cron: Annotated[
         str | None, typer.Option(metavar="FIELDS", help="5 fields, or 6 with seconds first, or @daily")
     ] = None,
-    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="of --cron, like Europe/Berlin; else UTC")] = None,
-    until: Annotated[str | None, typer.Option(metavar="MOMENT", help="no run after it")] = None,
-    count: Annotated[int | None, typer.Option(metavar="N", help="so many runs")] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="time zone of --cron, like Europe/Berlin [UTC]")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="MOMENT", help="last time of a run")] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", help="number of runs")] = None,
     missed: Annotated[str, typer.Option(metavar="RULE", help="runs that were missed: skip, once, all")] = "once",
     key: Key = None,
     queue: Queue = None,
     headers: Headers = None,
     http: Http = None,
 ) -> None:
-    """Send a message again and again. The same once more changes nothing; another under the name replaces it."""
+    """Register a schedule, which sends a message again and again.
+
+    The same schedule given again changes nothing; another one under the name replaces it.
+    """
     if (every is None) == (cron is None):
         raise typer.BadParameter("expected either --every or --cron")
     if cron is not None and start is not None:
@@ -272,7 +279,7 @@ def schedule_show(name: str, http: Http = None, as_json: AsJson = False) -> None
 
 @schedule_app.command("remove")
 def schedule_remove(name: str, http: Http = None) -> None:
-    """Let a schedule run no more."""
+    """Remove a schedule."""
     writing(http).delete("/api/schedules", name)
     typer.echo(f"removed {name}")
 

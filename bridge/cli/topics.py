@@ -29,7 +29,7 @@ Configs = Annotated[
 
 @topic_app.command("list")
 def topic_list(
-    everything: Annotated[bool, typer.Option("--all", help="the broker's own as well")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also show the broker's own topics")] = False,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +66,7 @@ def topic_describe(name: str, http: Http = None, as_json: AsJson = False) -> Non
 @topic_app.command("create")
 def topic_create(
     name: str,
-    queues: Annotated[int | None, typer.Option(help="number of queues; else the broker's `topics.queues`")] = None,
+    queues: Annotated[int | None, typer.Option(help="number of queues; by default `topics.queues`")] = None,
     configs: Configs = None,
     http: Http = None,
 ) -> None:
@@ -87,11 +87,13 @@ def topic_configure(
     name: str,
     configs: Annotated[
         list[str],
-        typer.Option("--config", metavar="KEY=VALUE", help="a topic config, like retention.ms=7d; KEY=: its default"),
+        typer.Option(
+            "--config", metavar="KEY=VALUE", help="a topic config, like retention.ms=7d; KEY= sets the default"
+        ),
     ],
     http: Http = None,
 ) -> None:
-    """Change configs of a topic; those that are not named stay."""
+    """Change configs of a topic; configs that are not named stay as they are."""
     changes = {key: value or None for key, value in _configs(configs)}
     found = writing(http).patch("/api/topics", name, body={"configs": changes})
     typer.echo(f"{found['name']}: " + (" ".join(f"{key}={value}" for key, value in found["configs"].items()) or "-"))
@@ -99,5 +101,5 @@ def topic_configure(
 
 @topic_app.command("delete")
 def topic_delete(name: str, http: Http = None) -> None:
-    """Delete a topic with all its messages and its groups' positions in it."""
+    """Delete a topic with all its messages and the groups' committed offsets in it."""
     typer.echo(f"deleted {writing(http).delete('/api/topics', name)['deleted']}")

@@ -62,23 +62,26 @@ def txn_describe(transactional_id: str, http: Http = None, as_json: AsJson = Fal
 
 @txn_app.command("abort")
 def txn_abort(transactional_id: str, http: Http = None) -> None:
-    """Abort the open transaction of a Kafka producer, which is fenced, so that readers go on."""
+    """Abort the open transaction of a Kafka producer, and fence the producer.
+
+    Readers of committed records continue.
+    """
     typer.echo(f"aborted {writing(http).delete('/api/transactions', transactional_id)['aborted']}")
 
 
-HalfTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="or TOPIC/ID, as `txn list` shows it")]
-HalfId = Annotated[str | None, typer.Argument(metavar="[ID]", help="the producer's own")]
+HalfTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="topic, or TOPIC/ID as `txn list` shows it")]
+HalfId = Annotated[str | None, typer.Argument(metavar="[ID]", help="the id that the producer gave the message")]
 
 
 @txn_app.command("commit")
 def commit_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
-    """Commit the half message that a Kafka producer gave this id."""
+    """Commit a half message of a Kafka producer, by the id that the producer gave it."""
     _decide(http, topic, id, "commit")
 
 
 @txn_app.command("rollback")
 def roll_back_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
-    """Roll back the half message that a Kafka producer gave this id."""
+    """Roll back a half message of a Kafka producer, by the id that the producer gave it."""
     _decide(http, topic, id, "rollback")
 
 
