@@ -1,9 +1,9 @@
 """What is not there, said as Kafka says it: ACLs 1..3 without an authorizer, client quotas 0..1 without any."""
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
@@ -15,18 +15,18 @@ def describe_acls(context: KafkaContext, connection: OrderedConnection, request:
     return request.answer(request.types.DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **_DISABLED))
 
 
-def create_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def create_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     results = Elements(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
     entity = request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
-def delete_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def delete_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     results = Elements(
         request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters
     )
     entity = request.types.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=results)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def describe_client_quotas(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.metadata import NODE_ID
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
     InvalidRequest,
@@ -24,8 +24,8 @@ from duolog.bridge.kafka.requests.repeated_names import Repeated
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
-    Work,
-    later,
+    Steps,
+    join_promises,
 )
 from duolog.bridge.state.topic_configs import (
     TABLE,
@@ -73,12 +73,12 @@ def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 # -- DescribeConfigs
 
 
-def describe_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """A resource that is named twice is described once, by what is asked of it last."""
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     results = Elements(_describe(context, request, resource) for resource in asked.values())
     entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _describe(context: KafkaContext, request: KafkaRequest, resource: Any) -> Any:
@@ -210,7 +210,7 @@ def _check_node(context: KafkaContext, name: str) -> None:
 # -- ListConfigResources
 
 
-def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Name what has configs. Version 0 asks for client metrics, of which there are none; no types are all types."""
     wanted = {*request.body.resource_types} or _LISTED if request.version else {_CLIENT_METRICS}
     types = request.types
@@ -221,7 +221,7 @@ def list_config_resources(context: KafkaContext, connection: OrderedConnection, 
         error_code=ErrorCode.none if is_known else ErrorCode.unsupported_version,
         config_resources=Elements(resources),
     )
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
@@ -236,7 +236,7 @@ def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[i
 # -- AlterConfigs, IncrementalAlterConfigs
 
 
-def alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Replace a topic's whole set of overrides; what is not named falls back to its default."""
 
     def replaced(topic: Topic, resource: Any) -> dict[str, str]:
@@ -245,12 +245,12 @@ def alter_configs(context: KafkaContext, connection: OrderedConnection, request:
     return _alter(context, request, replaced, request.types.AlterConfigsResponse)
 
 
-def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Change single configs of a topic."""
     return _alter(context, request, _changed, request.types.IncrementalAlterConfigsResponse)
 
 
-def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, response: Any) -> Work:
+def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, response: Any) -> Steps:
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     repeated = Repeated((each.resource_type, each.resource_name) for each in request.body.resources)
     promise: Promise | None = context.barrier()
@@ -263,7 +263,7 @@ def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, res
             topic = _alterable(context, resource)
             overrides = overrides_for(topic, resource)
             if not request.body.validate_only:
-                promise = later(promise, context.topics.configure(topic, overrides, context.clock.now_ms()))
+                promise = join_promises(promise, context.topics.configure(topic, overrides, context.clock.now_ms()))
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
         return request.types.AlterConfigsResourceResponse(
@@ -274,8 +274,8 @@ def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, res
         )
 
     entity = response(throttle_time=NO_THROTTLE, responses=Elements(map(altered, asked.values())))
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 def _alterable(context: KafkaContext, resource: Any) -> Topic:

@@ -216,7 +216,7 @@ class _Fetch:
         return slot
 
     def _read(self) -> bool:
-        """Read on; False: `_on_cold_read` or `go_on` will be called, and read the rest."""
+        """Read on; False: `_on_cold_read` or `run_slice` will be called, and read the rest."""
         reading = self._reading
         if reading.read():
             return True
@@ -253,7 +253,7 @@ class _Fetch:
     def built_bytes(self) -> int:
         return 0  # A Fetch is never set aside: without room it reads no more records, and so ends soon.
 
-    def go_on(self) -> bool:
+    def run_slice(self) -> bool:
         """Read the next slice. `_read` adds the request again if there is another one."""
         if not self.connection.closed:
             try:

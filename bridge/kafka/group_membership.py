@@ -22,15 +22,15 @@ from duolog.bridge.kafka.groups.group_requests import (
 from duolog.bridge.kafka.groups.rebalance import GroupState
 from duolog.bridge.kafka.groups.replies import Reply
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
-from duolog.bridge.kafka.requests.encoding import answered, encoded, whole
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer, run_all
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.repeated_names import unique
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
-    Work,
-    later,
+    Steps,
+    join_promises,
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
@@ -47,14 +47,14 @@ DELIVERED_AT_ONCE = 50  # members, and answers to them, in one turn of the loop
 _CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
 
 
-def deliver(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> None:
+def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> None:
     """Answer all that a group has decided, also what its deadlines decide; many answers in later turns of the loop."""
     at_once = len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
         steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
             try:
-                connection.outbox.fill(slot, whole(steps))
+                connection.outbox.fill(slot, run_all(steps))
             except Exception as error:  # noqa: BLE001 - the other members are answered as well
                 connection.failed(request, error, slot)
         else:
@@ -63,18 +63,18 @@ def deliver(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> 
 
 def expire_sessions(context: KafkaContext, mono_ms: int) -> None:
     """End the sessions and the phases of rebalances whose time is up, and answer the requests that waited for them."""
-    deliver(context, context.groups.expire(mono_ms))
+    send_replies(context, context.groups.expire(mono_ms))
 
 
-def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse | SyncResponse) -> Work:
+def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse | SyncResponse) -> Steps:
     entity = _joined(request, decided) if isinstance(decided, JoinResponse) else _synced(request, decided)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 # -- The rebalance
 
 
-def _tell_what_is_left(context: KafkaContext, group: str) -> None:
+def _warn_of_failed_messages(context: KafkaContext, group: str) -> None:
     """Name what the group's RocketMQ consumers would still get: nobody here reads it."""
     retries, dead_letters = context.count_failed(group)
     if retries or dead_letters:
@@ -89,7 +89,7 @@ def join_group(
 ) -> Answer | OutboxSlot | None:
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
-        return whole(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
+        return run_all(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
     was_empty = not context.groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
     join = JoinRequest(
@@ -107,9 +107,9 @@ def join_group(
     )
     slot = connection.outbox.reserve()
     waiter = WaitingRequest(connection, slot, request.without_body)
-    deliver(context, context.groups.join(join, waiter, context.clock.mono_ms()))
+    send_replies(context, context.groups.join(join, waiter, context.clock.mono_ms()))
     if was_empty and context.groups.has_members(body.group_id):
-        _tell_what_is_left(context, body.group_id)
+        _warn_of_failed_messages(context, body.group_id)
     return slot
 
 
@@ -126,7 +126,7 @@ def sync_group(context: KafkaContext, connection: OrderedConnection, request: Ka
     )
     slot = connection.outbox.reserve()
     waiter = WaitingRequest(connection, slot, request.without_body)
-    deliver(context, context.groups.sync(sync, waiter, context.clock.mono_ms()))
+    send_replies(context, context.groups.sync(sync, waiter, context.clock.mono_ms()))
     return slot
 
 
@@ -139,15 +139,15 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Kaf
     return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
 
 
-def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
     body, types = request.body, request.types
     if request.version < 3:
         leavers = [MemberIdentity(body.member_id)]
     else:
-        leavers = once(MemberIdentity(member.member_id, member.group_instance_id) for member in body.members)
+        leavers = unique(MemberIdentity(member.member_id, member.group_instance_id) for member in body.members)
     errors, replies = context.groups.leave(body.group_id, leavers, context.clock.mono_ms())
-    deliver(context, replies)
+    send_replies(context, replies)
     if request.version < 3:
         return request.answer(types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=errors[0]))
     members = Elements(
@@ -155,7 +155,7 @@ def leave_group(context: KafkaContext, connection: OrderedConnection, request: K
         for leaver, error in zip(leavers, errors, strict=True)
     )
     entity = types.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def _joined(request: KafkaRequest, joined: JoinResponse) -> Any:
@@ -191,7 +191,7 @@ def _synced(request: KafkaRequest, synced: Any) -> Any:
 # -- Looking at groups, and deleting them
 
 
-def list_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def list_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """List groups with members or positions, whichever protocol moved them."""
     types = request.types
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
@@ -207,7 +207,7 @@ def list_groups(context: KafkaContext, connection: OrderedConnection, request: K
     entity = types.ListGroupsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=Elements(map(listed, group_ids))
     )
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _type_and_state(
@@ -221,10 +221,10 @@ def _type_and_state(
     return CONSUMER, GroupState.EMPTY.value
 
 
-def describe_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
-    groups = Elements(_described(context, request, group_id) for group_id in once(request.body.groups))
+def describe_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    groups = Elements(_described(context, request, group_id) for group_id in unique(request.body.groups))
     entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _described(context: KafkaContext, request: KafkaRequest, group_id: str) -> Any:
@@ -262,20 +262,20 @@ def _described_members(request: KafkaRequest, group: ClassicGroup[WaitingRequest
     )
 
 
-def delete_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def delete_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     types = request.types
     promise: Promise | None = context.barrier()
 
     def deleted(group_id: str) -> Any:
         nonlocal promise
         error, kept = _delete(context, group_id)
-        promise = later(promise, kept)
+        promise = join_promises(promise, kept)
         return types.DeletableGroupResult(group_id=group_id, error_code=error)
 
-    results = Elements(map(deleted, once(request.body.groups_names)))
+    results = Elements(map(deleted, unique(request.body.groups_names)))
     entity = types.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 def _delete(context: KafkaContext, group_id: str) -> tuple[ErrorCode, Promise | None]:

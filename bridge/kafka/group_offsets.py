@@ -14,11 +14,11 @@ from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_membership import CONSUMER
 from duolog.bridge.kafka.groups.classic_group import ClassicGroup
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX, GroupCoordinator
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.positions import Position
 from duolog.bridge.state.records import CommittedPosition
@@ -36,18 +36,18 @@ Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the orde
 # -- OffsetCommit
 
 
-def offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Commit for a member, or for anybody while the group has no members. The answer waits for the log."""
     body, types = request.body, request.types
-    asked = asked_positions(body)
-    results, positions = yield from sort_out(context, asked)
+    asked = requested_offsets(body)
+    results, positions = yield from check_partitions(context, asked)
     error = _check_committer(context, request)
     promise = None
     if error is ErrorCode.none and positions:
         try:
             promise = context.positions.commit(body.group_id, positions, context.clock.now_ms())
         except ANSWERABLE as refusal:
-            results = refused(results, code_of(refusal))
+            results = with_error(results, code_of(refusal))
     elif error is not ErrorCode.none:
         results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
     topics = Elements(
@@ -61,7 +61,7 @@ def offset_commit(context: KafkaContext, connection: OrderedConnection, request:
         for name, partitions in results.items()
     )
     entity = types.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(context, request, entity)), promise)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), promise)
 
 
 def _check_committer(context: KafkaContext, request: KafkaRequest) -> ErrorCode:
@@ -80,14 +80,14 @@ def _check_committer(context: KafkaContext, request: KafkaRequest) -> ErrorCode:
     return error
 
 
-def asked_positions(body: Any) -> Partitions:
+def requested_offsets(body: Any) -> Partitions:
     """The positions that OffsetCommit and TxnOffsetCommit bring."""
     return by_partition(
         (topic.name, partition.partition_index, partition) for topic in body.topics for partition in topic.partitions
     )
 
 
-def sort_out(
+def check_partitions(
     context: KafkaContext, asked: Partitions
 ) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
     """Judge each partition on its own; give the positions of those that are right."""
@@ -111,7 +111,7 @@ def sort_out(
     return results, positions
 
 
-def refused(results: Results, error: ErrorCode) -> Results:
+def with_error(results: Results, error: ErrorCode) -> Results:
     """What was right is refused all together."""
     return {
         name: {index: error if result is ErrorCode.none else result for index, result in partitions.items()}
@@ -122,7 +122,7 @@ def refused(results: Results, error: ErrorCode) -> Results:
 # -- OffsetFetch
 
 
-def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows.
 
     A group that is asked twice for is answered once, by what is asked of it last.
@@ -144,7 +144,7 @@ def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: 
     else:
         topics = _fetch(context, request, "OffsetFetchResponseTopic", body.group_id, body.topics)
         entity = types.OffsetFetchResponse(throttle_time=NO_THROTTLE, topics=topics, error_code=ErrorCode.none)
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _fetch(
@@ -210,7 +210,7 @@ def _position(make_partition: Any, index: int, position: Position | None) -> Any
 # -- OffsetDelete
 
 
-def offset_delete(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def offset_delete(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Forget positions of topics that no live member of the group subscribes to."""
     body, types = request.body, request.types
     asked = by_partition((topic.name, part.partition_index, None) for topic in body.topics for part in topic.partitions)
@@ -241,7 +241,7 @@ def offset_delete(context: KafkaContext, connection: OrderedConnection, request:
         for name, partitions in results.items()
     )
     entity = types.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(context, request, entity)), promise)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), promise)
 
 
 def _deletable(context: KafkaContext, subscribed: Collection[str], asked: Partitions) -> tuple[Results, list[int]]:

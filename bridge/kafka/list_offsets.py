@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 from duolog.bridge.data.reading import FoundTime, Later
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, InvalidRequest, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
-    Work,
-    later,
+    Steps,
+    join_promises,
 )
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.net.ordered_outbox import OutboxSlot
@@ -58,7 +58,7 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 # -- ListOffsets
 
 
-def list_offsets(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work | OutboxSlot:
+def list_offsets(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps | OutboxSlot:
     return _ListOffsets(context, connection, request).start()
 
 
@@ -84,15 +84,15 @@ class _ListOffsets:
         self._reading_count = 0
         self._slot: OutboxSlot | None = None
 
-    def start(self) -> Work | OutboxSlot:
-        reads = self._look_up_some()
+    def start(self) -> Steps | OutboxSlot:
+        reads = self._look_up_slice()
         if self._is_complete():
             return self._answer()
         slot = self._slot = self._connection.outbox.reserve(self._request.held_bytes)
         self._start(reads)
         return slot
 
-    def _look_up_some(self) -> list[tuple[Later[FoundTime | None], Any]]:
+    def _look_up_slice(self) -> list[tuple[Later[FoundTime | None], Any]]:
         """Look up as many as a turn has time for, since each may open a batch; give those that need the disk."""
         mono_ms = self._context.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
@@ -125,7 +125,7 @@ class _ListOffsets:
         if self._connection.closed:
             return
         try:
-            self._start(self._look_up_some())
+            self._start(self._look_up_slice())
             self._end_if_complete()
         except Exception as error:  # noqa: BLE001 - contained
             assert self._slot is not None, "only what was put off goes on"
@@ -176,7 +176,7 @@ class _ListOffsets:
         self._reading_count -= 1
         self._end_if_complete()
 
-    def _answer(self) -> Work:
+    def _answer(self) -> Steps:
         types = self._request.types
         found = by_partition(
             (name, part.partition_index, listed)
@@ -199,7 +199,7 @@ class _ListOffsets:
             for name, partitions in found.items()
         )
         entity = types.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
-        return answered(self._request, (yield from encoded(self._context, self._request, entity)), None)
+        return make_answer(self._request, (yield from encode_in_steps(self._context, self._request, entity)), None)
 
 
 def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
@@ -212,7 +212,7 @@ def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
 # -- OffsetForLeaderEpoch
 
 
-def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
     types = request.types
     asked = by_partition(
@@ -225,7 +225,7 @@ def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection
         for name, partitions in asked.items()
     )
     entity = types.OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: Any) -> Any:
@@ -245,7 +245,7 @@ def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: A
 # -- DeleteRecords
 
 
-def delete_records(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def delete_records(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Move log starts up. What is below is gone for both protocols."""
     types = request.types
     promise: Promise | None = None
@@ -258,7 +258,7 @@ def delete_records(context: KafkaContext, connection: OrderedConnection, request
         low_watermark, error = -1, ErrorCode.none
         try:
             low_watermark, moved = _delete_records(context, name, index, offset)
-            promise = later(promise, moved)
+            promise = join_promises(promise, moved)
         except ANSWERABLE as refusal:
             error = code_of(refusal)
         return types.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
@@ -270,8 +270,8 @@ def delete_records(context: KafkaContext, connection: OrderedConnection, request
         for name, partitions in asked.items()
     )
     entity = types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 def _delete_records(context: KafkaContext, name: str, index: int, offset: int) -> tuple[int, Promise | None]:

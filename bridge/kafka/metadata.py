@@ -10,11 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.repeated_names import once
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
+from duolog.bridge.kafka.requests.repeated_names import unique
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
@@ -37,21 +37,21 @@ _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 # -- Metadata
 
 
-def metadata(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def metadata(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
-    names = None if everything else tuple(once(map(_name_and_id, asked)))
+    names = None if everything else tuple(unique(map(_name_and_id, asked)))
     if names is not None:
         yield from _create_missing(context, request, [name for name, topic_id in names if topic_id is None])
     question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
     version = context.topics.version
     body = context.metadata_cache.get(version, question)
     if body is None:
-        body = yield from encoded(context, request, _describe(context, request, names))
+        body = yield from encode_in_steps(context, request, _describe(context, request, names))
         if context.topics.version == version:
             context.metadata_cache.put(version, question, request.held_bytes, body)
-    return answered(request, body, context.barrier())
+    return make_answer(request, body, context.barrier())
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
@@ -165,7 +165,7 @@ def describe_cluster(context: KafkaContext, connection: OrderedConnection, reque
     )
 
 
-def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)
@@ -178,6 +178,6 @@ def find_coordinator(context: KafkaContext, connection: OrderedConnection, reque
         found |= {"node_id": NODE_ID, "host": host, "port": port}
     if request.version < _FIND_MANY_FROM:
         return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
-    coordinators = Elements(types.Coordinator(key=key, **found) for key in once(request.body.coordinator_keys))
+    coordinators = Elements(types.Coordinator(key=key, **found) for key in unique(request.body.coordinator_keys))
     entity = types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)

@@ -1,6 +1,6 @@
 """Produce 3..12 (advertised from 0).
 
-Each partition of a request is judged and appended on its own, at once, in order of arrival; the answer waits until the
+Each partition of a request is checked and appended on its own, at once, in order of arrival; the answer waits until the
 log keeps all of them. On one node acks=1 and acks=-1 are the same: the topic's `flush.mode` decides what "kept" means.
 The request's timeout is ignored: there is no replica to wait for.
 
@@ -25,7 +25,7 @@ from duolog.bridge.kafka.requests.errors import (
     message_of,
 )
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka import produce as wire
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -42,21 +42,21 @@ log = logging.getLogger("bridge")
 
 
 # What became of one partition: its place in the answer, what that waits for, and what its batch took to open, in bytes.
-_Judged = tuple[PartitionProduced, Promise | None, int]
+_Outcome = tuple[PartitionProduced, Promise | None, int]
 
 
-def produce(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer | Work | None:
+def produce(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer | Steps | None:
     """Judge and append each partition."""
     asked: ProduceRequest = request.body
     if len(asked.partitions) > AT_ONCE or _has_many_records(asked.partitions):
         return _in_slices(context, connection, request)
     now_ms, opened_bytes = context.clock.now_ms(), 0
-    judged: list[_Judged] = []
+    outcomes: list[_Outcome] = []
     for partition in asked.partitions:
-        found = _judge(context, connection, request, partition, now_ms, opened_bytes)
+        found = _append(context, connection, request, partition, now_ms, opened_bytes)
         opened_bytes += found[2]
-        judged.append(found)
-    return _answer(connection, request, judged)
+        outcomes.append(found)
+    return _answer(connection, request, outcomes)
 
 
 def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
@@ -70,31 +70,31 @@ def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
     return False
 
 
-def _in_slices(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def _in_slices(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Do the same for many partitions or records; wherever it yields the loop may turn."""
     asked: ProduceRequest = request.body
     now_ms, opened_bytes = context.clock.now_ms(), 0
-    judged: list[_Judged] = []
+    outcomes: list[_Outcome] = []
     for partition in asked.partitions:
-        if judged:
+        if outcomes:
             yield
-        steps = _judge_in_slices(context, connection, request, partition, now_ms, opened_bytes)
+        steps = _append_in_slices(context, connection, request, partition, now_ms, opened_bytes)
         found = yield from steps
         opened_bytes += found[2]
-        judged.append(found)
-    return _answer(connection, request, judged)
+        outcomes.append(found)
+    return _answer(connection, request, outcomes)
 
 
-def _answer(connection: OrderedConnection, request: KafkaRequest, judged: list[_Judged]) -> Answer | None:
-    if len(judged) == 1 and request.body.acks != 0:  # As with nearly all.
-        result, promise, _ = judged[0]
+def _answer(connection: OrderedConnection, request: KafkaRequest, outcomes: list[_Outcome]) -> Answer | None:
+    if len(outcomes) == 1 and request.body.acks != 0:  # As with nearly all.
+        result, promise, _ = outcomes[0]
         return Answer(wire.encode_response(request.version, request.correlation_id, [result]), promise)
-    results = [result for result, _, _ in judged]
+    results = [result for result, _, _ in outcomes]
     if request.body.acks == 0:
         _close_after_error(connection, results)
         return None
     end, durable = 0, False
-    for _, promise, _ in judged:
+    for _, promise, _ in outcomes:
         if promise is not None:
             end = max(end, promise.end)
             durable = durable or promise.durable
@@ -102,21 +102,21 @@ def _answer(connection: OrderedConnection, request: KafkaRequest, judged: list[_
     return Answer(buffers, Promise(end, durable) if end else None)
 
 
-def _judge(
+def _append(
     context: KafkaContext,
     connection: OrderedConnection,
     request: KafkaRequest,
     partition: PartitionRecords,
     now_ms: int,
     opened_bytes: int,
-) -> _Judged:
+) -> _Outcome:
     """Append what the request has for one partition, unless something is wrong with it."""
     name, index, records = partition
     asked: ProduceRequest = request.body
     topic = context.topics.by_kafka_name(name)
     is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
-        return _misdirected(context, request, partition, opened_bytes), None, 0
+        return _refuse_unread(context, request, partition, opened_bytes), None, 0
     checker = context.publisher.checker
     opened_before = checker.opened_bytes
     try:
@@ -130,21 +130,21 @@ def _judge(
     return result, promise, checker.opened_bytes - opened_before
 
 
-def _judge_in_slices(
+def _append_in_slices(
     context: KafkaContext,
     connection: OrderedConnection,
     request: KafkaRequest,
     partition: PartitionRecords,
     now_ms: int,
     opened_bytes: int,
-) -> Generator[None, None, _Judged]:
+) -> Generator[None, None, _Outcome]:
     """Do the same for what may be many records."""
     name, index, records = partition
     asked: ProduceRequest = request.body
     topic = context.topics.by_kafka_name(name)
     is_sound = asked.acks in _ACKS and opened_bytes < context.options.convert.inflate_bytes_max
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
-        return _misdirected(context, request, partition, opened_bytes), None, 0
+        return _refuse_unread(context, request, partition, opened_bytes), None, 0
     checker = context.publisher.checker
     origin = _origin(connection, request)
     steps = context.publisher.publish_batch_in_slices(topic, index, records or b"", now_ms, origin)
@@ -173,7 +173,7 @@ def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin
     return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd))
 
 
-def _misdirected(
+def _refuse_unread(
     context: KafkaContext, request: KafkaRequest, partition: PartitionRecords, opened_bytes: int
 ) -> PartitionProduced:
     """Say what is wrong before a batch is looked at."""

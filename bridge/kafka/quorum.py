@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.metadata import NODE_ID
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition
-from duolog.bridge.kafka.requests.request import KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 
@@ -20,7 +20,7 @@ _LISTENER: Final = "PLAINTEXT"
 _UNKNOWN: Final = "this server does not host this topic-partition"
 
 
-def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Describe `__cluster_metadata`, partition 0; whoever asks for anything else, or more, hears that it is unknown."""
     types = request.types
     asked = by_partition(
@@ -40,7 +40,7 @@ def describe_quorum(context: KafkaContext, connection: OrderedConnection, reques
         ),
         nodes=node if is_known else (),
     )
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def _node(types: Any, host: str, port: int) -> tuple[Any, ...]:

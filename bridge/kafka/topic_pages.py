@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import InvalidRequest
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.repeated_names import once
-from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Work
+from duolog.bridge.kafka.requests.repeated_names import unique
+from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
@@ -61,10 +61,10 @@ class _Page:
             yield
 
 
-def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Describe the topics from the cursor on. A cursor outside of what is asked is an error for each of its topics."""
     types = request.types
-    asked = once(topic.name for topic in request.body.topics)
+    asked = unique(topic.name for topic in request.body.topics)
     page = _Page()
     try:
         names, start = _from_cursor(context, asked, request.body.cursor)
@@ -80,7 +80,7 @@ def describe_topic_partitions(context: KafkaContext, connection: OrderedConnecti
     entity = types.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=Elements(topics), next_cursor=next_cursor
     )
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _from_cursor(context: KafkaContext, asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from duolog.bridge.kafka.configs import described, overrides_of
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
     InvalidRequest,
@@ -20,12 +20,12 @@ from duolog.bridge.kafka.requests.errors import (
     message_of,
 )
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition, once
+from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition, unique
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
-    Work,
-    later,
+    Steps,
+    join_promises,
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topic_configs import TABLE as TOPIC_CONFIGS
@@ -42,45 +42,45 @@ _DEFAULT = -1  # of partitions and replicas: the broker's own number
 # -- CreateTopics
 
 
-def create_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def create_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
 
-    def created(wish: Any) -> Any:
+    def created(spec: Any) -> Any:
         nonlocal promise
         try:
-            repeated.check(wish.name, f"topic {wish.name}")
-            result, kept = _create_topic(context, request, wish)
-            promise = later(promise, kept)
+            repeated.check(spec.name, f"topic {spec.name}")
+            result, kept = _create_topic(context, request, spec)
+            promise = join_promises(promise, kept)
         except ANSWERABLE as error:
             result = request.types.CreatableTopicResult(
-                name=wish.name, topic_id=None, error_code=code_of(error), error_message=message_of(error), configs=()
+                name=spec.name, topic_id=None, error_code=code_of(error), error_message=message_of(error), configs=()
             )
         return result
 
-    wishes = {wish.name: wish for wish in request.body.topics}
-    topics = Elements(map(created, wishes.values()))
+    specs = {spec.name: spec for spec in request.body.topics}
+    topics = Elements(map(created, specs.values()))
     entity = request.types.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=topics)
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
-def _create_topic(context: KafkaContext, request: KafkaRequest, wish: Any) -> tuple[Any, Promise | None]:
-    if not is_kafka_topic(wish.name):
-        raise InvalidTopicName(f"topic name {wish.name!r} is not legal in Kafka")
-    partition_count = _partition_count(context, wish)
-    overrides = overrides_of((config.name, config.value) for config in wish.configs)
+def _create_topic(context: KafkaContext, request: KafkaRequest, spec: Any) -> tuple[Any, Promise | None]:
+    if not is_kafka_topic(spec.name):
+        raise InvalidTopicName(f"topic name {spec.name!r} is not legal in Kafka")
+    partition_count = _partition_count(context, spec)
+    overrides = overrides_of((config.name, config.value) for config in spec.configs)
     topics, now_ms = context.topics, context.clock.now_ms()
     topic_id: UUID | None = None
     promise: Promise | None = None
     if request.body.validate_only:
-        topics.check_new(wish.name, partition_count, overrides)
+        topics.check_new(spec.name, partition_count, overrides)
     else:
-        topic, promise = topics.create(wish.name, partition_count, overrides, now_ms)
+        topic, promise = topics.create(spec.name, partition_count, overrides, now_ms)
         topic_id = topic.id
     types = request.types
     result = types.CreatableTopicResult(
-        name=wish.name,
+        name=spec.name,
         topic_id=topic_id,
         error_code=ErrorCode.none,
         error_message=None,
@@ -92,17 +92,17 @@ def _create_topic(context: KafkaContext, request: KafkaRequest, wish: Any) -> tu
     return result, promise
 
 
-def _partition_count(context: KafkaContext, wish: Any) -> int:
-    if wish.assignments:
-        if (wish.num_partitions, wish.replication_factor) != (_DEFAULT, _DEFAULT):
+def _partition_count(context: KafkaContext, spec: Any) -> int:
+    if spec.assignments:
+        if (spec.num_partitions, spec.replication_factor) != (_DEFAULT, _DEFAULT):
             raise InvalidRequest("both a count and an assignment of partitions")
-        indexes = sorted(assignment.partition_index for assignment in wish.assignments)
+        indexes = sorted(assignment.partition_index for assignment in spec.assignments)
         if indexes != list(range(len(indexes))):
             raise InvalidRequest("the partitions assigned are not 0 to n - 1")
         return len(indexes)
-    if wish.num_partitions == _DEFAULT:
+    if spec.num_partitions == _DEFAULT:
         return context.options.topics.queues
-    return int(wish.num_partitions)
+    return int(spec.num_partitions)
 
 
 def _created_configs(context: KafkaContext, request: KafkaRequest, overrides: dict[str, str]) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ def _created_configs(context: KafkaContext, request: KafkaRequest, overrides: di
 # -- DeleteTopics, CreatePartitions
 
 
-def delete_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def delete_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
@@ -137,8 +137,8 @@ def delete_topics(context: KafkaContext, connection: OrderedConnection, request:
             if topic is None:
                 error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
             else:
-                promise = later(promise, context.topics.delete(topic, context.clock.now_ms()))
-                _wake(context, topic)
+                promise = join_promises(promise, context.topics.delete(topic, context.clock.now_ms()))
+                _complete_waiting_fetches(context, topic)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
         return request.types.DeletableTopicResult(
@@ -148,56 +148,56 @@ def delete_topics(context: KafkaContext, connection: OrderedConnection, request:
             error_message=message,
         )
 
-    responses = Elements(deleted(name, topic_id) for name, topic_id in once(asked))
+    responses = Elements(deleted(name, topic_id) for name, topic_id in unique(asked))
     entity = request.types.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=responses)
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 def _named(context: KafkaContext, name: str | None, topic_id: UUID | None) -> Topic | None:
     return context.topics.by_id(topic_id) if topic_id is not None else context.topics.by_kafka_name(name or "")
 
 
-def _wake(context: KafkaContext, topic: Topic) -> None:
+def _complete_waiting_fetches(context: KafkaContext, topic: Topic) -> None:
     """Let those who wait for the topic's records learn that it is gone."""
     context.purgatory.check(queue.key for queue in topic.queues)
 
 
-def create_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def create_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
     asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
 
-    def widened(wish: Any) -> Any:
+    def widened(spec: Any) -> Any:
         nonlocal promise
         error, message = ErrorCode.none, None
-        topic = context.topics.by_kafka_name(wish.name)
+        topic = context.topics.by_kafka_name(spec.name)
         try:
-            repeated.check(wish.name, f"topic {wish.name}")
+            repeated.check(spec.name, f"topic {spec.name}")
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
-            elif wish.assignments is not None and len(wish.assignments) != wish.count - topic.queue_count:
+            elif spec.assignments is not None and len(spec.assignments) != spec.count - topic.queue_count:
                 error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
             elif request.body.validate_only:
-                context.topics.check_more_queues(topic, wish.count)
+                context.topics.check_more_queues(topic, spec.count)
             else:
-                added = context.topics.add_queues(topic, wish.count, context.clock.now_ms(), asker)
-                promise = later(promise, added)
+                added = context.topics.add_queues(topic, spec.count, context.clock.now_ms(), asker)
+                promise = join_promises(promise, added)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)
-        return request.types.CreatePartitionsTopicResult(name=wish.name, error_code=error, error_message=message)
+        return request.types.CreatePartitionsTopicResult(name=spec.name, error_code=error, error_message=message)
 
-    wishes = {wish.name: wish for wish in request.body.topics}
-    results = Elements(map(widened, wishes.values()))
+    specs = {spec.name: spec for spec in request.body.topics}
+    results = Elements(map(widened, specs.values()))
     entity = request.types.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 # -- Looking
 
 
-def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
     types = request.types
     asked = request.body.topics
@@ -227,22 +227,22 @@ def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, requ
     entity = types.DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=Elements((directory,))
     )
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def _known_partitions(context: KafkaContext, asked: Iterable[Any]) -> Iterator[tuple[Topic, list[int]]]:
-    found = by_partition((wish.topic, index, None) for wish in asked for index in wish.partitions)
+    found = by_partition((spec.topic, index, None) for spec in asked for index in spec.partitions)
     for name, indexes in found.items():
         topic = context.topics.by_kafka_name(name)
         if topic is not None:
             yield topic, [index for index in indexes if 0 <= index < topic.queue_count]
 
 
-def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
     types = request.types
     asked = by_partition(
-        (wish.topic, index, None) for wish in request.body.topic_partitions or () for index in wish.partitions
+        (spec.topic, index, None) for spec in request.body.topic_partitions or () for index in spec.partitions
     )
 
     def elected(name: str, indexes: Iterable[int]) -> Any:
@@ -263,7 +263,7 @@ def elect_leaders(context: KafkaContext, connection: OrderedConnection, request:
     entity = types.ElectLeadersResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=results
     )
-    return answered(request, (yield from encoded(context, request, entity)), None)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def list_partition_reassignments(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:

@@ -19,20 +19,20 @@ from typing import Any
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_offsets import (
     Results,
-    asked_positions,
-    refused,
-    sort_out,
+    check_partitions,
+    requested_offsets,
+    with_error,
 )
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
-from duolog.bridge.kafka.requests.encoding import answered, encoded
+from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.repeated_names import by_partition, once
+from duolog.bridge.kafka.requests.repeated_names import by_partition, unique
 from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
-    Work,
-    later,
+    Steps,
+    join_promises,
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -100,7 +100,7 @@ def _claimed(body: Any) -> Producer | None:
 # -- What becomes part of a transaction
 
 
-def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Add all of the partitions, or none if one of them does not exist."""
     body, types, promise = request.body, request.types, None
     asked = by_partition((topic.name, index, None) for topic in body.v3_and_below_topics for index in topic.partitions)
@@ -134,7 +134,7 @@ def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, 
         for name, partitions in results.items()
     )
     entity = types.AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
-    return answered(request, (yield from encoded(context, request, entity)), promise)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), promise)
 
 
 def _key(context: KafkaContext, name: str, index: int) -> int | None:
@@ -159,11 +159,11 @@ def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, req
     return request.answer(request.types.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error), promise)
 
 
-def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Take positions that become the group's with the commit."""
     body, types, promise = request.body, request.types, None
-    asked = asked_positions(body)
-    results, positions = yield from sort_out(context, asked)
+    asked = requested_offsets(body)
+    results, positions = yield from check_partitions(context, asked)
     error = _check_committer(context, body)
     if error is not ErrorCode.none:
         results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
@@ -178,7 +178,7 @@ def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, requ
                 adds_itself=request.version >= _ADDS_GROUPS_FROM,
             )
         except ANSWERABLE as refusal:
-            results = refused(results, code_of(refusal))
+            results = with_error(results, code_of(refusal))
     topics = Elements(
         types.TxnOffsetCommitResponseTopic(
             name=name,
@@ -190,7 +190,7 @@ def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, requ
         for name, partitions in results.items()
     )
     entity = types.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(context, request, entity)), promise)
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), promise)
 
 
 def _check_committer(context: KafkaContext, body: Any) -> ErrorCode:
@@ -232,7 +232,7 @@ def end_txn(context: KafkaContext, connection: OrderedConnection, request: Kafka
 # -- For operators
 
 
-def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`).
 
     A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
@@ -244,7 +244,7 @@ def write_txn_markers(context: KafkaContext, connection: OrderedConnection, requ
         nonlocal promise
         try:
             error, kept = _abort(context, asked, _key(context, name, index))
-            promise = later(promise, kept)
+            promise = join_promises(promise, kept)
         except ANSWERABLE as refusal:
             error = code_of(refusal)
         return types.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
@@ -261,8 +261,8 @@ def write_txn_markers(context: KafkaContext, connection: OrderedConnection, requ
 
     markers = {asked.producer_id: asked for asked in request.body.markers}
     entity = types.WriteTxnMarkersResponse(markers=Elements(map(of_producer, markers.values())))
-    pieces = yield from encoded(context, request, entity)
-    return answered(request, pieces, promise)
+    pieces = yield from encode_in_steps(context, request, entity)
+    return make_answer(request, pieces, promise)
 
 
 def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCode, Promise | None]:
@@ -278,7 +278,7 @@ def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCod
     return ErrorCode.none, context.transactions.fence(transaction, context.clock.now_ms())
 
 
-def list_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def list_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """List transactional ids by state, producer and how long their transaction has been open."""
     body, types, now_ms = request.body, request.types, context.clock.now_ms()
     titles = {state.title for state in State}
@@ -306,17 +306,17 @@ def list_transactions(context: KafkaContext, connection: OrderedConnection, requ
     entity = types.ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        unknown_state_filters=tuple(name for name in once(body.state_filters) if name not in titles),
+        unknown_state_filters=tuple(name for name in unique(body.state_filters) if name not in titles),
         transaction_states=Elements(map(listed, [*context.transactions.coordinator])),
     )
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
-def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Tell state, producer, start and partitions of transactional ids."""
-    states = Elements(_described(context, request, name) for name in once(request.body.transactional_ids))
+    states = Elements(_described(context, request, name) for name in unique(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _described(context: KafkaContext, request: KafkaRequest, name: str) -> Any:
@@ -353,7 +353,7 @@ def _partitions(context: KafkaContext, keys: Iterable[int]) -> dict[str, list[in
     return found
 
 
-def describe_producers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Work:
+def describe_producers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Tell which idempotent producers a partition remembers, and where their open transactions begin."""
     types = request.types
     named = ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes)
@@ -374,7 +374,7 @@ def describe_producers(context: KafkaContext, connection: OrderedConnection, req
         for name, keys in asked.items()
     )
     entity = types.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics)
-    return answered(request, (yield from encoded(context, request, entity)), context.barrier())
+    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
 def _active_producers(

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.protocol.kafka.api_messages import ApiKey
 
-Handler = Callable[[KafkaContext, OrderedConnection, KafkaRequest], Answer | OutboxSlot | Work | None]
+Handler = Callable[[KafkaContext, OrderedConnection, KafkaRequest], Answer | OutboxSlot | Steps | None]
 """What a handler returns: an answer; the slot that `connection.outbox.reserve()` gave, which `connection.outbox.fill`
 fills later; a generator that returns one of these; or None for a request without an answer."""
 

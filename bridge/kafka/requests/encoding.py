@@ -4,14 +4,14 @@ from collections.abc import Generator
 from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.request import KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import encode_frame
 from duolog.protocol.kafka.response import AnswerTooLarge, encode_steps
 from duolog.store.entry import Promise
 
 
-def encoded(context: KafkaContext, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
+def encode_in_steps(context: KafkaContext, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
     """Encode a response whose arrays may be `Elements`; return the pieces of its body.
 
     Raises AnswerTooLarge beyond `kafka.answer_bytes_max`.
@@ -25,12 +25,12 @@ def encoded(context: KafkaContext, request: KafkaRequest, entity: Any) -> Genera
         ) from None
 
 
-def answered(request: KafkaRequest, pieces: list[bytes], promise: Promise | None) -> Answer:
-    """Make an answer of the pieces that `encoded` returned."""
+def make_answer(request: KafkaRequest, pieces: list[bytes], promise: Promise | None) -> Answer:
+    """Make an answer of the pieces that `encode_in_steps` returned."""
     return Answer(encode_frame(request.api_key, request.version, request.correlation_id, pieces), promise)
 
 
-def whole(steps: Work) -> Answer | None:
+def run_all(steps: Steps) -> Answer | None:
     """Run all steps at once, which is right only for an answer that is known to be small."""
     while True:
         try:

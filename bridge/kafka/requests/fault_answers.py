@@ -22,7 +22,7 @@ from typing import Any, Final, get_args, get_origin
 
 from kio.index import load_response_schema
 
-from duolog.bridge.kafka.requests.repeated_names import once
+from duolog.bridge.kafka.requests.repeated_names import unique
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG
@@ -101,7 +101,7 @@ class _Mirror:
         if items is None:
             raise _NotMirrored
         if _names(element_type):  # Others are told apart by their places.
-            items = once(items)
+            items = unique(items)
         self._items_left -= len(items)
         if self._items_left < 0 or (items and not _can_name(element_type, items[0])):
             raise _NotMirrored

@@ -17,7 +17,7 @@ Name = TypeVar("Name", bound=Hashable)
 Partitions = dict[str, dict[int, Any]]  # Whatever belongs to each partition, by topic and index.
 
 
-def once(names: Iterable[Name]) -> list[Name]:
+def unique(names: Iterable[Name]) -> list[Name]:
     """Leave out what was named before."""
     return [*dict.fromkeys(names)]
 

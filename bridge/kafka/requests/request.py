@@ -12,7 +12,7 @@ from duolog.protocol.kafka.api_messages import (
 )
 from duolog.store.entry import Promise
 
-__all__ = ("NO_THROTTLE", "KafkaRequest", "Work", "later")
+__all__ = ("NO_THROTTLE", "KafkaRequest", "Steps", "join_promises")
 
 
 class KafkaRequest(NamedTuple):
@@ -47,14 +47,14 @@ class KafkaRequest(NamedTuple):
 
 # Of a request that may have much to do: a generator, which yields wherever the loop may turn (`work.py`). It yields the
 # number of bytes of its answer that it has built so far; None means that the number has not changed.
-Work = Generator[Any, None, Answer | None]
+Steps = Generator[Any, None, Answer | None]
 
 
 # The API keys that ApiVersions lists, each with its lowest and its highest version.
 AdvertisedVersions = tuple[tuple[int, int, int], ...]
 
 
-def later(first: Promise | None, second: Promise | None) -> Promise | None:
+def join_promises(first: Promise | None, second: Promise | None) -> Promise | None:
     """The promise that covers both."""
     if first is None or second is None:
         return first or second

@@ -23,7 +23,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import KafkaRequest, Work
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.net.ordered_outbox import OutboxSlot
@@ -51,7 +51,7 @@ class Job(Protocol):
     def built_bytes(self) -> int:
         """How much of its answer it has built, if it is charged for that and may be set aside; 0 otherwise."""
 
-    def go_on(self) -> bool:
+    def run_slice(self) -> bool:
         """Run one slice; false: it has another turn. Raises nothing."""
 
 
@@ -61,7 +61,7 @@ class _Job:
     __slots__ = ("answer", "built_bytes", "connection", "is_holding", "request", "slot", "steps")
 
     def __init__(
-        self, connection: OrderedConnection, request: KafkaRequest, steps: Work, slot: OutboxSlot | None
+        self, connection: OrderedConnection, request: KafkaRequest, steps: Steps, slot: OutboxSlot | None
     ) -> None:
         self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
         self.is_holding = False  # Its connection takes no further request until it is done.
@@ -73,7 +73,7 @@ class _Job:
         """How its slices are named when one of them is long."""
         return f"kafka {ApiKey(self.request.api_key).name.lower()}"
 
-    def go_on(self) -> bool:
+    def run_slice(self) -> bool:
         """Run one slice, and answer if that is the end; true: it is over, one way or the other."""
         connection, slot = self.connection, self.slot
         assert slot is not None, "only what was not done at once goes on"
@@ -82,7 +82,7 @@ class _Job:
             return True
         charged_bytes = self.built_bytes
         try:
-            if not self.run():
+            if not self.run_steps():
                 connection.outbox.charge_more(slot, self.built_bytes - charged_bytes)
                 return False
             connection.outbox.fill(slot, self.answer)
@@ -97,7 +97,7 @@ class _Job:
             connection.go_on_soon()
         return True
 
-    def run(self) -> bool:
+    def run_steps(self) -> bool:
         """Run one slice; true: it is done, and `answer` is set."""
         mono_ms = self.connection.server.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
@@ -135,12 +135,12 @@ class SlicedRequests:
     def __len__(self) -> int:
         return len(self._new) + len(self._jobs) + len(self._aside)
 
-    def begin(self, connection: OrderedConnection, request: KafkaRequest, steps: Work) -> Answer | OutboxSlot | None:
-        """Work on a request that was just received; what it gives is what a handler gives."""
+    def begin(self, connection: OrderedConnection, request: KafkaRequest, steps: Steps) -> Answer | OutboxSlot | None:
+        """Steps on a request that was just received; what it gives is what a handler gives."""
         job = _Job(connection, request, steps, None)
         jobs = self._new
         if self._begun_count < AT_ONCE_MAX and _has_room_to_begin(connection.server):
-            if job.run():
+            if job.run_steps():
                 return job.answer
             self._begun_count += 1
             jobs = self._jobs
@@ -151,14 +151,14 @@ class SlicedRequests:
         self._add(jobs, job)
         return job.slot
 
-    def finish(self, connection: OrderedConnection, request: KafkaRequest, slot: OutboxSlot, steps: Work) -> None:
-        """Work on the answer of a request that has waited, while its connection takes others."""
+    def finish(self, connection: OrderedConnection, request: KafkaRequest, slot: OutboxSlot, steps: Steps) -> None:
+        """Steps on the answer of a request that has waited, while its connection takes others."""
         job = _Job(connection, request, steps, slot)
         job.wait()
         self.add(job)
 
     def add(self, job: Job) -> None:
-        """Give a job its turn; its own `go_on` may ask for another one."""
+        """Give a job its turn; its own `run_slice` may ask for another one."""
         self._add(self._jobs, job)
 
     def _add(self, jobs: deque[Job], job: Job) -> None:
@@ -169,9 +169,9 @@ class SlicedRequests:
     def _schedule(self) -> None:
         first = (self._new or self._jobs or self._aside)[0]
         self._is_scheduled = True
-        first.connection.server.soon(first.kind, self._go_on)
+        first.connection.server.soon(first.kind, self._run_turn)
 
-    def _go_on(self) -> None:
+    def _run_turn(self) -> None:
         """Run a slice of the first job; it goes behind the others if it is not done. Small ones run together."""
         server = (self._new or self._jobs or self._aside)[0].connection.server
         until_mono_ms = server.clock.mono_ms() + TURN_MS
@@ -179,7 +179,7 @@ class SlicedRequests:
         try:
             for _ in range(min(JOBS_MAX, len(self))):
                 job = self._next(server)
-                if not job.go_on():
+                if not job.run_slice():
                     self._put_back(server, job)
                     break
                 if job is self._builder:
