@@ -1,11 +1,12 @@
-"""The Kafka front door: what is served, at which versions, by whom. ApiVersions is computed from this table.
+"""The table of Kafka APIs: the versions that the broker serves, and their handlers. ApiVersions lists this table.
 
-Maximums stay below the versions that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and what only brokers
-send (AddPartitionsToTxn 4). Transactions of version 2 are on as a whole: the feature in ApiVersions, Produce 12, EndTxn
-5 and TxnOffsetCommit 5 go together, for a client that met only some of them would lose data (KIP-890). Minimums are
-those of Kafka 4: older librdkafka switches features off where a single old version is missing, so Produce is advertised
-from 0, though batches of magic 2 begin with 3. Not there, and so not in the table: KIP-848 and share groups, SASL,
-telemetry, and what only brokers send.
+The highest versions stay below those that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and those that only
+brokers send (AddPartitionsToTxn 4). Transactions of version 2 need the feature in ApiVersions, Produce 12, EndTxn 5 and
+TxnOffsetCommit 5 together, for a client that found only some of them would lose data (KIP-890). The lowest versions are
+those of Kafka 4. Older librdkafka disables features where a single old version is missing, so Produce is advertised
+from version 0, though batches of magic 2 begin with version 3.
+
+The table lacks KIP-848 groups, share groups, SASL authentication, telemetry, and the APIs between brokers.
 """
 
 from duolog.bridge.kafka import (

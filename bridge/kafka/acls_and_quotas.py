@@ -1,4 +1,4 @@
-"""What is not there, said as Kafka says it: ACLs 1..3 without an authorizer, client quotas 0..1 without any."""
+"""ACLs 1..3 and DescribeClientQuotas 0..1, answered as by a Kafka broker that has no authorizer and no quotas."""
 
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
@@ -12,16 +12,19 @@ _DISABLED = {"error_code": ErrorCode.security_disabled, "error_message": "No Aut
 
 
 def describe_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+    """Answer SECURITY_DISABLED."""
     return request.answer(request.types.DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **_DISABLED))
 
 
 def create_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Answer SECURITY_DISABLED for each ACL."""
     results = Elements(request.types.AclCreationResult(**_DISABLED) for _ in request.body.creations)
     entity = request.types.CreateAclsResponse(throttle_time=NO_THROTTLE, results=results)
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
 def delete_acls(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Answer SECURITY_DISABLED for each filter."""
     results = Elements(
         request.types.DeleteAclsFilterResult(matching_acls=(), **_DISABLED) for _ in request.body.filters
     )
@@ -30,7 +33,7 @@ def delete_acls(context: KafkaContext, connection: OrderedConnection, request: K
 
 
 def describe_client_quotas(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """No quota is set. Not null, which would be an error to Java's AdminClient."""
+    """Answer that no quota is set: with an empty list, for Java's AdminClient takes null for an error."""
     entity = request.types.DescribeClientQuotasResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()
     )

@@ -1,4 +1,4 @@
-"""ApiVersions 0..4, computed from the table; SaslHandshake 0..1, to say that there is nothing to log in to."""
+"""ApiVersions 0..4, computed from the table of APIs, and SaslHandshake 0..1, which refuses every mechanism."""
 
 import re
 from functools import cache
@@ -26,7 +26,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """List what the table has, and the feature that lets clients use transactions of version 2 (KIP-890)."""
+    """List the APIs of the table, and the feature that lets clients use transactions of version 2 (KIP-890)."""
     error = ErrorCode.none
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
@@ -37,7 +37,7 @@ def api_versions(context: KafkaContext, connection: OrderedConnection, request: 
 
 
 def unsupported(versions: AdvertisedVersions, correlation_id: int) -> Answer:
-    """Answer a version that we do not know: in version 0, which every client can read (KIP-511)."""
+    """Answer a request of an unknown version in version 0, which every client can read (KIP-511)."""
     body = _body(versions, 0, ErrorCode.unsupported_version)
     return Answer(encode_frame(ApiKey.API_VERSIONS, 0, correlation_id, [body]))
 
@@ -70,6 +70,6 @@ def _features(types: ResponseTypes, version: int) -> dict[str, Any]:
 
 
 def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Refuse every mechanism, so that a client that wants to log in says what is wrong instead of "disconnected"."""
+    """Refuse every mechanism, so that a client with SASL settings reports them as the cause, not a lost connection."""
     types = request.types
     return request.answer(types.SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=()))

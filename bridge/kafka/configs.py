@@ -1,9 +1,7 @@
-"""Configs from the outside: DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1,
-ListConfigResources 0..1.
+"""DescribeConfigs 1..4, AlterConfigs 0..2, IncrementalAlterConfigs 0..1, ListConfigResources 0..1.
 
 Topics have the configs of `bridge/state/topic_configs.py`. The broker shows some of its settings under Kafka's names;
-they
-are changed in its config file only. Other resources (loggers, client metrics, groups) have none.
+only its config file changes them. Other resources (loggers, client metrics, groups) have no configs.
 """
 
 from collections import Counter
@@ -41,30 +39,32 @@ from duolog.store.entry import Promise
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32  # ConfigResource.java
 _LISTED = frozenset((_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP))
-_OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5  # DescribeConfigsResponse.java#ConfigSource
+_FROM_TOPIC, _FROM_BROKER, _DEFAULT = 1, 4, 5  # DescribeConfigsResponse.java#ConfigSource
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.java
 
 
 class Described(NamedTuple):
+    """A config as DescribeConfigs shows it; `source` is a ConfigSource of Kafka."""
+
     name: str
     value: str
     source: int
 
 
 def described(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> Described:
-    """What a topic's config comes to, and who said so."""
+    """Describe a topic's config: its value, and the source of the value."""
     value = value_of(name, overrides, broker)
     if name in overrides:
-        return Described(name, value, _OF_TOPIC)
-    return Described(name, value, _DEFAULT if value == TABLE[name].default else _OF_BROKER)
+        return Described(name, value, _FROM_TOPIC)
+    return Described(name, value, _DEFAULT if value == TABLE[name].default else _FROM_BROKER)
 
 
 def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """A topic's configs as a request spells them; raises InvalidConfig."""
+    """Read and check a topic's configs in a request; raises InvalidConfig."""
     overrides = {}
     for name, value in pairs:
         if value is None:
-            raise InvalidConfig(f"null is no value for topic config {name}")
+            raise InvalidConfig(f"topic config {name} has no value: null is not allowed")
         overrides[name] = value
     check(overrides)
     return overrides
@@ -74,7 +74,7 @@ def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def describe_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """A resource that is named twice is described once, by what is asked of it last."""
+    """Describe each resource once; where a request repeats one, its last entry counts."""
     asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
     results = Elements(_describe(context, request, resource) for resource in asked.values())
     entity = request.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
@@ -111,13 +111,13 @@ def _rows(context: KafkaContext, request: KafkaRequest, resource_type: int, name
                 row.type, row.doc, _synonyms(topic, row.name, context.topics.config_defaults),
             )  # fmt: skip
     elif resource_type == _BROKER:
-        # Without a name it means what applies to all brokers by dynamic configs, of which there are none.
+        # Without a name the request asks for dynamic configs of all brokers, of which there are none.
         if name:
             _check_node(context, name)
             for config, type_ in _broker_configs(context):
                 yield _row(request, config, type_, "", [config], read_only=True)
     else:
-        raise InvalidRequest(f"there are no configs of resource type {resource_type}")
+        raise InvalidRequest(f"resources of type {resource_type} have no configs")
 
 
 def _row(
@@ -144,17 +144,17 @@ def _row(
 
 
 def _synonyms(topic: Topic, name: str, broker: Mapping[str, str]) -> list[Described]:
-    """Where the value could come from, the one that counts first."""
+    """List the values that the sources of a config have, the one in force first."""
     chain = [Described(name, TABLE[name].default, _DEFAULT)]
     if name in broker:
-        chain.insert(0, Described(name, broker[name], _OF_BROKER))
+        chain.insert(0, Described(name, broker[name], _FROM_BROKER))
     if name in topic.configs:
-        chain.insert(0, Described(name, topic.configs[name], _OF_TOPIC))
+        chain.insert(0, Described(name, topic.configs[name], _FROM_TOPIC))
     return chain
 
 
 def _broker_configs(context: KafkaContext) -> Iterator[tuple[Described, ConfigType]]:
-    """The settings that Kafka has a name for; to kafka-python `advertised.listeners` must come from the config file."""
+    """Describe the settings that have names in Kafka. kafka-python expects `advertised.listeners` from the file."""
     options = context.options
     host, port = context.addresses.kafka
     topics, groups, kafka, retention = options.topics, options.groups, options.kafka, options.retention
@@ -189,7 +189,7 @@ def _broker_configs(context: KafkaContext) -> Iterator[tuple[Described, ConfigTy
     }
     for name, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield Described(name, text, _OF_BROKER), _TYPES[type(value)]
+        yield Described(name, text, _FROM_BROKER), _TYPES[type(value)]
 
 
 _TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, str: ConfigType.STRING}
@@ -204,14 +204,14 @@ def _topic(context: KafkaContext, name: str) -> Topic:
 
 def _check_node(context: KafkaContext, name: str) -> None:
     if name != str(NODE_ID):
-        raise InvalidRequest(f"there is no broker {name}; this one is {NODE_ID}")
+        raise InvalidRequest(f"broker {name} does not exist; this broker is {NODE_ID}")
 
 
 # -- ListConfigResources
 
 
 def list_config_resources(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Name what has configs. Version 0 asks for client metrics, of which there are none; no types are all types."""
+    """List the resources that have configs. Version 0 asks for client metrics; without types all are listed."""
     wanted = {*request.body.resource_types} or _LISTED if request.version else {_CLIENT_METRICS}
     types = request.types
     is_known = wanted <= _LISTED
@@ -237,7 +237,7 @@ def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[i
 
 
 def alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Replace a topic's whole set of overrides; what is not named falls back to its default."""
+    """Replace all overrides of a topic; a config that the request does not name falls back to its default."""
 
     def replaced(topic: Topic, resource: Any) -> dict[str, str]:
         return overrides_of((config.name, config.value) for config in resource.configs)
@@ -247,7 +247,7 @@ def alter_configs(context: KafkaContext, connection: OrderedConnection, request:
 
 def incremental_alter_configs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Change single configs of a topic."""
-    return _alter(context, request, _changed, request.types.IncrementalAlterConfigsResponse)
+    return _alter(context, request, _edited, request.types.IncrementalAlterConfigsResponse)
 
 
 def _alter(context: KafkaContext, request: KafkaRequest, overrides_for: Any, response: Any) -> Steps:
@@ -282,13 +282,13 @@ def _alterable(context: KafkaContext, resource: Any) -> Topic:
     if resource.resource_type == _TOPIC:
         return _topic(context, resource.resource_name)
     raise InvalidRequest(
-        "the broker's settings are changed in its config file"
+        "the broker's settings cannot be changed by a request; change its config file"
         if resource.resource_type == _BROKER
-        else f"there are no configs of resource type {resource.resource_type}"
+        else f"resources of type {resource.resource_type} have no configs"
     )
 
 
-def _changed(topic: Topic, resource: Any) -> dict[str, str]:
+def _edited(topic: Topic, resource: Any) -> dict[str, str]:
     overrides = dict(topic.configs)
     names = Counter(config.name for config in resource.configs)
     for config in resource.configs:
@@ -301,16 +301,18 @@ def _changed(topic: Topic, resource: Any) -> dict[str, str]:
         elif operation == _SET:
             overrides |= overrides_of([(name, config.value)])
         elif operation in (_APPEND, _SUBTRACT):
-            overrides[name] = _changed_list(name, overrides, config.value or "", is_append=operation == _APPEND)
+            overrides[name] = _edited_list(name, overrides, config.value or "", is_append=operation == _APPEND)
         else:
             raise InvalidRequest(f"unknown operation {operation} on config {name}")
     check(overrides)
     return overrides
 
 
-def _changed_list(name: str, overrides: Mapping[str, str], value: str, *, is_append: bool) -> str:
+def _edited_list(name: str, overrides: Mapping[str, str], value: str, *, is_append: bool) -> str:
     if name not in TABLE or TABLE[name].type is not ConfigType.LIST:
-        raise InvalidConfig(f"topic config {name} is no list")
+        raise InvalidConfig(
+            f"topic config {name} is not a list, so nothing can be appended to it or subtracted from it"
+        )
     current = [part for part in overrides.get(name, TABLE[name].default).split(",") if part]
     named = [part.strip() for part in value.split(",")]
     if is_append:

@@ -1,8 +1,8 @@
 """Classic consumer groups: JoinGroup 0..9, SyncGroup 0..5, Heartbeat 0..4, LeaveGroup 0..5, DescribeGroups 0..6,
-ListGroups 0..5, DeleteGroups 0..2. What a group does is in `group.py`; here its values become requests and responses.
+ListGroups 0..5, DeleteGroups 0..2. `groups/` decides what a group does; this module converts requests and responses.
 
-A group that is active in RocketMQ takes no Kafka members: they get INCONSISTENT_GROUP_PROTOCOL, Kafka's own word for
-members that do not speak what the others do, which clients raise at once.
+A group that is active in RocketMQ takes no Kafka members. They get INCONSISTENT_GROUP_PROTOCOL, which Kafka gives to
+members without a protocol in common with the others, and which clients report at once.
 """
 
 import logging
@@ -41,21 +41,21 @@ from duolog.store.entry import Promise
 
 logger = logging.getLogger("bridge")
 
-CONSUMER = "consumer"  # the protocol type of groups that consume; those of Connect, say, have others
-DELIVERED_AT_ONCE = 50  # members, and answers to them, in one turn of the loop
+CONSUMER = "consumer"  # The protocol type of consumer groups; Kafka Connect, for example, has another one.
+DELIVERED_AT_ONCE = 50  # Members described, and answers sent, in one turn of the loop.
 
-_CLASSIC = "classic"  # the only type of group there is; on the wire in lower case
+_CLASSIC = "classic"  # The only type of group that the broker has, in lower case as in requests.
 
 
 def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> None:
-    """Answer all that a group has decided, also what its deadlines decide; many answers in later turns of the loop."""
+    """Send the replies of a group as answers; many of them, or large ones, in later turns of the loop."""
     at_once = len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
         steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
             try:
                 connection.outbox.fill(slot, run_all(steps))
-            except Exception as error:  # noqa: BLE001 - the other members are answered as well
+            except Exception as error:  # noqa: BLE001 - the other members must get their answers
                 connection.failed(request, error, slot)
         else:
             context.sliced_requests.finish(connection, request, slot, steps)
@@ -75,11 +75,11 @@ def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse 
 
 
 def _warn_of_failed_messages(context: KafkaContext, group: str) -> None:
-    """Name what the group's RocketMQ consumers would still get: nobody here reads it."""
+    """Log how many retries and dead letters of the group no Kafka consumer reads."""
     retries, dead_letters = context.count_failed(group)
     if retries or dead_letters:
         logger.warning(
-            "group moves to Kafka, and what RocketMQ consumers failed to consume waits group=%s retries=%d dead=%d",
+            "group moves to Kafka, which does not read its retries and dead letters group=%s retries=%d dead=%d",
             group, retries, dead_letters,
         )  # fmt: skip
 
@@ -140,7 +140,7 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Kaf
 
 
 def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Versions below 3 name one member, whose error is the answer's own. A member that is named twice leaves once."""
+    """Let members leave. Below version 3 a request names one, whose error is the answer's own."""
     body, types = request.body, request.types
     if request.version < 3:
         leavers = [MemberIdentity(body.member_id)]
@@ -169,7 +169,7 @@ def _joined(request: KafkaRequest, joined: JoinResponse) -> Any:
         error_code=joined.error,
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
-        # Null is "none" from version 7 on only.
+        # Null is allowed from version 7 on.
         protocol_name=joined.protocol_name if request.version >= 7 else joined.protocol_name or "",
         leader=joined.leader_id,
         skip_assignment=joined.skip_assignment,
@@ -188,11 +188,11 @@ def _synced(request: KafkaRequest, synced: Any) -> Any:
     )
 
 
-# -- Looking at groups, and deleting them
+# -- Listing, describing and deleting groups
 
 
 def list_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """List groups with members or positions, whichever protocol moved them."""
+    """List the groups with members or committed offsets, whichever client protocol committed these."""
     types = request.types
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
@@ -216,7 +216,7 @@ def _type_and_state(
     if group is not None:
         return group.protocol_type or "", group.state.value
     if context.client_protocols.active(group_id) is ClientProtocol.ROCKETMQ:
-        # Java's AdminClient then says that this is no consumer group, instead of showing one without members.
+        # Java's AdminClient then reports that this is not a consumer group, instead of one without members.
         return ClientProtocol.ROCKETMQ.value, GroupState.STABLE.value
     return CONSUMER, GroupState.EMPTY.value
 

@@ -1,9 +1,10 @@
-"""Group positions: OffsetCommit 2..9, OffsetFetch 1..9, OffsetDelete 0.
+"""Committed offsets of groups: OffsetCommit 2..9, OffsetFetch 1..9, OffsetDelete 0.
 
-The table is `bridge/state/positions.py`, one for both protocols; here it is read, and written through its commits.
+`bridge/state/positions.py` keeps the committed offsets for both client protocols.
 
-Retention times in OffsetCommit are ignored, as Kafka does since 2.1. Who asks with `require_stable` is told where an
-open transaction has a position of his group, for after its commit that may be another.
+Retention times in OffsetCommit are ignored, as in Kafka since 2.1. A request with `require_stable` gets
+UNSTABLE_OFFSET_COMMIT for a partition in which an open transaction holds an offset of the group, for the commit of that
+transaction may change it.
 """
 
 import struct
@@ -30,14 +31,14 @@ from duolog.protocol.kafka.response import Elements
 
 _I32 = struct.Struct(">i")
 
-Results = dict[str, dict[int, ErrorCode]]  # by topic and partition, in the order of the request
+Results = dict[str, dict[int, ErrorCode]]  # By topic and partition, in the order of the request.
 
 
 # -- OffsetCommit
 
 
 def offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Commit for a member, or for anybody while the group has no members. The answer waits for the log."""
+    """Commit for a member, or for any client while the group has no members. The answer waits for the log."""
     body, types = request.body, request.types
     asked = requested_offsets(body)
     results, positions = yield from check_partitions(context, asked)
@@ -70,7 +71,7 @@ def _check_committer(context: KafkaContext, request: KafkaRequest) -> ErrorCode:
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
-        # What Kafka says to an outsider who commits for a group that has members.
+        # Kafka gives this error to a client that commits for a group without being a member.
         return ErrorCode.unknown_member_id
     error = context.groups.check_commit(
         body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation, context.clock.mono_ms()
@@ -81,7 +82,7 @@ def _check_committer(context: KafkaContext, request: KafkaRequest) -> ErrorCode:
 
 
 def requested_offsets(body: Any) -> Partitions:
-    """The positions that OffsetCommit and TxnOffsetCommit bring."""
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit request carries, by partition."""
     return by_partition(
         (topic.name, partition.partition_index, partition) for topic in body.topics for partition in topic.partitions
     )
@@ -90,7 +91,7 @@ def requested_offsets(body: Any) -> Partitions:
 def check_partitions(
     context: KafkaContext, asked: Partitions
 ) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
-    """Judge each partition on its own; give the positions of those that are right."""
+    """Check each partition on its own; return the results, and the positions of those without an error."""
     results: Results = {}
     positions = []
     metadata_max = context.options.groups.metadata_bytes_max
@@ -112,7 +113,7 @@ def check_partitions(
 
 
 def with_error(results: Results, error: ErrorCode) -> Results:
-    """What was right is refused all together."""
+    """Replace success by an error."""
     return {
         name: {index: error if result is ErrorCode.none else result for index, result in partitions.items()}
         for name, partitions in results.items()
@@ -123,9 +124,9 @@ def with_error(results: Results, error: ErrorCode) -> Results:
 
 
 def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Give positions; what nobody committed is -1 without an error, also for a group that nobody knows.
+    """Return committed offsets. Without a commit, also of an unknown group, the offset is -1 without an error.
 
-    A group that is asked twice for is answered once, by what is asked of it last.
+    Where a request repeats a group, its last entry counts.
     """
     body, types = request.body, request.types
     if request.version >= 8:
@@ -150,7 +151,7 @@ def offset_fetch(context: KafkaContext, connection: OrderedConnection, request: 
 def _fetch(
     context: KafkaContext, request: KafkaRequest, topic_type: str, group_id: str, asked: Iterable[Any] | None
 ) -> Elements:
-    """Positions of the topics asked for, or of all that the group has (null). Version 8 renamed both classes."""
+    """Return the offsets of the requested topics, or all of the group (None). Version 8 renamed both classes."""
     types = request.types
     is_stable_wanted = getattr(request.body, "require_stable", False)
     unstable = context.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
@@ -211,7 +212,7 @@ def _position(make_partition: Any, index: int, position: Position | None) -> Any
 
 
 def offset_delete(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Forget positions of topics that no live member of the group subscribes to."""
+    """Delete the committed offsets of topics to which no member of the group subscribes."""
     body, types = request.body, request.types
     asked = by_partition((topic.name, part.partition_index, None) for topic in body.topics for part in topic.partitions)
     group = context.groups.group(body.group_id)
@@ -245,7 +246,7 @@ def offset_delete(context: KafkaContext, connection: OrderedConnection, request:
 
 
 def _deletable(context: KafkaContext, subscribed: Collection[str], asked: Partitions) -> tuple[Results, list[int]]:
-    """Judge each partition; give the keys of those whose positions may go."""
+    """Check each partition; return the results, and the queue keys of those whose offsets can be deleted."""
     results: Results = {}
     keys = []
     for name, indexes in asked.items():
@@ -273,7 +274,7 @@ def _check_deletion(context: KafkaContext, group_id: str, group: ClassicGroup[An
 
 
 def subscribed_topics(groups: GroupCoordinator[Any], group_id: str) -> Iterator[str | None]:
-    """Name the topics that a group's live members subscribe to, perhaps repeatedly; None: the loop may turn here."""
+    """Yield the topics to which a group's members subscribe, perhaps repeatedly; None where the loop may turn."""
     group = groups.group(group_id)
     if group is not None and group.protocol_type == CONSUMER:
         for metadata in {member.metadata_of(group.protocol_name) for member in group.members}:
@@ -282,7 +283,7 @@ def subscribed_topics(groups: GroupCoordinator[Any], group_id: str) -> Iterator[
 
 
 def topics_of(subscription: bytes) -> Iterator[str]:
-    """The topics in a ConsumerProtocolSubscription: version i16, array of strings. Garbage ends them."""
+    """Yield the topics of a ConsumerProtocolSubscription (version i16, array of strings) up to malformed bytes."""
     try:
         (count,) = _I32.unpack_from(subscription, 2)
         at = 2 + _I32.size

@@ -1,12 +1,12 @@
-"""Offsets of the log: ListOffsets 1..10, OffsetForLeaderEpoch 2..4, DeleteRecords 0..2.
+"""ListOffsets 1..10, OffsetForLeaderEpoch 2..4, DeleteRecords 0..2.
 
     timestamp   -1 latest · -2, -4 earliest · -3 the first record with the greatest timestamp · -5 last tiered: none
                 t >= 0: the first record of that time or later
     no such record: offset -1 and timestamp -1, without an error
 
-By time the answer is a record's own offset and timestamp, so the batch that holds it is opened; where that is not in
-memory, the answer waits for a reader thread. Nothing at or above the high watermark is ever given; to who reads
-committed records, nothing at or above the last stable offset.
+A search by time answers with the offset and the timestamp of a record, so the batch that holds the record is opened.
+Where the batch is not in memory, the answer waits for a reader thread. Every offset lies below the high watermark, and
+below the last stable offset if the request is read_committed.
 """
 
 from functools import partial
@@ -34,21 +34,21 @@ from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
-_HIGH_WATERMARK = -1  # in DeleteRecords: all that there is
+_HIGH_WATERMARK = -1  # In DeleteRecords: all records up to the high watermark.
 _NO_EPOCH = -1
 _READ_COMMITTED = 1
-LOOKED_UP_MAX = 500  # partitions in one turn of the loop, whatever the clock says
+LOOKED_UP_MAX = 500  # Partitions in one turn of the loop, even if time is left.
 
 
 def _partition(context: KafkaContext, name: str, index: int) -> tuple[Topic, Queue]:
     topic = context.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count:
-        raise UnknownTopic(f"there is no partition {index} of a topic {name}")
+        raise UnknownTopic(f"topic {name} has no partition {index}, or does not exist")
     return topic, topic.queues[index]
 
 
 def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
-    """What a client gets whose idea of the leader epoch is not ours; -1: it has none."""
+    """Return the error for a client with another leader epoch than the topic's; -1: the client names none."""
     epoch = topic.leader_epoch(index)
     if client_epoch in (_NO_EPOCH, epoch):
         return ErrorCode.none
@@ -59,11 +59,12 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 
 
 def list_offsets(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps | OutboxSlot:
+    """Look up offsets by timestamp."""
     return _ListOffsets(context, connection, request).start()
 
 
 class Listed(NamedTuple):
-    """The answer for one partition; the defaults are those of "no such record"."""
+    """The answer for one partition. The defaults are the answer where no record matches."""
 
     error: ErrorCode = ErrorCode.none
     offset: int = -1
@@ -72,7 +73,7 @@ class Listed(NamedTuple):
 
 
 class _ListOffsets:
-    """One request; it is answered when the last of its partitions is looked up."""
+    """One ListOffsets request. It is answered when the last of its partitions is looked up."""
 
     def __init__(self, context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> None:
         self._context, self._connection, self._request = context, connection, request
@@ -80,7 +81,7 @@ class _ListOffsets:
         self._repeated = Repeated((name, part.partition_index) for name, part in named)
         self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
         self._results: list[Listed] = [Listed()] * len(self._asked)
-        self._next = 0  # Of `_asked`, still to be looked up.
+        self._next = 0  # The index in `_asked` of the next partition to look up.
         self._reading_count = 0
         self._slot: OutboxSlot | None = None
 
@@ -93,7 +94,7 @@ class _ListOffsets:
         return slot
 
     def _look_up_slice(self) -> list[tuple[Later[FoundTime | None], Any]]:
-        """Look up as many as a turn has time for, since each may open a batch; give those that need the disk."""
+        """Look up as many partitions as a turn has time for; return the reads that need a thread."""
         mono_ms = self._context.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
         reads = []
@@ -128,7 +129,7 @@ class _ListOffsets:
             self._start(self._look_up_slice())
             self._end_if_complete()
         except Exception as error:  # noqa: BLE001 - contained
-            assert self._slot is not None, "only what was put off goes on"
+            assert self._slot is not None, "only a request with a slot goes on in a later turn"
             self._connection.failed(self._request, error, self._slot)
 
     def _is_complete(self) -> bool:
@@ -213,7 +214,7 @@ def _listed(topic: Topic, index: int, found: FoundTime | None) -> Listed:
 
 
 def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Say where an epoch ended, by which a consumer notices that records which it read were lost (KIP-320)."""
+    """Return the end of a leader epoch, by which a consumer notices that records it has read were lost (KIP-320)."""
     types = request.types
     asked = by_partition(
         (topic.topic, part.partition, part) for topic in request.body.topics for part in topic.partitions
@@ -246,7 +247,7 @@ def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: A
 
 
 def delete_records(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Move log starts up. What is below is gone for both protocols."""
+    """Raise log start offsets. The records below are deleted for both client protocols."""
     types = request.types
     promise: Promise | None = None
     asked = by_partition(
@@ -281,7 +282,7 @@ def _delete_records(context: KafkaContext, name: str, index: int, offset: int) -
     if not 0 <= until <= end:
         raise OffsetOutOfRange(str(queue), offset, queue.start_offset, end)
     if not topic.may_produce:
-        raise InvalidRequest(f"topic {name} is the broker's own")
+        raise InvalidRequest(f"topic {name} belongs to the broker, so its records cannot be deleted")
     if until <= queue.start_offset:
         return queue.start_offset, None
     context.store.retention.trim(queue, until, context.clock.now_ms())

@@ -1,7 +1,7 @@
-"""Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6: who leads what. On one node: always we.
+"""Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6. This broker is every leader and every coordinator.
 
-A topic that is missing is created at once and answered whole, where Kafka answers "not yet" until its controller is
-done. Answers wait for `StateLog.barrier()`: nobody shall learn of a topic that a crash can take back.
+A missing topic is created and described at once, where Kafka answers with an error until its controller has created
+it. Answers wait for `KafkaContext.barrier()`, so that no client learns of a topic that a power failure can undo.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,10 +25,10 @@ NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadat
 NODES = (NODE_ID,)
 
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
-_NULL_NAME_FROM = 12  # the version of Metadata whose answer may leave a topic's name out
-_FIND_MANY_FROM = 4  # the version of FindCoordinator with several keys
+_NULL_NAME_FROM = 12  # From this version of Metadata on, an answer may lack a topic's name.
+_FIND_MANY_FROM = 4  # From this version of FindCoordinator on, a request has several keys.
 
-# AclOperation codes as bits, what may be done where nobody is refused: all that Kafka counts for the resource.
+# AclOperation codes as bits. Without an authorizer every operation that Kafka counts for the resource is allowed.
 _NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
@@ -38,7 +38,7 @@ _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
 def metadata(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Describe the topics asked for, creating those that are missing if the client and our settings allow it."""
+    """Describe topics, and create missing ones if the client and the settings allow it."""
     asked = request.body.topics
     everything = asked is None or (request.version == 0 and not asked)
     names = None if everything else tuple(unique(map(_name_and_id, asked)))
@@ -55,18 +55,18 @@ def metadata(context: KafkaContext, connection: OrderedConnection, request: Kafk
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
-    """What names a topic. With an id its name means nothing, and is not kept with the answer, which lacks it too."""
+    """Return what names a topic. Beside an id a name means nothing, so it must not be part of the cache's key."""
     topic_id = getattr(asked, "topic_id", None)
     return asked.name if topic_id is None else None, topic_id
 
 
 def _create_missing(context: KafkaContext, request: KafkaRequest, names: Iterable[str | None]) -> Iterator[None]:
-    # Versions 0 to 3 have no say: they always allow it.
+    # Versions 0 to 3 lack the field, and always allow it.
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
     for name in names:
         if name and context.topics.by_kafka_name(name) is None:
-            # It is described as unknown if it cannot be made, as when it may not be created.
+            # A topic that cannot be created is described as unknown, like one that must not be created.
             with suppress(*ANSWERABLE):
                 context.topics.auto_create_for_kafka(name, context.clock.now_ms())
             yield
@@ -115,7 +115,7 @@ def _asked_topic(
 
 
 def error_of_missing(name: str) -> ErrorCode:
-    """Why there is no topic of that name."""
+    """Return the error that says why no topic has that name."""
     return ErrorCode.unknown_topic_or_partition if is_kafka_topic(name) else ErrorCode.invalid_topic_exception
 
 
@@ -145,17 +145,18 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
 
 
 def describe_cluster(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+    """Describe the cluster: one broker."""
     types = request.types
     host, port = context.addresses.kafka
     asked_type = getattr(request.body, "endpoint_type", 1)
-    is_ours = asked_type == 1  # Brokers; 2 would be controllers, which nobody can reach here.
+    is_ours = asked_type == 1  # 1: brokers. 2: controllers, which have no listener here.
     wants_operations = request.body.include_cluster_authorized_operations
     node = types.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port, rack=None, is_fenced=False)
     return request.answer(
         types.DescribeClusterResponse(
             throttle_time=NO_THROTTLE,
             error_code=ErrorCode.none if is_ours else ErrorCode.mismatched_endpoint_type,
-            error_message=None if is_ours else "this is a broker's endpoint",
+            error_message=None if is_ours else "this endpoint is a broker's, not a controller's",
             endpoint_type=1,
             cluster_id=context.cluster_id,
             controller_id=NODE_ID,
@@ -166,12 +167,15 @@ def describe_cluster(context: KafkaContext, connection: OrderedConnection, reque
 
 
 def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Name ourselves as the coordinator of every group and every transactional id. Share groups have none."""
+    """Name this broker as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)
     error, message = ErrorCode.none, None
     if key_type not in (_GROUP, _TRANSACTION):
-        error, message = ErrorCode.invalid_request, f"there are no coordinators of key type {key_type}"
+        error, message = (
+            ErrorCode.invalid_request,
+            f"key type {key_type} has no coordinator; key types are 0 (group) and 1 (transaction)",
+        )
     found: dict[str, Any] = {"error_code": error, "error_message": message, "node_id": -1, "host": "", "port": -1}
     if error is ErrorCode.none:
         host, port = context.addresses.kafka

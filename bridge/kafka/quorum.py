@@ -1,7 +1,7 @@
-"""DescribeQuorum 0..2: who decides what the topics are. Here: a quorum of one voter, ourselves.
+"""DescribeQuorum 0..2: a quorum with one voter, this broker.
 
-There is no Raft, but what Raft's log is for in Apache Kafka the commitlog is here: its positions stand for the offsets
-of `__cluster_metadata`, and the epoch of the run, which every start raises, for the leader's.
+There is no Raft here. The commitlog does what the log of `__cluster_metadata` does in Apache Kafka, so its positions
+stand for that log's offsets, and the epoch of the run, which every start raises, stands for the leader epoch.
 """
 
 from typing import Any, Final
@@ -21,7 +21,7 @@ _UNKNOWN: Final = "this server does not host this topic-partition"
 
 
 def describe_quorum(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Describe `__cluster_metadata`, partition 0; whoever asks for anything else, or more, hears that it is unknown."""
+    """Describe partition 0 of `__cluster_metadata`; any other request gets UNKNOWN_TOPIC_OR_PARTITION."""
     types = request.types
     asked = by_partition(
         (topic.topic_name, part.partition_index, None) for topic in request.body.topics for part in topic.partitions

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions 0: topics page by page, in the order of their names (KIP-966).
 
-    asked: names, or none for all topics ── those before the cursor left out ── by name ── partitions up to the limit
-                                                                                             └── cursor of the next page
+    requested names, or all topics ── without those before the cursor ── by name ── partitions up to the limit
+                                                                                       └── cursor of the next page
 
 Java's admin client describes topics with it, and so does kafka-python 3. The rules are those of Apache's broker
 (DescribeTopicPartitionsRequestHandler.java).
@@ -22,27 +22,27 @@ from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 
-PARTITIONS_MAX: Final = 2000  # in one answer; Apache: max.request.partition.size.limit
+PARTITIONS_MAX: Final = 2000  # In one answer; Apache Kafka: max.request.partition.size.limit.
 
 
 class _Part(NamedTuple):
-    """What a page has of one topic."""
+    """The partitions of one topic that a page describes."""
 
     name: str
-    topic: Topic | None  # None: there is none of that name.
+    topic: Topic | None  # None: no topic has that name.
     partitions: range
 
 
 class _Page:
-    """The topics of one answer, and where the next one goes on."""
+    """The topics of one answer, and the start of the next answer."""
 
     def __init__(self) -> None:
         self.parts: list[_Part] = []
-        self.next: tuple[str, int] | None = None  # A topic and the index of its first partition that is left.
+        self.next: tuple[str, int] | None = None  # A topic and its first partition that no page has described.
 
     def collect(self, context: KafkaContext, names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
-        """Take up to `limit` partitions of the names, which may be in any order; those of one topic are a step."""
-        heapify(names)  # Sorts no more of them than the page has.
+        """Take up to `limit` partitions of the named topics, in any order of names; each topic is one step."""
+        heapify(names)  # A heap sorts only the names that the page needs.
         left = limit
         while names:
             name = heappop(names)
@@ -62,7 +62,7 @@ class _Page:
 
 
 def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Describe the topics from the cursor on. A cursor outside of what is asked is an error for each of its topics."""
+    """Describe topics from the cursor on. A cursor that names no requested topic is an error for each of them."""
     types = request.types
     asked = unique(topic.name for topic in request.body.topics)
     page = _Page()
@@ -84,14 +84,14 @@ def describe_topic_partitions(context: KafkaContext, connection: OrderedConnecti
 
 
 def _from_cursor(context: KafkaContext, asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:
-    """Give the names that are not before the cursor, and the cursor itself."""
+    """Return the names that are not before the cursor, and the cursor itself."""
     start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
     if start[1] < 0:
         raise InvalidRequest(f"the cursor's partition index is {start[1]}")
-    if not asked:  # The cursor's own topic may have been deleted since the page before.
+    if not asked:  # The cursor's topic may have been deleted since the last page.
         return [name for name in _all_names(context) if name >= start[0]], start
     if cursor is not None and start[0] not in asked:
-        raise InvalidRequest(f"the cursor's topic {start[0]} is not among those asked for")
+        raise InvalidRequest(f"the cursor's topic {start[0]} is not among the requested topics")
     return [name for name in asked if name >= start[0]], start
 
 

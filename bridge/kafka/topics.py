@@ -1,9 +1,9 @@
-"""Topics from the outside: CreateTopics 2..7, DeleteTopics 1..6, CreatePartitions 0..3, DescribeLogDirs 1..4,
-ElectLeaders 0..2, ListPartitionReassignments 0. Configs are in `configs.py`.
+"""CreateTopics 2..7, DeleteTopics 1..6, CreatePartitions 0..3, DescribeLogDirs 1..4, ElectLeaders 0..2,
+ListPartitionReassignments 0. Configs are in `configs.py`.
 
-There is one node, so replicas are ignored: any replication factor and any assignment is taken and counts as one.
-Tools ask for 3 by habit, and kafka-python assigns new partitions to broker 0. Timeouts are ignored too: nothing here
-goes on after its answer.
+There is one broker, so any replication factor and any replica assignment is accepted and means one replica: tools ask
+for 3 by default, and kafka-python assigns new partitions to broker 0. Timeouts are ignored, for every request is done
+when it is answered.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,13 +36,14 @@ from duolog.protocol.names import is_kafka_topic
 from duolog.store.entry import Promise
 
 _REPLICAS = 1
-_DEFAULT = -1  # of partitions and replicas: the broker's own number
+_DEFAULT = -1  # For partitions and replicas: the number that the broker's settings say.
 
 
 # -- CreateTopics
 
 
 def create_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Create topics; a topic that the request repeats is refused."""
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
 
@@ -86,7 +87,7 @@ def _create_topic(context: KafkaContext, request: KafkaRequest, spec: Any) -> tu
         error_message=None,
         num_partitions=partition_count,
         replication_factor=_REPLICAS,
-        # Never null: Java's AdminClient would fail on it.
+        # Not null, on which Java's AdminClient fails.
         configs=_created_configs(context, request, overrides) if request.version >= 5 else (),
     )
     return result, promise
@@ -95,10 +96,10 @@ def _create_topic(context: KafkaContext, request: KafkaRequest, spec: Any) -> tu
 def _partition_count(context: KafkaContext, spec: Any) -> int:
     if spec.assignments:
         if (spec.num_partitions, spec.replication_factor) != (_DEFAULT, _DEFAULT):
-            raise InvalidRequest("both a count and an assignment of partitions")
+            raise InvalidRequest("the request has both num_partitions and assignments; set num_partitions to -1")
         indexes = sorted(assignment.partition_index for assignment in spec.assignments)
         if indexes != list(range(len(indexes))):
-            raise InvalidRequest("the partitions assigned are not 0 to n - 1")
+            raise InvalidRequest(f"the assigned partitions are {indexes[:10]}; they must be 0 to {len(indexes) - 1}")
         return len(indexes)
     if spec.num_partitions == _DEFAULT:
         return context.options.topics.queues
@@ -118,7 +119,7 @@ def _created_configs(context: KafkaContext, request: KafkaRequest, overrides: di
 
 
 def delete_topics(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Delete by name, or (version 6) by name or id. A topic that both name is named twice."""
+    """Delete topics by name or, from version 6 on, by id. A topic that the request repeats is refused."""
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.body.topics]
     else:
@@ -159,11 +160,12 @@ def _named(context: KafkaContext, name: str | None, topic_id: UUID | None) -> To
 
 
 def _complete_waiting_fetches(context: KafkaContext, topic: Topic) -> None:
-    """Let those who wait for the topic's records learn that it is gone."""
+    """Complete the requests that wait for records of the topic, which is deleted."""
     context.purgatory.check(queue.key for queue in topic.queues)
 
 
 def create_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Add partitions to topics; a topic that the request repeats is refused."""
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
     asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
@@ -177,7 +179,9 @@ def create_partitions(context: KafkaContext, connection: OrderedConnection, requ
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif spec.assignments is not None and len(spec.assignments) != spec.count - topic.queue_count:
-                error, message = ErrorCode.invalid_replica_assignment, "one assignment for each new partition, please"
+                error = ErrorCode.invalid_replica_assignment
+                new_count = spec.count - topic.queue_count
+                message = f"{len(spec.assignments)} assignments for {new_count} new partitions; give one for each"
             elif request.body.validate_only:
                 context.topics.check_more_queues(topic, spec.count)
             else:
@@ -194,11 +198,11 @@ def create_partitions(context: KafkaContext, connection: OrderedConnection, requ
     return make_answer(request, pieces, promise)
 
 
-# -- Looking
+# -- Describing topics
 
 
 def describe_log_dirs(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Give sizes of live frames. All partitions share one log, so the sizes do not add up to its files."""
+    """Return the sizes of partitions. They share one log, so the sizes do not add up to the size of its files."""
     types = request.types
     asked = request.body.topics
     wanted: Iterable[tuple[Topic, Iterable[int]]]
@@ -239,7 +243,7 @@ def _known_partitions(context: KafkaContext, asked: Iterable[Any]) -> Iterator[t
 
 
 def elect_leaders(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Say that every partition has its leader. Of all partitions (null) Kafka lists only those that changed: none."""
+    """Answer that no election is needed. For all partitions (null) Kafka lists those that changed, which are none."""
     types = request.types
     asked = by_partition(
         (spec.topic, index, None) for spec in request.body.topic_partitions or () for index in spec.partitions
@@ -267,7 +271,7 @@ def elect_leaders(context: KafkaContext, connection: OrderedConnection, request:
 
 
 def list_partition_reassignments(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """There are none: there is nowhere to go."""
+    """List no reassignments, because there is one broker."""
     entity = request.types.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
     )

@@ -8,11 +8,11 @@ CACHED_BYTES_MAX = 64 << 20  # Of all bodies and their questions.
 
 
 class MetadataCache:
-    """Encoded bodies by question, all of the same state of the topics."""
+    """Encoded bodies by question, all of the same version of the topics."""
 
     def __init__(self) -> None:
         self._topics_version = -1
-        self._bytes = 0  # Invariant: of all bodies and questions.
+        self._bytes = 0  # Invariant: the size of all bodies and questions.
         self._bodies: dict[tuple[object, ...], list[bytes]] = {}
 
     def get(self, topics_version: int, question: tuple[object, ...]) -> list[bytes] | None:
@@ -23,7 +23,7 @@ class MetadataCache:
         return self._bodies.get(question)
 
     def put(self, topics_version: int, question: tuple[object, ...], question_bytes: int, body: list[bytes]) -> None:
-        """Keep a body of that state of the topics, if there is room and no topic has changed since."""
+        """Keep a body of that version of the topics, if there is room and no topic has changed since."""
         size = question_bytes + sum(map(len, body))
         has_room = size <= CACHED_BODY_BYTES_MAX and self._bytes + size <= CACHED_BYTES_MAX
         if has_room and topics_version == self._topics_version and question not in self._bodies:
