@@ -2,9 +2,9 @@
 
 import re
 
-from duolog.bridge.config import units
 from duolog.bridge.config.options import Options
 from duolog.bridge.config.section import ConfigError
+from duolog.bridge.config.units import UNITS_MS
 from duolog.delay.recurring import BadSchedule, Cron
 
 DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
@@ -40,7 +40,7 @@ def level_delays_ms(levels: str) -> list[int]:
         found = re.fullmatch(r"(\d{1,9})([smhd])", level, re.ASCII)
         if found is None:
             raise ConfigError(f"delay.levels: expected numbers with s, m, h or d, got {level!r}")
-        delays.append(int(found[1]) * units.UNITS_MS[found[2]])
+        delays.append(int(found[1]) * UNITS_MS[found[2]])
     if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
         raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
     return delays

@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from duolog.bridge.config import units
 from duolog.bridge.config.checks import check_together
 from duolog.bridge.config.options import SECTIONS, Options, field_types, settings
 from duolog.bridge.config.section import ConfigError
+from duolog.bridge.config.units import expected_of, without_unit
 
 
 def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
@@ -67,7 +67,7 @@ def _split(key: str) -> tuple[str, str]:
 def _convert(key: str, value: str | int, field_type: Any) -> Any:
     """Read the text of a flag as the setting's type: `10` as a number, `true` as a yes."""
     try:
-        return msgspec.convert(units.without_unit(key, str(value)), field_type, strict=False)
+        return msgspec.convert(without_unit(key, str(value)), field_type, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{key}: {_problem(key, str(error), field_type)}, got {str(value)!r}") from error
 
@@ -85,7 +85,7 @@ def _without_units(document: dict[str, Any]) -> dict[str, Any]:
 def _number(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    read = units.without_unit(key, value)
+    read = without_unit(key, value)
     return int(read) if read != value and _is_number(key) else value
 
 
@@ -129,5 +129,5 @@ def _problem(key: str, problem: str, field_type: Any) -> str:
     if choices:
         return f"expected one of {', '.join(choices)}"
     expected = problem.partition(", got")[0]
-    unit = units.expected_of(key) if "`int`" in expected and "=" not in expected else ""
+    unit = expected_of(key) if "`int`" in expected and "=" not in expected else ""
     return expected[:1].lower() + expected[1:] + (f" or {unit}" if unit else "")
