@@ -3,7 +3,7 @@
     start   ports taken ── log recovered, state replayed ── threads started ── ports opened ── ready
     stop    ports closed ── nothing more read ── log synced, answers sent ── connections closed ── log closed
 
-Handlers receive the broker and use its named parts. It decides nothing itself.
+It makes no decision itself.
 """
 
 import asyncio
@@ -269,7 +269,7 @@ class Broker(Core):
         self.watchdog.turned(callback, begun_s)
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Report what nobody else caught; what a socket met is told apart by the transport in the context."""
+        """Report an exception that no other code caught; the context of a socket's error names its transport."""
         error, message = context.get("exception"), str(context.get("message"))
         if isinstance(error, OSError) and ("transport" in context or "socket" in context):
             log.warning("socket failed message=%r reason=%r", message, str(error))
@@ -313,7 +313,7 @@ class Broker(Core):
         settled: asyncio.Future[None] = self.loop.create_future()
         self.store.when(self.store.promise(), lambda error: settled.set_result(None))
         self.store.write()
-        self._flusher.wake()  # After `when`: it syncs only what somebody waits for.
+        self._flusher.wake()  # After `when`, because the flusher syncs only what a promise waits for.
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
 
 

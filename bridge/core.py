@@ -66,8 +66,8 @@ from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
-from duolog.bridge.state.clock_set_back import AfterSetBack
-from duolog.bridge.state.deleted_topics import Gone
+from duolog.bridge.state.clock_set_back import ClockSetBack
+from duolog.bridge.state.deleted_topics import DeletedTopics
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
@@ -94,7 +94,7 @@ class Core:
     """State and log, by the names that handlers use."""
 
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
-        """Make the owners of state; each registers with the ledger, in an order in which snapshots may be replayed."""
+        """Make the owners of state. They register with the state log in an order in which snapshots can be replayed."""
         self.options = options
         self.faults = faults
         self.clock = clock
@@ -130,8 +130,8 @@ class Core:
         self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
         self.rocketmq_state = RocketMQState(self.state_log, self.positions, options)
-        self.after_set_back = AfterSetBack()
-        self.gone = Gone(self.state_log, self.topics.__contains__)
+        self.clock_set_back = ClockSetBack()
+        self.deleted_topics = DeletedTopics(self.state_log, self.topics.__contains__)
         for owner in (
             self.positions,
             self.producers,
@@ -140,7 +140,7 @@ class Core:
             self.rocketmq_state.pop_checkpoints,
             self.rocketmq_state.expired_ranges,
         ):
-            self.gone.add(owner.sweep)
+            self.deleted_topics.add(owner.sweep)
         self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_state.members)
         self.purgatory = Purgatory(
             options.limits.held_bytes_max,
@@ -192,9 +192,9 @@ class Core:
         self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.appender.has_time_steps:
-            self._clock_was_set_back(now_ms)  # What a wrong clock has left in the log is far off still.
+            self._clock_was_set_back(now_ms)  # Times that a wrong clock has left in the log were not corrected.
         self.store.checkpoint_after_replay(mono_ms)
-        self.after_set_back.run_all()
+        self.clock_set_back.run_all()
         self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
         self.maintenance = Maintenance(
             self.store,
@@ -358,12 +358,12 @@ class Core:
         yield from self.transactions.tidy(now_ms)
 
     def _clock_was_set_back(self, now_ms: int) -> None:
-        """The clock was ahead, and is right again: what waits for a time that is far off by now waits no longer for it.
+        """Correct stored times that are far in the future, because the clock was ahead when they were stored.
 
-        Nothing here may fail half-way: what raises StoreError comes last.
+        The calls that may raise StoreError come last, so that no other correction is missing.
         """
         owners = (self.rocketmq_state.pop_checkpoints, self.halves.state, self.transactions)
-        self.after_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
+        self.clock_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
         self.delays.clock_was_set_back(now_ms)
         self.schedules.clock_was_set_back(now_ms)
 

@@ -58,8 +58,8 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     add("poison list", core.poison.next_deadline_mono_ms, core.poison.save)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
-    add("deleted topics", core.gone.next_deadline_mono_ms, lambda now_ms, mono_ms: core.gone.run())
-    after = core.after_set_back
+    add("deleted topics", core.deleted_topics.next_deadline_mono_ms, lambda now_ms, mono_ms: core.deleted_topics.run())
+    after = core.clock_set_back
     add("times after a clock was set back", after.next_deadline_mono_ms, lambda now_ms, mono_ms: after.run())
     careful_ms = core.wall_time.careful_ms
     add(

@@ -1,7 +1,7 @@
 """Hooks: Python code of the broker's operator that is called around the requests of RocketMQ clients.
 
     before_request ─> before_send ─> the handler ─> the answer leaves ─> after_request ─> after_send | consumed
-       may refuse      may change,                                          are told, nobody waits for them
+       may refuse      may change,                                          are told; no request waits
                        may refuse
 
 A hook is a class derived from `Hook`, found through the entry points of the group `duolog.hooks` of installed
@@ -143,7 +143,7 @@ class Hooks:
         self._threads.submit(lambda: _refusal_or(work), done)
 
     def after(self, work: Callable[[], None]) -> None:
-        """Do `work` in a thread; nobody waits for it."""
+        """Do `work` in a thread; no request waits for it."""
 
         def done(outcome: Failure | None) -> None:
             if outcome is not None:

@@ -1,4 +1,4 @@
-"""`duolog txn`: transactions of both families, half messages among them."""
+"""`duolog txn`: transactions of both client protocols, half messages among them."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from duolog.bridge.cli.common import (
     writing,
 )
 
-txn_app = new_app("Transactions of both families.")
+txn_app = new_app("Transactions of both client protocols.")
 
 
 @txn_app.command("list")

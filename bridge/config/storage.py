@@ -230,7 +230,7 @@ class GroupsOptions(Section, frozen=True):
 
 
 class LeasesOptions(Section, frozen=True):
-    """Leases of those who read the log's files: what they read is not removed; see Spark."""
+    """Leases of programs that read the log's files: the files that they read are not removed; see Spark."""
 
     count_max: Annotated[int, setting("leases at a time; further ones are refused", ge=1)] = 256
     per_address_max: Annotated[int, setting("leases of one client address at a time", ge=1)] = 64

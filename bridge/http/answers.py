@@ -1,10 +1,10 @@
-"""How HTTP answers are made and leave: JSON, in pieces, at the speed of whoever reads them.
+"""HTTP answers are JSON, written in pieces, as fast as the client reads them.
 
     web.Response    a body that is made already: its bytes are counted until the socket has taken them
     Listing         a body that is made while it is written: so much as one piece is in memory, however long it gets
 
-Work of unknown length is an iterator that gives None (or a part of the body) at least each millisecond; whoever drives
-it lets the loop turn after SLICE_MS.
+Work of unknown length is an iterator that gives None (or a part of the body) at least each millisecond; the
+caller lets the loop turn after SLICE_MS.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def send(
             await response.prepare(request)
             await _write_parts(response, holder.slices, mono_ms, is_silent=request.method == "HEAD")
             await response.write_eof()
-            if request.transport is None:  # aiohttp does not tell who waits for the socket that it was closed in order.
+            if request.transport is None:  # aiohttp raises nothing if the client closed in order.
                 raise ConnectionResetError("the client has gone")
         except BaseException:
             response.undo()

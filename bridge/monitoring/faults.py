@@ -1,12 +1,12 @@
 """Unexpected exceptions: reported and counted here, and kept to the request, the duty or the record that raised them.
 
-    code that runs somebody else's work ──Exception──> contain(error, kind, peer)
+    code that calls a handler or a duty ──Exception──> contain(error, kind, peer)
                                                           │
                     Fatal: `end` ends the process         ├── counter `duolog_faults_total{kind}`
                     anything else: work goes on           └── one line at level error, with the traceback
 
-The caller of `contain` then sees to it that whoever waits for the work hears of it: by the error answer of its
-protocol, or by a closed connection. A kind is a name out of our own tables (`kafka fetch`, `ticker schedules`), never a
+The caller of `contain` then answers with the error of its protocol, or closes the connection. A kind is a name from
+the broker's own tables (`kafka fetch`, `ticker schedules`), never a
 client's text, so there are few of them.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from duolog.store.errors import Fatal
 
-QUIET_MS = 5000  # After a line of one kind; what comes in this time is counted, and named in the next line.
+QUIET_MS = 5000  # After a line of one kind; faults in this time are counted, and the next line has their number.
 
 log = logging.getLogger("bridge")
 

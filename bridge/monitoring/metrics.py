@@ -1,7 +1,7 @@
-"""Figures for operators. The hot path adds to plain integers; a scrape collects them.
+"""Counters for operators. The hot path adds to plain integers; a scrape of `/metrics` collects them.
 
-Most figures are not counted here: they are read where they live (log positions, connections, groups) when somebody
-asks. What the HTTP port shows of all this is in `bridge/http/api/metrics.py`.
+Most metrics are not counted here: a scrape reads them from the part that owns them (log positions, connections,
+groups). The list of metrics is in `bridge/http/api/metrics.py`.
 """
 
 import gc
@@ -24,8 +24,10 @@ class Metrics:
         self.frames_out = dict.fromkeys(WIRES, 0)  # entries read, by the reader's wire
         self.bytes_out = dict.fromkeys(WIRES, 0)
         self.converted_records = dict.fromkeys(WIRES, 0)  # read in that wire's form, written in the other's
-        self.dropped_commits = dict.fromkeys(WIRES, 0)  # one-way commits of a group that is active in the other family
-        self.refused_commits = dict.fromkeys(WIRES, 0)  # one-way commits that a full disk or a limit did not let in
+        self.dropped_commits = dict.fromkeys(
+            WIRES, 0
+        )  # One-way commits of a group that is active in the other client protocol.
+        self.refused_commits = dict.fromkeys(WIRES, 0)  # One-way commits that a full disk or a limit refused.
         self.retries = 0  # messages that a RocketMQ group failed to consume and will get again
         self.dead_letters = 0  # and those that it will not
         self.timers = dict.fromkeys(

@@ -10,11 +10,11 @@
     control entry       a log start or a step of the clock is left out
     frame               the same of what follows from a frame's `extra`
     schedule            it does not run again before a restart; it can be removed or replaced
-    delayed message     its timer is dropped; the parked record stays in the log until retention takes it
-    half message        at its last look it is given up without a copy; before, it waits for its next look
+    delayed message     it is not delivered; its pending message stays in the log until retention removes it
+    half message        at its last check it is given up without a copy; before, it waits for its next check
     popped message      it is not given back; the original stays in its queue
-    dead letter         a redrive passes it over; the original stays in its queue
-    expired message     it is given to its reader as if it had not expired
+    dead letter         a redrive skips it; the original stays in its queue
+    expired message     its reader gets it as if it had not expired
 
 `GET /api/poison` and `duolog poison list` show the newest of them. The list is state: a background duty appends what is
 new on it as a `RecordsSetAside`, and checkpoints hold it, so it survives a restart and a kill.
@@ -38,7 +38,7 @@ PLACE_CHARACTERS_MAX: Final = 600
 ROWS_IN_RECORD: Final = 50
 SAVE_RETRY_MS: Final = 1000  # After the log refused what is new on the list.
 
-# What says nothing about the record: a state of the store or the disk, or the end of the process.
+# Errors that are not caused by the record: a state of the store or the disk, or the end of the process.
 NOT_THE_RECORD: Final = (StoreError, Fatal, MemoryError, OSError)
 
 log = logging.getLogger("bridge")
@@ -57,7 +57,7 @@ _Name = tuple[str, str]  # Kind and place.
 
 
 class Poison:
-    """What was set aside, in this run and before. `now_ms` gives the wall time once the log is open."""
+    """The records that were set aside, in this run and before. `now_ms` returns the wall time once the log is open."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()  # By kind.
@@ -100,7 +100,7 @@ class Poison:
     # -- The list as state
 
     def attach(self, state_log: "StateLog") -> None:
-        """Name the ledger, before the log is recovered."""
+        """Register with the state log, before the log is recovered."""
         self._state_log = state_log
         state_log.own(RecordsSetAside, self._replay)
         state_log.on_snapshot(self._snapshot)

@@ -21,7 +21,7 @@ class OutboxSlot:
         self.answer: Answer | None = None
         self.is_filled = False
         self.held_bytes = 0  # What the request keeps in memory meanwhile; it counts as if it were unsent.
-        self.has_failed = False  # Filled because of a fault; whoever was to fill it may not know.
+        self.has_failed = False  # Filled because of a fault; a later `fill` is ignored.
 
 
 class OrderedOutbox:

@@ -1,19 +1,19 @@
 """Requests that wait for records: the long polls of both protocols.
 
-    hold ──> held, watched by queue ──┬── records are visible, and enough: completed
-                                      ├── its time is up: expired
-                                      ├── a queue is deleted: told so
-                                      └── its connection has gone: released
+    hold ──> held, watched by queue ──┬── enough records are visible: try_complete
+                                      ├── its time is up: expire
+                                      ├── a queue is deleted: deleted
+                                      └── its connection has closed: released
 
-It ends exactly once, by one of these, and nothing of it stays behind. Its memory grows with the queues that it watches,
-so it is counted by them, in bytes, over all requests and for each connection. Nobody looks at a held
-request unless something happened to a queue that it watches. The idea and the name are Kafka's
+A held request ends exactly once, in one of these ways, and nothing of it stays in memory. Its memory grows with the
+queues that it watches, so it is counted by them, in bytes, over all requests and for each connection. A held request
+costs no work unless a queue that it watches changes. The idea and the name are Kafka's
 (DelayedOperationPurgatory.scala). Times are monotonic milliseconds.
 
-`try_complete` and `expire` may hold, release and check as they like, also the requests that are being gone through.
+`try_complete` and `expire` may call `hold`, `release` and `check`, also for requests that are being processed.
 
-One turn of the loop tells TOLD_AT_ONCE of them. Where more watch what has changed, `advance` goes on with the others,
-and a queue that changes again meanwhile is gone through once more afterwards.
+One turn of the loop notifies at most NOTIFIED_AT_ONCE requests. `advance` notifies the others in later turns. The
+requests that watch a queue which changes again meanwhile are notified once more afterwards.
 """
 
 from collections import deque
@@ -25,36 +25,36 @@ from duolog.delay.wheel import Timer, Wheel
 from duolog.store.index.queue import Queue
 
 AT_ONCE_MS = 0
-HELD_UNIT_BYTES = 512  # What a held request takes, about, for each queue that it watches.
-TOLD_AT_ONCE = 256  # in one turn of the loop, at 10 to 40 us each
-HELD_BYTES_MAX = 256 << 20  # what `limits.held_bytes_max` says unless set otherwise,
-OWNER_BYTES_MAX = 32 << 20  # and `limits.connection_held_bytes_max`
+HELD_UNIT_BYTES = 512  # About the memory of a held request, for each queue that it watches.
+NOTIFIED_AT_ONCE = 256  # Requests in one turn of the loop, at 10 to 40 us each.
+HELD_BYTES_MAX = 256 << 20  # The default of `limits.held_bytes_max`.
+OWNER_BYTES_MAX = 32 << 20  # The default of `limits.connection_held_bytes_max`.
 
 
 class Waiting(Protocol):
     """One request that waits."""
 
     def try_complete(self) -> bool:
-        """Something happened to a queue that it watches: go on if that is enough. True: it waits no more."""
+        """A queue that the request watches has changed: answer if there is enough. True: the request waits no more."""
 
     def expire(self) -> None:
-        """The time is up; it waits no more."""
+        """The time is up; the request waits no more."""
 
     def deleted(self) -> None:
-        """A queue that it watches was deleted; it waits no more."""
+        """A queue that the request watches was deleted; the request waits no more."""
 
     def fail(self, error: Exception) -> None:
-        """One of the two raised this: report it, and answer if that can still be; it waits no more."""
+        """A method above raised this: report it, and answer if possible; the request waits no more."""
 
 
 class Owner(Protocol):
-    """The connection that a held request came by."""
+    """The connection of a held request."""
 
     held_bytes: int  # Invariant: the sum over its held requests.
 
 
 class Held:
-    """What `hold` gives: one request in the purgatory, to release it by."""
+    """One request in the purgatory, as `hold` returns it."""
 
     __slots__ = ("keys", "owner", "size", "timer", "waiting")
 
@@ -62,7 +62,7 @@ class Held:
         self.waiting = waiting
         self.keys = keys
         self.owner = owner
-        self.size = size  # In bytes, about; what it counts against the limits.
+        self.size = size  # The bytes that count towards the limits.
         self.timer: Timer[Held] | None = None  # None: not held any more.
 
 
@@ -79,11 +79,13 @@ class Purgatory:
         self._bytes_max, self._owner_bytes_max = bytes_max, owner_bytes_max
         self.held_bytes = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
-        self._due: deque[Held] = deque()  # out of the wheel, and not told yet
-        self._watchers: dict[int, dict[Held, None]] = {}  # only keys that somebody watches
-        self._to_ask: dict[int, Iterator[Held]] = {}  # by key: those that were not asked yet since it changed
-        self._changed_again: dict[int, None] = {}  # keys in `_to_ask`, after some of their requests were asked
-        self._to_end: deque[Held] = deque()  # a queue of theirs was deleted
+        self._due: deque[Held] = deque()  # Out of the wheel, and not expired yet.
+        self._watchers: dict[int, dict[Held, None]] = {}  # Only keys of queues that a request watches.
+        self._to_check: dict[
+            int, Iterator[Held]
+        ] = {}  # By key: requests that were not checked since the queue changed.
+        self._changed_again: dict[int, None] = {}  # Keys in `_to_check` that changed after some requests were checked.
+        self._to_end: deque[Held] = deque()  # Requests that watch a deleted queue.
 
     def __len__(self) -> int:
         return len(self._wheel) + len(self._due)
@@ -91,9 +93,9 @@ class Purgatory:
     def hold(
         self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, owner: Owner, *, extra_bytes: int = 0
     ) -> Held | None:
-        """Let it wait; None if that exceeds a limit, of all or of its owner: then it is to be answered at once.
+        """Let a request wait; None if that exceeds a limit: then the caller answers at once.
 
-        `extra_bytes` is what it keeps besides itself and the queues that it watches.
+        `extra_bytes` is the memory of the request besides itself and the queues that it watches.
         """
         unique = tuple(dict.fromkeys(keys))
         size = max(1, len(unique)) * HELD_UNIT_BYTES + extra_bytes
@@ -108,11 +110,11 @@ class Purgatory:
         return held
 
     def watching(self, key: int) -> list[Waiting]:
-        """Name those that watch a queue."""
+        """List the requests that watch a queue."""
         return [held.waiting for held in self._watchers.get(key, ())]
 
     def release(self, held: Held) -> None:
-        """Let it wait no more, without a word to it; nothing happens if it has ended."""
+        """Remove a request without calling it; nothing happens if the request has ended."""
         if held.timer is not None:
             self._wheel.cancel(held.timer)
             self._forget(held)
@@ -123,40 +125,40 @@ class Purgatory:
             self.check([queue.key for queue in queues])
 
     def check(self, keys: Iterable[int]) -> None:
-        """Something happened to these queues: ask each request that watches any of them, once."""
-        asked: dict[Held, None] = {}
+        """These queues have changed: try each request that watches any of them, once."""
+        found: dict[Held, None] = {}
         for key in keys:
             watchers = self._watchers.get(key, {})
-            if key in self._to_ask:
+            if key in self._to_check:
                 self._changed_again[key] = None
-            elif len(asked) + len(watchers) <= TOLD_AT_ONCE:
-                asked.update(watchers)
+            elif len(found) + len(watchers) <= NOTIFIED_AT_ONCE:
+                found.update(watchers)
             else:
-                self._to_ask[key] = iter([*watchers])
-        for held in asked:
-            self._ask(held)
+                self._to_check[key] = iter([*watchers])
+        for held in found:
+            self._try(held)
 
-    def _ask(self, held: Held) -> None:
+    def _try(self, held: Held) -> None:
         if held.timer is not None and self._is_complete(held):
             self.release(held)
 
-    def _ask_some(self, left: int) -> None:
-        while self._to_ask and left > 0:
-            key, requests = next(iter(self._to_ask.items()))
+    def _check_some(self, left: int) -> None:
+        while self._to_check and left > 0:
+            key, requests = next(iter(self._to_check.items()))
             for held in islice(requests, left):
                 left -= 1
-                self._ask(held)
-            if left > 0:  # None is left of them.
-                del self._to_ask[key]
+                self._try(held)
+            if left > 0:  # No request is left.
+                del self._to_check[key]
                 if key in self._changed_again:
                     del self._changed_again[key]
-                    self._to_ask[key] = iter([*self._watchers.get(key, ())])
+                    self._to_check[key] = iter([*self._watchers.get(key, ())])
 
     def on_deleted(self, keys: Iterable[int]) -> None:
         """These queues were deleted: end each request that watches any of them."""
         for key in keys:
             self._to_end.extend(self._watchers.get(key, ()))
-        self._end_some(TOLD_AT_ONCE)
+        self._end_some(NOTIFIED_AT_ONCE)
 
     def _end_some(self, left: int) -> None:
         while self._to_end and left > 0:
@@ -166,13 +168,13 @@ class Purgatory:
                 self.release(held)
                 try:
                     held.waiting.deleted()
-                except Exception as error:  # noqa: BLE001 - the others hear of it as well
+                except Exception as error:  # noqa: BLE001 - the other requests are notified as well
                     self._fail(held, error)
 
     def _is_complete(self, held: Held) -> bool:
         try:
             return held.waiting.try_complete()
-        except Exception as error:  # noqa: BLE001 - the others are asked as well
+        except Exception as error:  # noqa: BLE001 - the other requests are tried as well
             self._fail(held, error)
             return True
 
@@ -185,21 +187,21 @@ class Purgatory:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        return AT_ONCE_MS if self._due or self._to_ask or self._to_end else self._wheel.next_deadline_ms()
+        return AT_ONCE_MS if self._due or self._to_check or self._to_end else self._wheel.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
-        """End some of those whose time is up, and go on with what was left of earlier turns."""
-        self._end_some(TOLD_AT_ONCE)
-        self._ask_some(TOLD_AT_ONCE)
+        """Expire some of the requests whose time is up, and go on with those that earlier turns left."""
+        self._end_some(NOTIFIED_AT_ONCE)
+        self._check_some(NOTIFIED_AT_ONCE)
         if not self._due:
-            self._due.extend(self._wheel.advance(mono_ms, TOLD_AT_ONCE))
-        for _ in range(min(TOLD_AT_ONCE, len(self._due))):
+            self._due.extend(self._wheel.advance(mono_ms, NOTIFIED_AT_ONCE))
+        for _ in range(min(NOTIFIED_AT_ONCE, len(self._due))):
             held = self._due.popleft()
-            if held.timer is not None:  # Not ended meanwhile, by one that was told before it.
+            if held.timer is not None:  # No request that expired before it has ended it.
                 self._forget(held)
                 try:
                     held.waiting.expire()
-                except Exception as error:  # noqa: BLE001 - the time of the others is up as well
+                except Exception as error:  # noqa: BLE001 - the other requests expire as well
                     self._fail(held, error)
 
     def _forget(self, held: Held) -> None:

@@ -1,11 +1,11 @@
-"""Which protocol a group is active in, and what that means for members of the other.
+"""A consumer group has members in one client protocol at a time, Kafka or RocketMQ.
 
-A group may stop in one protocol and go on in the other where it was; it is never in both at once. It is active where
-it has live members: Kafka's `subscribe`, RocketMQ's clustering consumers. Kafka's `assign` and RocketMQ's broadcast
-have no membership and never count.
+A group may stop in one client protocol and go on in the other from its committed offsets; it never has members in both.
+A group is active in the client protocol in which it has live members: Kafka's `subscribe`, RocketMQ's clustering
+consumers. Kafka's `assign` and RocketMQ's broadcasting consumers are no members.
 
-    active in     a member of the other family              a one-way commit of the other family
-    neither       comes in                                  is taken
+    active in     a member of the other client protocol     a one-way commit of the other client protocol
+    neither       joins                                     is accepted
     one           is refused with its protocol's own error  is dropped and counted
 """
 
@@ -19,7 +19,7 @@ class ClientProtocol(Enum):
 
 
 class Membership(Protocol):
-    """What a protocol's group coordinator answers; the group is named by its Kafka spelling."""
+    """The group coordinator of a client protocol; a group is named by its Kafka spelling."""
 
     def has_members(self, group: str) -> bool: ...
 
@@ -36,6 +36,6 @@ class ClientProtocols:
             return ClientProtocol.KAFKA
         return ClientProtocol.ROCKETMQ if self.rocketmq.has_members(group) else None
 
-    def admits(self, group: str, family: ClientProtocol) -> bool:
-        """Say whether members and commits of `family` are taken for this group now."""
-        return self.active(group) in (None, family)
+    def admits(self, group: str, protocol: ClientProtocol) -> bool:
+        """Say whether members and commits of `protocol` are accepted for this group now."""
+        return self.active(group) in (None, protocol)

@@ -1,8 +1,8 @@
-"""What the owners of stored times do after a wall clock that was ahead was set back, in slices of the loop.
+"""Stored times are corrected, in slices of the loop, after a wall clock that was ahead was set back.
 
-A checkpoint of a pop, a half message or a transaction that came while the clock was ahead waits for a time that is far
-off by then. Each owner has a sweep that goes through its whole table and brings such times near. A sweep may run beside
-everything else, for it only makes times earlier that no entry could have by the clock that is right.
+A pop checkpoint, a half message or a transaction that was stored while the clock was ahead waits for a time that is far
+in the future of the right clock. Each owner of such state has a sweep that corrects its whole table. A sweep may run
+beside everything else: it only makes times earlier that no entry could have by the right clock.
 
     set back ──> begin(sweeps) ──> run, run, run: a slice each ──> all sweeps are through
                     ^── set back again: all of them from the beginning, by the new time
@@ -19,7 +19,7 @@ AT_ONCE_MS: Final = 0
 Sweep = Iterator[int]  # Yields how many entries it has looked at, LOOKED_AT_IN_SLICE at most.
 
 
-class AfterSetBack:
+class ClockSetBack:
     """Runs the sweeps; `next_deadline_mono_ms` is monotonic."""
 
     def __init__(self) -> None:
@@ -41,6 +41,6 @@ class AfterSetBack:
         self._slices = None
 
     def run_all(self) -> None:
-        """Do all that is left at once, where nobody is served."""
+        """Do all that is left at once, before clients are served."""
         while self._slices is not None:
             self.run()

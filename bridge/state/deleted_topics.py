@@ -1,12 +1,12 @@
-"""What belonged to deleted topics: positions, producers, pops and the like, removed in slices.
+"""State of deleted topics (group offsets, producers, pop checkpoints and the like) is removed in slices.
 
-A deletion itself is one record, however much belonged to the topic. Its number is never given out again, so nobody asks
-for what is left, and who comes across it (among all positions of a group, say) leaves out what has no topic. This duty
-goes through the tables of all owners some time after a deletion, once for all topics that were deleted meanwhile, and
-once after a start, for what was left then.
+A deletion itself is one state record, however much state belonged to the topic. The number of a topic is never used
+again, so state that is left is never read as another topic's; a table that lists its entries leaves out those without a
+topic. This duty sweeps the tables of all owners some time after a deletion, once for all topics that were deleted
+meanwhile, and once after each start.
 
-    TopicDeleted ---> sweep wanted --- run, run, run: a slice each ---> all owners are through ---> nothing wanted
-                           ^---- TopicDeleted: once more from the beginning, behind this one ----'
+    TopicDeleted ──> sweep is due ── run, run, run: a slice each ──> all tables are swept ──> idle
+                          ^──── TopicDeleted: one more sweep from the beginning, after this one ────'
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -25,8 +25,8 @@ Sweep = Callable[[IsGone], Iterator[int]]  # yields how many entries it has look
 K = TypeVar("K", bound=Hashable)
 
 
-class Gone:
-    """Runs the sweeps of all owners."""
+class DeletedTopics:
+    """Runs the sweeps of all owners of state."""
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool]) -> None:
         self._knows_topic = knows_topic

@@ -2,11 +2,11 @@
 
     key not known            the timer and TimerRequested are one unit of the log: both are there, or neither
     key known, same body     the same answer; nothing is appended
-    key known, other body    RequestKeyReused
+    key known, other body    IdempotencyKeyReused
 
-So a client that got no answer, also because the broker was killed, sends the request again and has one timer. A key is
-remembered for `http.request_key_ms`, whatever became of the timer. A table that is full refuses new keys: to forget one
-before its time would be a second timer.
+A client that got no answer, for example because the broker was killed, sends the request again and has one timer. A key
+is remembered for `http.request_key_ms`, whatever became of the timer. A full table refuses new keys: if a key were
+forgotten early, a repeated request could make a second timer.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ _HASH_BYTES: Final = 16
 
 
 class IdempotencyKeyReused(Exception):
-    """The key is known, and its request was another one."""
+    """The key was used before, with another body."""
 
 
 class TooManyIdempotencyKeys(StoreError):
@@ -35,7 +35,7 @@ class TooManyIdempotencyKeys(StoreError):
 
 
 class IdempotencyKey(NamedTuple):
-    """What a request is known by."""
+    """Identifies a request."""
 
     request: bytes  # Hash of its key.
     body: bytes  # Hash of its body.
@@ -46,7 +46,7 @@ class IdempotencyKey(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The answer: a timer's id, and its queue's key."""
+    """The answer to a request: the id of the timer and the key of its queue."""
 
     body: bytes
     due_ms: int
@@ -69,7 +69,10 @@ class IdempotencyKeys:
         return len(self._answered)
 
     def find(self, key: IdempotencyKey, now_ms: int) -> Answered | None:
-        """Give what the request was answered; None: it is new. Raises RequestKeyReused, TooManyRequestKeys."""
+        """Return the answer to an earlier request with this key; None: there is none.
+
+        Raises IdempotencyKeyReused and TooManyIdempotencyKeys.
+        """
         self._forget(now_ms)
         found = self._answered.get(key.request)
         if found is None:

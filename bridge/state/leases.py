@@ -1,4 +1,4 @@
-"""Leases of whoever reads the log's files beside the broker: what they name is not removed while they last.
+"""Leases of programs that read the log's files beside the broker: the files that a lease names are not removed.
 
 A lease holds the log from a position on; what retention makes dead there stays on disk. It ends
 
@@ -49,7 +49,7 @@ class Lease:
 
     id: str
     topics: Sequence[Topic]  # Which it reads.
-    address: str  # Of who took it.
+    address: str  # The address of the client that took the lease.
     held_from: int
     lease_ms: int
     until_mono_ms: int  # Invariant: <= ends_mono_ms.

@@ -65,7 +65,7 @@ class InvalidProducerEpoch(ProducerError):
 
 
 class ProducerPicture(NamedTuple):
-    """What is known of a producer in a queue, for those who look."""
+    """The state of a producer in a queue, as tools show it."""
 
     epoch: int
     last_sequence: int  # or NO_SEQUENCE
@@ -112,7 +112,7 @@ class Producers:
     # -- Ids
 
     def allocate(self, now_ms: int) -> tuple[int, Promise]:
-        """Give a producer id that nobody had; the answer waits for the promise that its block is reserved."""
+        """Return a producer id that was never used; the answer waits for the promise that its block is reserved."""
         if self._next_id == self._granted:
             first = self._reserved
             self._state_log.commit([ProducerIdsReserved(first + IDS_RESERVED)], now_ms)
@@ -205,7 +205,7 @@ class Producers:
         return found
 
     def _forget(self, now_ms: int) -> None:
-        """Drop who was silent for too long, on the log's own clock: so recovery comes to the same."""
+        """Remove producers that were idle for too long, by the times in the log: recovery has the same result."""
         windows = self._windows
         oldest_ms = now_ms - self._expiration_ms
         while len(windows) > self._windows_max or windows[next(iter(windows))].stored_ms <= oldest_ms:

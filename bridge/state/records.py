@@ -244,7 +244,7 @@ class HalfIdsKnown(_Record, frozen=True, tag=53):
 
 
 class DelayedBatch(_Record, frozen=True, tag=40):
-    """A batch of an idempotent producer, of which records were parked: a repeat of it is answered, not appended."""
+    """A batch of an idempotent producer with delayed records: a repeated batch is answered, not appended."""
 
     key: int
     producer_id: int
@@ -350,7 +350,7 @@ class ScheduleRegistered(_Record, frozen=True, tag=48):
     name: str
     key: int  # of the queue it goes to
     form: int
-    frame: bytes  # parked (`bridge/data/pending_frames.py`)
+    frame: bytes  # A pending message (`bridge/data/pending_frames.py`).
     number: int  # of the next run
     due_ms: int | None
     missed: str

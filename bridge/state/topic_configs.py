@@ -41,7 +41,7 @@ class ConfigType(IntEnum):
 
 class Check(NamedTuple):
     accepts: Callable[[str], bool]
-    allowed: str = ""  # said to whom a value is refused
+    allowed: str = ""  # What the error message names as allowed.
 
 
 class TopicConfig(NamedTuple):

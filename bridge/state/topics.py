@@ -1,9 +1,9 @@
 """The topics: their names, numbers, queues, configs and leader epochs.
 
 A topic's number is never given out twice, and a topic created again is a new one: new number, new id, offsets from 0.
-Its name is kept as its creator spelled it, and found under either family's spelling (`protocol.names`).
+Its name is kept as its creator spelled it, and found under the spelling of either client protocol (`protocol.names`).
 
-Changes go through the ledger. Promises returned here say when the change may be answered; the change itself is
+Changes go through the state log. Promises returned here say when the change may be answered; the change itself is
 visible at once, so every answer that reports topics waits for `StateLog.barrier()`.
 """
 
@@ -49,7 +49,9 @@ from duolog.store.state_log import StateLog
 QUEUE_ID_BITS = 16
 EPOCHS_MAX = 64  # remembered for each queue; of older ones only the end of the oldest is known
 EPOCH_STARTS_IN_RECORD = 1000
-AUTO_CREATED_QUEUES_MAX = 8  # TopicConfigManager.java: what a producer may wish for is bounded by TBW102's own
+AUTO_CREATED_QUEUES_MAX = (
+    8  # TopicConfigManager.java: TBW102's own number limits the queues that a producer may ask for.
+)
 
 _KAFKA_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -57,11 +59,11 @@ logger = logging.getLogger("bridge")
 
 
 class TopicError(Exception):
-    """A topic cannot be made or changed so; each door answers with its own code."""
+    """A topic cannot be created or changed in this way; each front door answers with its own error code."""
 
 
 class TopicExists(TopicError):
-    """The name, or a name with the same spelling in the other family, is taken."""
+    """The name, or a name with the same spelling in the other client protocol, is taken."""
 
 
 class UnknownTopic(TopicError):
@@ -317,15 +319,15 @@ class Topics:
         self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])
         return promise
 
-    def add_queues(self, topic: Topic, queue_count: int, now_ms: int, asker: str) -> Promise:
-        """Let the topic have `queue_count` queues in all; `asker` is the request and its client, for the log.
+    def add_queues(self, topic: Topic, queue_count: int, now_ms: int, requested_by: str) -> Promise:
+        """Let the topic have `queue_count` queues in all; `requested_by` names the request and its client in the log.
 
         Queues are never taken away: their records would be lost.
         """
         self.check_more_queues(topic, queue_count)
         # Keys change their queues, and tools ask for it unsaid: mqadmin updateTopic sends 8 without -r and -w.
         text = "topic gets more queues topic=%s from=%d to=%d asked_by=%s"
-        logger.warning(text, topic.name, topic.queue_count, queue_count, asker)
+        logger.warning(text, topic.name, topic.queue_count, queue_count, requested_by)
         return self._state_log.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def check_more_queues(self, topic: Topic, queue_count: int) -> None:
@@ -363,7 +365,8 @@ class Topics:
     def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
         """Create what a send named; `template` is the topic that it names as the pattern (TBW102), or None results.
 
-        A retry topic is always created, with the queues that its group wishes; a dead-letter topic, too, with one.
+        A retry topic is always created, with the number of queues that its group configures. So is a dead-letter topic,
+        with one queue.
         TopicConfigManager.java.
         """
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):

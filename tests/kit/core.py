@@ -119,8 +119,8 @@ class ManualCore(Core):
     def sweep(self) -> int:
         """Remove what is left of deleted topics; returns in how many slices."""
         slices = 0
-        while self.gone.next_deadline_mono_ms() is not None:
-            self.gone.run()
+        while self.deleted_topics.next_deadline_mono_ms() is not None:
+            self.deleted_topics.run()
             slices += 1
         return slices
 

@@ -1,4 +1,4 @@
-"""/api/groups: consumer groups of both families, what they have read, and what is done with a group as a whole.
+"""/api/groups: consumer groups of both client protocols, what they have read, and what is done with a group as a whole.
 
     GET    /api/groups, /api/groups/{name}
     GET    /api/groups/{name}/dead-letters    ?offset=, limit=   with the reason and the place that each came from

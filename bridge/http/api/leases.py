@@ -1,4 +1,4 @@
-"""/api/leases: what who reads the log's files beside the broker must know, and its hold on them
+"""/api/leases: for programs that read the log's files beside the broker: which files, and a lease on them
 (`bridge/state/leases.py`).
 
     POST   /api/leases         {"topics": [...], "lease_ms"?}  ->  201 {"lease", "directory", "queues", "segments", ...}

@@ -1,4 +1,4 @@
-"""/api/topics/{name}/messages: messages of either family read and written as JSON.
+"""/api/topics/{name}/messages: messages of either client protocol read and written as JSON.
 
     GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue from there on, or from its log start
            200 {"queue", "start", "end", "next", "messages": [{"offset", "timestamp_ms", "key", "headers", "tag",
@@ -242,18 +242,18 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
 def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
     """Append what was checked; what is delayed each on its own, the rest in batches of its queue."""
     written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
-    context.delayed.delays.check_room(sum(wish is not None for _, _, wish in plans))
+    context.delayed.delays.check_room(sum(delay is not None for _, _, delay in plans))
     promise = context.state_log.barrier()
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
-    for place, (queue_id, record, wish) in enumerate(plans):
-        if wish is None:
+    for place, (queue_id, record, delay) in enumerate(plans):
+        if delay is None:
             by_queue[queue_id].append(place)
             continue
         timer_id, kept = context.messages.publisher.publish_delayed(
-            topic, queue_id, record, wish, now_ms, replaces=False
+            topic, queue_id, record, delay, now_ms, replaces=False
         )
         promise = _later(promise, kept)
-        written[place] |= {"id": context.delayed.delays.text_of(timer_id), "due_ms": wish.due_ms}
+        written[place] |= {"id": context.delayed.delays.text_of(timer_id), "due_ms": delay.due_ms}
     for queue_id, places in by_queue.items():
         for run in _runs([plans[place][1] for place in places], topic.settings.max_message_bytes):
             base_offset, kept = _append_run(context.messages.publisher, topic, queue_id, run, now_ms)

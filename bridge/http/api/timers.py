@@ -94,14 +94,14 @@ class TimerApi:
         topic, queue_id, record = self._message(wanted)
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
-        wish = context.delayed.delay_parser.parse_time(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
-        replaces = wanted.replace and wish is not None
-        wish = wish or RequestedDelay(now_ms)  # A time that has passed means now.
+        delay = context.delayed.delay_parser.parse_time(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        replaces = wanted.replace and delay is not None
+        delay = delay or RequestedDelay(now_ms)  # A time that has passed means now.
         timer_id, promise = context.messages.publisher.publish_delayed(
-            topic, queue_id, record, wish, now_ms, replaces=replaces, request=key
+            topic, queue_id, record, delay, now_ms, replaces=replaces, request=key
         )
         await self._kept(promise)
-        return _added(context.delayed.delays.text_of(timer_id), topic.name, queue_id, wish.due_ms)
+        return _added(context.delayed.delays.text_of(timer_id), topic.name, queue_id, delay.due_ms)
 
     def _answer_again(self, known: Answered, wanted: NewTimer) -> web.Response:
         number, queue_id = Queue.split(known.key)

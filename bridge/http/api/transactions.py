@@ -1,8 +1,9 @@
-"""What the JSON API says about transactions of both families, and how an operator aborts one of Kafka's.
+"""What the JSON API says about transactions of both client protocols, and how an operator aborts one of Kafka's.
 
-A row for each transactional id of a Kafka producer, then one for each open half message of either family: at most
-ROWS_MAX of them, the oldest. The id of a half message is its topic and what its producer calls it; of a RocketMQ one
-that is not in memory, its offset in the half topic. `age_ms` is since the transaction began; -1: none is open.
+A row for each transactional id of a Kafka producer, then one for each open half message of either client protocol: at
+most ROWS_MAX of them, the oldest. The id of a half message is its topic and its producer's id for it. A RocketMQ half
+message that is not in memory is named by its offset in the half topic. `age_ms` counts from the begin of the
+transaction; -1: no transaction is open.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -72,7 +73,7 @@ class TransactionApi:
 
 
 def transactions(context: HttpContext) -> Iterator[Json | None]:
-    """List the open ones of both families, the oldest first, then transactional ids at rest."""
+    """List the open ones of both client protocols, the oldest first, then transactional ids at rest."""
     now_ms = context.clock.now_ms()
     room = ROWS_MAX
     coordinator = context.transactions.kafka.coordinator

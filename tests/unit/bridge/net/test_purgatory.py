@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from duolog.bridge.net.purgatory import (
     HELD_UNIT_BYTES,
-    TOLD_AT_ONCE,
+    NOTIFIED_AT_ONCE,
     Held,
     Purgatory,
 )
@@ -233,14 +233,14 @@ def test_one_that_raises_is_failed_and_does_not_take_the_others_along(move: Call
 )
 def test_a_turn_tells_so_many_and_later_turns_the_others(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
-    polls = [Acting(lambda: None) for _ in range(5 * TOLD_AT_ONCE)]
+    polls = [Acting(lambda: None) for _ in range(5 * NOTIFIED_AT_ONCE)]
     for number, poll in enumerate(polls):
         purgatory.hold(poll, [1, number], 500, Owner())
     told = 0
     move(purgatory)
     while told < len(polls):
         now_told = sum(poll.ended for poll in polls)
-        assert now_told - told <= TOLD_AT_ONCE
+        assert now_told - told <= NOTIFIED_AT_ONCE
         told = now_told
         deadline_ms = purgatory.next_deadline_ms()
         assert told == len(polls) or (deadline_ms is not None and deadline_ms <= 500)
@@ -251,7 +251,7 @@ def test_a_turn_tells_so_many_and_later_turns_the_others(move: Callable[[Purgato
 
 def test_a_queue_that_changes_while_its_requests_are_asked_is_gone_through_once_more() -> None:
     purgatory, visible = Purgatory(), {1: 0}
-    polls = [Poll(visible, frozenset([1]), wanted=2) for _ in range(3 * TOLD_AT_ONCE)]
+    polls = [Poll(visible, frozenset([1]), wanted=2) for _ in range(3 * NOTIFIED_AT_ONCE)]
     for poll in polls:
         purgatory.hold(poll, [1], 500, Owner())
     visible[1] = 1

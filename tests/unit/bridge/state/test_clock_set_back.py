@@ -47,9 +47,9 @@ def test_clock_set_forward_and_back_goes_through_large_tables_in_slices() -> Non
     core.settle()
     assert units_of_jump(core, -AHEAD_MS) < UNITS_MAX
     slices = 0
-    while core.after_set_back.next_deadline_mono_ms() is not None:
+    while core.clock_set_back.next_deadline_mono_ms() is not None:
         with counted(calls=True) as work:
-            core.after_set_back.run()
+            core.clock_set_back.run()
         assert work.units < UNITS_MAX
         slices += 1
     assert slices >= 3 * COUNT // LOOKED_AT_IN_SLICE

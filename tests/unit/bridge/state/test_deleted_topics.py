@@ -97,7 +97,7 @@ def test_what_belonged_to_a_deleted_topic_goes_in_slices(name: str) -> None:
     assert count(core) == before, "the deletion itself goes through no table"
     assert core.sweep() >= 1
     assert count(core) == before // 2
-    assert core.gone.next_deadline_mono_ms() is None
+    assert core.deleted_topics.next_deadline_mono_ms() is None
 
 
 @pytest.mark.parametrize("name", OWNERS)
@@ -111,7 +111,7 @@ def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
         asked += 1
         return False
 
-    for sweep in core.gone.sweeps:
+    for sweep in core.deleted_topics.sweeps:
         for looked_at in sweep(is_gone):
             assert asked <= looked_at <= LOOKED_AT_IN_SLICE
             asked, slices = 0, slices + 1

@@ -46,7 +46,7 @@ class Watched(ManualCore):
             self.delays.tree.run(now_ms, mono_ms)
             self.delays.run(now_ms, mono_ms)
             self.schedules.run(now_ms, mono_ms)
-            self.after_set_back.run()
+            self.clock_set_back.run()
             self.maintenance.run(self.wall_time.careful_ms(now_ms, mono_ms), mono_ms)
             self.settle()
 

@@ -227,7 +227,7 @@ def test_so_many_members_are_asked_at_once_and_say_so_many_bytes_in_all(
     assert tool.connection.unanswered == 0
 
 
-def test_group_without_members_has_nobody_to_ask(office: Office) -> None:
+def test_group_without_members_has_nobody_to_check(office: Office) -> None:
     SubscriptionGroupConfig(group_name="billing")
     answer = office.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
     assert answer is not None
