@@ -93,34 +93,40 @@ _BOOL = _one_of("true", "false")
 _POSITIVE, _NATURAL, _FROM_MINUS_1 = _integer(1, INT64_MAX), _integer(0, INT64_MAX), _integer(-1, INT64_MAX)
 _LIVES = _integer(1, TTL_MS_MAX)
 _SHARE, _ANY_TEXT = Check(_share, "0 to 1"), Check(lambda value: True)
-_UNUSED = "Accepted for applications that set it; changes nothing here."
+_UNUSED = "Accepted for applications that set it; it has no effect."
 
 # fmt: off
 TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     # Heeded.
     _row("max.message.bytes", _I, 1048588, _integer(0, INT32_MAX), "The largest Kafka batch, as sent, in bytes."),
     _row("message.timestamp.type", _S, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
-         "Whose clock a Kafka record's timestamp is: the producer's or the broker's."),
-    _row("message.timestamp.before.max.ms", _L, INT64_MAX, _NATURAL, "How far a batch may be behind our clock."),
-    _row("message.timestamp.after.max.ms", _L, 3600000, _NATURAL, "How far a batch may be ahead of it."),
-    _row("retention.ms", _L, 604800000, _FROM_MINUS_1, "How long records are kept after their append; -1: for good."),
+         "What a Kafka record's timestamp is: the producer's time or the time of the append."),
+    _row("message.timestamp.before.max.ms", _L, INT64_MAX, _NATURAL, "How far a batch's timestamps may be before "
+         "the broker's time."),
+    _row("message.timestamp.after.max.ms", _L, 3600000, _NATURAL, "How far a batch's timestamps may be after the "
+         "broker's time."),
+    _row("retention.ms", _L, 604800000, _FROM_MINUS_1, "How long records are kept after their append; -1: for ever."),
     _row("retention.bytes", _L, -1, _FROM_MINUS_1, "How many bytes are kept in each queue; -1: no limit."),
     _row("retention.records", _L, -1, _FROM_MINUS_1, "How many records are kept in each queue; -1: no limit."),
     _row("cleanup.policy", _LIST, "delete", _some_of("delete", "compact"),
-         "delete: by the retention limits. compact: accepted; all records are kept."),
+         "delete: records are removed by the retention limits. compact: accepted; all records are kept."),
     _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
     _row("delay.headers", _B, "true", _BOOL,
          "Whether Kafka records are searched for headers that ask for a delay, an expiry, or for a half message."),
     _row("delay.unknown.headers", _S, "warn", _one_of("warn", "refuse", "ignore"),
-         "What is done about a header or property that is probably misspelled: it begins with TIMER_, AMQ_SCHEDULED_, "
-         "EXPIRE_ or TRAN_MSG_, and asks for nothing. warn: the log names it once for each producer."),
+         "What happens to a message with a header or property that is probably misspelled: it begins with TIMER_, "
+         "AMQ_SCHEDULED_, "
+         "EXPIRE_ or TRAN_MSG_, and is not known. warn: the log names it once for each producer. refuse: the "
+         "message is refused."),
     _row("message.ttl.ms", _L, -1, Check(_life, f"{_LIVES.allowed}, and -1"),
-         "How long RocketMQ groups are given a message after its append; -1: for good."),
+         "How long RocketMQ groups may get a message after its append; -1: for ever."),
     _row("message.expired", _S, "dead-letter", _one_of("dead-letter", "drop"),
-         "What a message becomes that has expired when a RocketMQ group would get it."),
+         "What happens to an expired message that a RocketMQ group would get: it becomes a dead letter, or is "
+         "dropped."),
     _row("message.type", _S, "NORMAL", _one_of(*MESSAGE_TYPES),
-         "What RocketMQ's gRPC proxy lets producers send; PRIORITY: POP takes the last queues first."),
-    _row("compression.type", _S, "producer", _one_of("producer"), "Batches are kept as their producers packed them."),
+         "Which messages RocketMQ's gRPC proxy lets producers send. PRIORITY: POP takes the last queues first."),
+    _row("compression.type", _S, "producer", _one_of("producer"), "Batches are stored as their producers compressed "
+         "them."),
     # Shown because applications, Connect and Streams among them, set or read them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
     _row("file.delete.delay.ms", _L, 60000, _NATURAL, _UNUSED),
