@@ -40,7 +40,7 @@ from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
 from duolog.bridge.reload import Reload
 from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
-from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
 from duolog.bridge.ticker import Ticker
@@ -223,7 +223,7 @@ class Broker(Core):
 
     def _start_time(self) -> None:
         """Register the duties of the core, of threads and of hooks, and start the ticker."""
-        self.check_backs = CheckBackLoop(self.rocketmq_context, self.half_decisions, self._callbacks)
+        self.check_backs = check_back_loop(self.rocketmq_context, self.half_decisions, self._callbacks)
         add = self.ticker.add
         duties.register(self, self.check_backs, add)
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))

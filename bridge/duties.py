@@ -12,7 +12,7 @@ from duolog.bridge.core import Core
 from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.pop.revive import revive
-from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.rocketmq.producing.check_backs import CheckBackLoop
 
 
 class Add(Protocol):

@@ -20,7 +20,7 @@ from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
-from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.transactions.check_callbacks import Callbacks
@@ -154,7 +154,7 @@ class World(ManualCore):
         """Take the duties that a broker gives to its ticker."""
         self._duties: list[Callable[[int, int], object]] = []
         callbacks = Callbacks(1_000, partial(self.faults.contain, kind="callback"))
-        duties.register(self, CheckBackLoop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
+        duties.register(self, check_back_loop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
 
     def _add_duty(
         self,

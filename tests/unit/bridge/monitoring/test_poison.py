@@ -301,7 +301,7 @@ def _body(frame: Any) -> bytes:
 # -- Half messages
 
 
-@pytest.mark.parametrize("step", ["_ask", "_give_up"])
+@pytest.mark.parametrize("step", ["_ask", "_abandon"])
 def test_half_message_that_raises_at_each_look_ends_at_the_last(step: str) -> None:
     shop = Shop()
     client = shop.connect()

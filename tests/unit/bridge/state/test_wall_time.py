@@ -13,7 +13,7 @@ from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.schedules import RecurringMessage
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
-from duolog.bridge.rocketmq.producing.half_messages import CheckBackLoop
+from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.delay.recurring import Cron, Every, Schedule
 from duolog.protocol.kafka.record_batch import BatchBuilder
 from duolog.protocol.rocketmq.messages.message import Message
@@ -33,7 +33,7 @@ class Watched(ManualCore):
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         super().__init__(OPTIONS, disk, now_ms=now_ms)
-        self.checks = CheckBackLoop(self.rocketmq_context, self.half_decisions, cast(Any, None))
+        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, cast(Any, None))
 
     def turn(self, passed_ms: int = 0) -> None:
         """Let some time pass, and do what is due."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import Options, StoreSection, TxnOptions
-from duolog.bridge.rocketmq.producing.half_messages import CHECKS_AT_ONCE, CheckBackLoop
+from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE, check_back_loop
 from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.bridge.transactions.half_messages import GATHERED_BYTES_MAX, GATHERED_MAX
 from duolog.protocol.rocketmq import remoting
@@ -33,7 +33,7 @@ class Shop(Office):
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
         super().__init__(*arguments, options=options, store=StoreOptions(segment_bytes=segment_bytes))
-        self.checks = CheckBackLoop(self.rocketmq_context, self.half_decisions, Callbacks(1000, print))
+        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, Callbacks(1000, print))
         self.topic()
 
     def wait(self, ms: int) -> None:
@@ -552,13 +552,13 @@ def test_asked_in_vain_it_is_put_aside(is_there: bool) -> None:
 def test_many_are_looked_at_in_turns_of_the_loop() -> None:
     shop = Shop()
     client = shop.connect()
-    for _ in range(CHECKS_AT_ONCE + 5):
+    for _ in range(READS_AT_ONCE + 5):
         send_half(client)
     shop.pass_ms(IMMUNITY)
     now_ms, mono_ms = shop.clock.now_ms(), shop.clock.mono_ms()
     shop.checks.run(now_ms, mono_ms)
     shop.settle()
-    assert len(checked(client)) == CHECKS_AT_ONCE
+    assert len(checked(client)) == READS_AT_ONCE
     assert now_ms < shop.checks.next_deadline_ms() <= now_ms + 100
     shop.wait(100)
     assert len(checked(client)) == 5

@@ -1,0 +1,297 @@
+"""Check-backs: the broker asks producers what became of their open half messages, and abandons those never decided.
+
+    open half message ── due ──┬── a producer can be asked ──> CHECK_TRANSACTION_STATE (39), or an HTTP callback
+                               ├── no producer can be asked ──> the check counts as one that had no answer
+                               └── it was the last check ──> TRANS_CHECK_MAX_TIME_TOPIC, and the half message ends
+
+A RocketMQ producer gets a one-way request over its own connection and answers by END_TRANSACTION. A Kafka producer is
+asked over HTTP, if its half message names a URL (`bridge/transactions/check_callbacks.py`). A check without an answer
+counts, as in Apache RocketMQ: after `txn.check_max` checks the half message is abandoned, and an operator finds it in
+TRANS_CHECK_MAX_TIME_TOPIC. Ages are measured by the broker's clock.
+Source: AbstractTransactionalMessageCheckListener.java, TransactionalMessageServiceImpl.java#check.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.delay_headers import DelayRefused
+from duolog.bridge.data.half_frames import read_half
+from duolog.bridge.data.reading import Later
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.state.wall_time import WallTime
+from duolog.bridge.transactions import half_decisions
+from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
+from duolog.bridge.transactions.half_decisions import HalfDecisions
+from duolog.bridge.transactions.half_messages import Decision, HalfMessageLog
+from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.headers import CheckTransactionRequest
+from duolog.protocol.rocketmq.messages import message, properties
+from duolog.protocol.rocketmq.messages.message_id import message_id
+from duolog.store.entry import Stored
+from duolog.store.errors import StoreError
+from duolog.txn.half import Half, Verdict
+
+READS_AT_ONCE: Final = 64  # Half messages that are read, to ask a producer or to abandon them, in one turn of the loop.
+CHECKS_AT_ONCE: Final = 1024  # Half messages whose check is counted in one turn, most of them without a producer.
+PAUSE_MS: Final = 10  # Between two such turns, so that checks take at most about a quarter of the loop's time.
+
+log = logging.getLogger("bridge")
+
+
+@dataclass(slots=True)
+class CheckCounts:
+    """What check-backs came to since the broker started."""
+
+    requests: int = 0  # Check-back requests sent to producers.
+    without_producer: int = 0  # Checks that were counted although no producer could be asked.
+    abandoned: int = 0  # Half messages that ended undecided.
+
+
+class CheckBackLoop:
+    """Checks the open half messages that are due. Deadlines are wall time."""
+
+    def __init__(
+        self,
+        halves: HalfMessageLog,
+        producers: "ProducerChecks",
+        callbacks: Callbacks,
+        decisions: HalfDecisions,
+        wall_time: WallTime,
+        clock: Clock,
+        poison: Poison,
+    ) -> None:
+        self._halves, self._producers, self._callbacks, self._decisions = halves, producers, callbacks, decisions
+        self._wall_time, self._clock, self._poison = wall_time, clock, poison
+        self._not_before_ms = 0
+        self.counts = CheckCounts()
+        self._last_abandoned: Half | None = None  # Of those that `run` has not logged yet.
+
+    def next_deadline_ms(self) -> int | None:
+        deadline_ms = self._halves.state.next_deadline_ms()
+        return None if deadline_ms is None else max(deadline_ms, self._not_before_ms)
+
+    def run(self, now_ms: int, mono_ms: int) -> None:
+        """Check some of the half messages that are due; raises StoreError, and then has changed nothing."""
+        self._not_before_ms = 0
+        due = self._halves.state.due(now_ms, CHECKS_AT_ONCE)
+        if not due:
+            return
+        checked, postponed, to_read = self._choose(due, self._wall_time.careful_ms(now_ms, mono_ms))
+        self._not_before_ms = now_ms + PAUSE_MS
+        self._halves.looked(checked, postponed, now_ms)
+        self.counts.without_producer += len(checked) - len(to_read)
+        for half, is_last in to_read:
+            self._read(half, self._abandon if is_last else self._ask, is_last=is_last)
+        self._log_abandoned()
+
+    def _choose(self, due: Sequence[Half], careful_ms: int) -> tuple[list[Half], list[Half], list[tuple[Half, bool]]]:
+        """Divide due half messages: (those whose check counts, those postponed, those to read and if it is the last).
+
+        A half message is postponed if the callbacks under way leave no room for one to its host.
+        """
+        checked: list[Half] = []
+        postponed: list[Half] = []
+        to_read: list[tuple[Half, bool]] = []
+        has_producer, room = cache(self._has_producer), _CallbackRoom(self._callbacks)
+        for half in due:
+            is_last = self._halves.state.is_last_look(half, careful_ms)
+            if not is_last and _is_url(half.asker) and not room.take(half.asker):
+                postponed.append(half)
+                continue
+            checked.append(half)
+            if is_last or has_producer(half.asker):
+                to_read.append((half, is_last))
+                if len(to_read) == READS_AT_ONCE:
+                    break
+        return checked, postponed, to_read
+
+    def _has_producer(self, asker: str) -> bool:
+        return _is_url(asker) or self._producers.can_ask(asker)
+
+    def _log_abandoned(self) -> None:
+        last, self._last_abandoned = self._last_abandoned, None
+        if last is not None:
+            log.warning(
+                "half messages abandoned undecided in_all=%d last=%d group=%s",
+                self.counts.abandoned, last.offset, last.asker,
+            )  # fmt: skip
+
+    # -- Reading a half message
+
+    def _read(self, half: Half, then: Callable[[Half, Stored], None], *, is_last: bool = False) -> None:
+        """Call `then` with the stored half message, now or when a reader thread has it, if it is still open."""
+
+        def done(found: Stored | StoreError) -> None:
+            try:
+                if isinstance(found, StoreError):
+                    raise found
+                if half.offset in self._halves.state:
+                    then(half, found)
+            except StoreError as error:
+                log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
+            except Exception as error:  # noqa: BLE001 - set aside, or raised again
+                self._set_aside(half, error, is_last=is_last)
+
+        try:
+            found = self._halves.read(half.offset)
+        except StoreError as error:
+            done(error)
+            return
+        if isinstance(found, Later):
+            found.start(done)
+        else:
+            done(found)
+
+    def _set_aside(self, half: Half, error: Exception, *, is_last: bool) -> None:
+        """Report a half message that raised. After its last check it ends without a copy, to free its segment."""
+        self._poison.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
+        if is_last and half.offset in self._halves.state:
+            self._end_without_copy(half)
+
+    def _end_without_copy(self, half: Half) -> None:
+        try:
+            self._halves.end(half.offset, Decision(Verdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
+            self.counts.abandoned += 1
+        except StoreError as error:
+            log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
+
+    # -- Asking
+
+    def _ask(self, half: Half, stored: Stored) -> None:
+        is_kafka = stored.form == frame_formats.KAFKA
+        if self._call_back(half, stored) if is_kafka else self._producers.ask(half, stored):
+            self.counts.requests += 1
+        else:
+            self.counts.without_producer += 1
+
+    def _call_back(self, half: Half, stored: Stored) -> bool:
+        """Ask a Kafka producer over HTTP; false if `txn.check_urls` forbids its URL or there is no room."""
+        request, topic, queue_id, _ = read_half(stored.frame)
+        if not self._callbacks.room(request.check_url) or not self._halves.may_ask(request.check_url):
+            return False
+        question = {"topic": topic, "id": request.id, "queue": queue_id, "checks": half.checks + 1}
+
+        def done(verdict: Verdict) -> None:
+            if half.offset in self._halves.state:  # Otherwise it was decided meanwhile, and retention may have it.
+                self._read(half, lambda _, found: self._decide(found, verdict))
+
+        self._callbacks.ask(request.check_url, question, done)
+        return True
+
+    def _decide(self, stored: Stored, verdict: Verdict) -> None:
+        """Carry out what a callback answered."""
+        try:
+            if half_decisions.decide(self._decisions, stored, verdict) is None:
+                log.warning("half message not committed, its topic was deleted offset=%d", stored.base_offset)
+        except DelayRefused as error:
+            log.warning("half message not committed offset=%d reason=%r", stored.base_offset, str(error))
+
+    def _abandon(self, half: Half, stored: Stored) -> None:
+        """Copy the half message to TRANS_CHECK_MAX_TIME_TOPIC and end it; raises StoreError."""
+        now_ms = self._clock.now_ms()
+        if stored.form == frame_formats.KAFKA:
+            topic = read_half(stored.frame).topic
+            frame = self._halves.given_up_kafka_frame(stored)
+        else:
+            copy = message.decode(stored.frame)
+            topic = properties.get(copy.properties, properties.REAL_TOPIC) or ""
+            copy.properties = properties.join(copy.properties, _check_times(half.checks))
+            frame = self._halves.given_up_frame(copy, now_ms)
+        self._halves.end(half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
+        self.counts.abandoned += 1
+        self._last_abandoned = half
+
+
+class ProducerChecks:
+    """Sends CHECK_TRANSACTION_STATE to the RocketMQ producers of a group, to another one of them each time."""
+
+    def __init__(
+        self, connections: Callable[[str], Sequence[RocketMQConnection]], broker_name: str, unsent_bytes_max: int
+    ) -> None:
+        self._connections, self._broker_name, self._unsent_bytes_max = connections, broker_name, unsent_bytes_max
+        self._request_count = 0
+
+    def can_ask(self, group: str) -> bool:
+        return any(map(self._is_ready, self._connections(group)))
+
+    def ask(self, half: Half, stored: Stored) -> bool:
+        """Ask a producer of the half message's group; false if none of them can be asked."""
+        connection = self._next(half.asker)
+        if connection is None:
+            return False
+        sent = message.decode(stored.frame)
+        raw = sent.properties
+        sent.topic = properties.get(raw, properties.REAL_TOPIC) or ""
+        sent.queue_id = int(properties.get(raw, properties.REAL_QID) or 0)
+        sent.properties = properties.join(raw, _check_times(half.checks + 1))
+        unique_key = properties.get(raw, properties.UNIQ_KEY)
+        header = CheckTransactionRequest(
+            topic=sent.topic,
+            tran_state_table_offset=stored.base_offset,
+            commit_log_offset=stored.position,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=message_id(sent.store_host, stored.position),
+            broker_name=self._broker_name,
+        )
+        connection.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(sent)))
+        return True
+
+    def _next(self, group: str) -> RocketMQConnection | None:
+        self._request_count += 1
+        connections = self._connections(group)
+        start = self._request_count % len(connections) if connections else 0
+        return next(filter(self._is_ready, (*connections[start:], *connections[:start])), None)
+
+    def _is_ready(self, connection: RocketMQConnection) -> bool:
+        """Say whether the client is connected and reads what it is sent."""
+        return not connection.closed and connection.answers.pending_bytes <= self._unsent_bytes_max
+
+
+class _CallbackRoom:
+    """How many callbacks may still begin in this turn of the loop, by host."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self._left: dict[str, int] = {}
+
+    def take(self, url: str) -> bool:
+        """Take room for one callback; false if there is none."""
+        host = host_of(url)
+        left = self._left.get(host)
+        if left is None:
+            left = self._callbacks.room(url)
+        self._left[host] = left - 1
+        return left > 0
+
+
+def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callbacks: Callbacks) -> CheckBackLoop:
+    """Make the loop of a broker."""
+    options = context.options
+    return CheckBackLoop(
+        context.messages.halves,
+        ProducerChecks(
+            context.groups.members.producer_channels, options.rocketmq.broker, options.limits.unsent_bytes_max
+        ),
+        callbacks,
+        decisions,
+        context.messages.wall_time,
+        context.clock,
+        context.poison,
+    )
+
+
+def _is_url(asker: str) -> bool:
+    """Say whether a half message belongs to a Kafka producer, which is asked at a URL, and not to a producer group."""
+    return "://" in asker
+
+
+def _check_times(count: int) -> bytes:
+    return f"{properties.TRANSACTION_CHECK_TIMES}\x01{count}\x02".encode()
