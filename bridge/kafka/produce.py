@@ -1,16 +1,16 @@
 """Produce 3..12 (advertised from 0).
 
-Each partition of a request is checked and appended on its own, at once, in order of arrival; the answer waits until the
-log keeps all of them. On one node acks=1 and acks=-1 are the same: the topic's `flush.mode` decides what "kept" means.
-The request's timeout is ignored: there is no replica to wait for.
+Each partition's batch is checked and appended on its own, in order of arrival. The answer waits until the log keeps all
+batches: written or synced, as each topic's `flush.mode` says. With one broker, acks=1 and acks=-1 mean the same. The
+request's timeout is ignored, for there is no replica to wait for.
 
-What the batches of one request may inflate to is bounded, since it shares the loop with all other clients: beyond
-`convert.inflate_bytes_max` in sum the rest is refused, with an error on which clients send it again.
+A request shares the loop with all other clients, so its batches may decompress to `convert.inflate_bytes_max` bytes in
+sum. The batches beyond are refused with an error on which clients send them again.
 
-    version 8   the records for which a batch is refused are named (KIP-467), so clients can send the others again
-    acks=0      no answer at all; after an error the connection is closed, which is how the client learns (KafkaApis)
-    repeated    a batch of an idempotent producer that lies in the log already: success, with its offset
-    version 12  a transactional batch adds its partition to the transaction; before, AddPartitionsToTxn must have
+    version 8     the answer names the records for which a batch is refused (KIP-467); clients send the others again
+    acks=0        there is no answer; after an error the connection is closed, as in Kafka (KafkaApis.scala)
+    repetition    a batch of an idempotent producer that is in the log already gets success, with its offset there
+    version 12    a transactional batch adds its partition to the transaction; below, AddPartitionsToTxn must do so
 """
 
 import logging
@@ -36,17 +36,17 @@ from duolog.store.entry import Promise, new_tuple
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
-AT_ONCE = 4  # partitions of a request without a look at the clock: a batch of 32 schedules takes 9 ms.
+AT_ONCE = 4  # Partitions that are handled without reading the clock, for a batch of 32 schedules takes 9 ms.
 
 log = logging.getLogger("bridge")
 
 
-# What became of one partition: its place in the answer, what that waits for, and what its batch took to open, in bytes.
+# The result of one partition, the promise that the answer must wait for, and the size of the decompressed batch.
 _Outcome = tuple[PartitionProduced, Promise | None, int]
 
 
 def produce(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer | Steps | None:
-    """Judge and append each partition."""
+    """Check and append the batch of each partition."""
     asked: ProduceRequest = request.body
     if len(asked.partitions) > AT_ONCE or _has_many_records(asked.partitions):
         return _in_slices(context, connection, request)
@@ -60,7 +60,7 @@ def produce(context: KafkaContext, connection: OrderedConnection, request: Kafka
 
 
 def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
-    """Whether one of the batches says that it has more than RECORDS_AT_ONCE records."""
+    """Whether the header of a batch counts more than RECORDS_AT_ONCE records."""
     for _, _, records in partitions:
         if records is None or len(records) < HEADER_BYTES:
             continue
@@ -71,7 +71,7 @@ def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
 
 
 def _in_slices(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Do the same for many partitions or records; wherever it yields the loop may turn."""
+    """Check and append many partitions or records; the loop may turn at each yield."""
     asked: ProduceRequest = request.body
     now_ms, opened_bytes = context.clock.now_ms(), 0
     outcomes: list[_Outcome] = []
@@ -86,7 +86,7 @@ def _in_slices(context: KafkaContext, connection: OrderedConnection, request: Ka
 
 
 def _answer(connection: OrderedConnection, request: KafkaRequest, outcomes: list[_Outcome]) -> Answer | None:
-    if len(outcomes) == 1 and request.body.acks != 0:  # As with nearly all.
+    if len(outcomes) == 1 and request.body.acks != 0:  # The most frequent case.
         result, promise, _ = outcomes[0]
         return Answer(wire.encode_response(request.version, request.correlation_id, [result]), promise)
     results = [result for result, _, _ in outcomes]
@@ -110,7 +110,7 @@ def _append(
     now_ms: int,
     opened_bytes: int,
 ) -> _Outcome:
-    """Append what the request has for one partition, unless something is wrong with it."""
+    """Check and append the batch of one partition."""
     name, index, records = partition
     asked: ProduceRequest = request.body
     topic = context.topics.by_kafka_name(name)
@@ -138,7 +138,7 @@ def _append_in_slices(
     now_ms: int,
     opened_bytes: int,
 ) -> Generator[None, None, _Outcome]:
-    """Do the same for what may be many records."""
+    """Check and append the batch of one partition, which may have many records."""
     name, index, records = partition
     asked: ProduceRequest = request.body
     topic = context.topics.by_kafka_name(name)
@@ -150,7 +150,7 @@ def _append_in_slices(
     steps = context.publisher.publish_batch_in_slices(topic, index, records or b"", now_ms, origin)
     cost_bytes = 0
     while True:
-        opened_before = checker.opened_bytes  # Others open batches between two steps.
+        opened_before = checker.opened_bytes  # Other requests decompress batches between two steps.
         try:
             next(steps)
         except StopIteration as done:
@@ -168,6 +168,7 @@ def _append_in_slices(
 
 
 def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin:
+    """Describe what the request says about all its batches."""
     version = request.version
     adds_partition, allows_zstd = version >= _ADDS_PARTITIONS_FROM, version >= _ZSTD_FROM
     return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd))
@@ -176,20 +177,21 @@ def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin
 def _refuse_unread(
     context: KafkaContext, request: KafkaRequest, partition: PartitionRecords, opened_bytes: int
 ) -> PartitionProduced:
-    """Say what is wrong before a batch is looked at."""
+    """Return the error of a partition whose batch is not read."""
     acks = request.body.acks
     if acks not in _ACKS:
-        return _refused(context, partition, ErrorCode.invalid_required_acks, f"acks is {acks}")
-    if opened_bytes >= context.options.convert.inflate_bytes_max:
-        message = "the request's batches inflate to too much"
+        return _refused(context, partition, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
+    bytes_max = context.options.convert.inflate_bytes_max
+    if opened_bytes >= bytes_max:
+        message = f"the request's batches decompress to more than convert.inflate_bytes_max={bytes_max} bytes"
         return _refused(context, partition, ErrorCode.kafka_storage_error, message)
     return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None)
 
 
 def _failed(context: KafkaContext, partition: PartitionRecords, error: Exception) -> PartitionProduced:
-    """Give the answer for a batch that is refused."""
+    """Return the error of a partition whose batch was refused, and log an invalid record."""
     code = code_of(error)
-    if code is ErrorCode.invalid_record:  # Many clients keep the reason to themselves.
+    if code is ErrorCode.invalid_record:  # Many clients do not show the reason.
         log.warning(
             "record refused topic=%s queue=%d reason=%r", partition.topic, partition.partition, message_of(error)
         )
@@ -205,8 +207,10 @@ def _refused(
     record_errors: Sequence[RecordError] = (),
 ) -> PartitionProduced:
     context.metrics.errors["kafka", error.name.upper()] += 1
-    told = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
-    return PartitionProduced(partition.topic, partition.partition, error, error_message=message, record_errors=told)
+    shortened = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
+    return PartitionProduced(
+        partition.topic, partition.partition, error, error_message=message, record_errors=shortened
+    )
 
 
 def _close_after_error(connection: OrderedConnection, results: list[PartitionProduced]) -> None:

@@ -1,15 +1,15 @@
-"""Transactional producers: InitProducerId 0..5, AddPartitionsToTxn 0..3, AddOffsetsToTxn 0..4, TxnOffsetCommit 0..5,
-EndTxn 0..5; for operators DescribeProducers 0, DescribeTransactions 0, ListTransactions 0..1, WriteTxnMarkers 1
-(KIP-664).
+"""Idempotent and transactional producers: InitProducerId 0..5, AddPartitionsToTxn 0..3, AddOffsetsToTxn 0..4,
+TxnOffsetCommit 0..5, EndTxn 0..5. For operators (KIP-664): DescribeProducers 0, DescribeTransactions 0,
+ListTransactions 0..1, WriteTxnMarkers 1.
 
     version 1   FindCoordinator, InitProducerId, { AddPartitionsToTxn, Produce .. 11, AddOffsetsToTxn, TxnOffsetCommit
                 .. 4, EndTxn .. 4 }
     version 2   the same, but the first Produce 12 or TxnOffsetCommit 5 adds its partition or group itself, and EndTxn 5
                 gives a new epoch (KIP-890). Clients use it because the feature `transaction.version` says so.
 
-A producer that has lost its transactional id to a newer one is told PRODUCER_FENCED; by versions that do not know it,
-INVALID_PRODUCER_EPOCH. AddPartitionsToTxn 4 and 5 are between brokers and not served. WriteTxnMarkers is what tools
-abort a hanging transaction with; a part of a transaction is never ended alone, so all of it is aborted.
+A producer whose transactional id a newer producer has taken over gets PRODUCER_FENCED or, in versions that lack this
+error, INVALID_PRODUCER_EPOCH. AddPartitionsToTxn 4 and 5 are sent between brokers and not served. Tools abort a hanging
+transaction in one partition with WriteTxnMarkers; this broker then aborts the transaction in all its partitions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,14 +50,14 @@ from duolog.txn.coordinator import (
 )
 
 _FENCED_FROM = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
-_RENEWS_FROM = 5  # EndTxn whose answer has a new epoch
-_ADDS_GROUPS_FROM = 5  # TxnOffsetCommit that adds its group
+_RENEWS_FROM = 5  # From this version of EndTxn on, the answer has a new producer epoch.
+_ADDS_GROUPS_FROM = 5  # From this version of TxnOffsetCommit on, the request adds its group.
 _COORDINATOR_EPOCH = 0
 _NO_OFFSET = -1
 
 
 def _code(error: Exception, request: str, version: int) -> ErrorCode:
-    """The code for an ANSWERABLE exception, by one that the version knows."""
+    """Return the error code of an ANSWERABLE exception that this version of the request has."""
     code = code_of(error)
     if code is ErrorCode.producer_fenced and version < _FENCED_FROM[request]:
         return ErrorCode.invalid_producer_epoch
@@ -68,9 +68,9 @@ def _code(error: Exception, request: str, version: int) -> ErrorCode:
 
 
 def init_producer_id(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Give a producer id: a fresh one; or a transactional id's own, which fences all that had it before.
+    """Return a new producer id or, for a transactional id, its producer id, and fence its earlier producers.
 
-    Without a transactional id, timeout, id and epoch in the request mean nothing.
+    Without a transactional id, the request's timeout, producer id and epoch have no meaning.
     """
     body, types, promise = request.body, request.types, None
     producer, error = Producer(NO_PRODUCER, NO_EPOCH), ErrorCode.none
@@ -97,11 +97,11 @@ def _claimed(body: Any) -> Producer | None:
     return None if number == NO_PRODUCER else Producer(number, epoch)
 
 
-# -- What becomes part of a transaction
+# -- Adding to a transaction
 
 
 def add_partitions_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Add all of the partitions, or none if one of them does not exist."""
+    """Add all partitions to the transaction, or none if one of them does not exist."""
     body, types, promise = request.body, request.types, None
     asked = by_partition((topic.name, index, None) for topic in body.v3_and_below_topics for index in topic.partitions)
     results: Results = {}
@@ -145,7 +145,7 @@ def _key(context: KafkaContext, name: str, index: int) -> int | None:
 
 
 def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Say that positions of a group will come; version 2 leaves this out."""
+    """Announce committed offsets of a group; transactions of version 2 do without."""
     body, promise, error = request.body, None, ErrorCode.none
     try:
         if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
@@ -160,14 +160,14 @@ def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, req
 
 
 def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Take positions that become the group's with the commit."""
+    """Take offsets that the commit of the transaction makes the committed offsets of the group."""
     body, types, promise = request.body, request.types, None
     asked = requested_offsets(body)
     results, positions = yield from check_partitions(context, asked)
     error = _check_committer(context, body)
     if error is not ErrorCode.none:
         results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
-    elif positions:  # Else nothing of it is right, and it opens no transaction.
+    elif positions:  # Without a valid position the request must not open a transaction.
         try:
             promise = context.transactions.add_positions(
                 body.transactional_id,
@@ -194,7 +194,7 @@ def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, requ
 
 
 def _check_committer(context: KafkaContext, body: Any) -> ErrorCode:
-    """Whether the consumer that the producer speaks for may commit; older versions do not say who that is."""
+    """Check that the group member for which the producer commits may commit; older versions do not name a member."""
     if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
         return ErrorCode.invalid_group_id
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
@@ -206,11 +206,11 @@ def _check_committer(context: KafkaContext, body: Any) -> ErrorCode:
     return context.groups.check_commit(body.group_id, member_id, instance_id, generation, context.clock.mono_ms())
 
 
-# -- The end
+# -- Ending a transaction
 
 
 def end_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Commit or abort; the answer waits until the log keeps it."""
+    """Commit or abort the transaction; the answer waits until the log keeps the decision."""
     body, promise, error = request.body, None, ErrorCode.none
     producer = Producer(NO_PRODUCER, NO_EPOCH)
     try:
@@ -233,9 +233,9 @@ def end_txn(context: KafkaContext, connection: OrderedConnection, request: Kafka
 
 
 def write_txn_markers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Abort the transactions that tools name by a partition and a producer (`Admin.abortTransaction`).
+    """Abort the transactions that a tool names by partition and producer (`Admin.abortTransaction`).
 
-    A producer that is named twice is one in the answer, with the partitions of what is asked of it last.
+    Where a request repeats a producer, its last entry counts.
     """
     types = request.types
     promise: Promise | None = context.barrier()
@@ -269,17 +269,17 @@ def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCod
     if key is None:
         return ErrorCode.unknown_topic_or_partition, None
     if asked.transaction_result:
-        return ErrorCode.cluster_authorization_failed, None  # Only who owns a transaction can commit it.
+        return ErrorCode.cluster_authorization_failed, None  # Only its producer may commit a transaction.
     transaction = context.transactions.coordinator.of_producer(asked.producer_id)
     if transaction is None or not context.isolation.is_open(key, asked.producer_id):
-        return ErrorCode.none, None  # There is nothing to abort: somebody was faster.
+        return ErrorCode.none, None  # The transaction has ended in the meantime.
     if asked.producer_epoch < transaction.producer.epoch:
         return ErrorCode.invalid_producer_epoch, None
     return ErrorCode.none, context.transactions.fence(transaction, context.clock.now_ms())
 
 
 def list_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """List transactional ids by state, producer and how long their transaction has been open."""
+    """List transactional ids by state, by producer, and by how long their transaction has been open."""
     body, types, now_ms = request.body, request.types, context.clock.now_ms()
     titles = {state.title for state in State}
     wanted_titles, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
@@ -313,7 +313,7 @@ def list_transactions(context: KafkaContext, connection: OrderedConnection, requ
 
 
 def describe_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Tell state, producer, start and partitions of transactional ids."""
+    """Describe transactional ids: state, producer, start and partitions."""
     states = Elements(_described(context, request, name) for name in unique(request.body.transactional_ids))
     entity = request.types.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=states)
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
@@ -354,7 +354,7 @@ def _partitions(context: KafkaContext, keys: Iterable[int]) -> dict[str, list[in
 
 
 def describe_producers(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Tell which idempotent producers a partition remembers, and where their open transactions begin."""
+    """Describe the idempotent producers of partitions, and the first offsets of their open transactions."""
     types = request.types
     named = ((topic.name, index) for topic in request.body.topics for index in topic.partition_indexes)
     asked = by_partition((name, index, _key(context, name, index)) for name, index in named)

@@ -1,1 +1,1 @@
-"""What every Kafka request passes: connection, header, slices, errors."""
+"""The parts that all Kafka requests use: connections, encoding, requests in slices, errors."""

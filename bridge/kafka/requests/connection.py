@@ -1,17 +1,17 @@
-"""A Kafka client's connection: header, row of the table, handler, answer in request order.
+"""The connection of a Kafka client: it decodes a request, calls the handler of its API, and keeps answers in order.
 
-    unknown key, or version outside of the row    closed; ApiVersions: answered with what there is (KIP-511)
-    malformed header or body                      closed
-    larger than `kafka.request_bytes_max`, or of
-    more elements than `kafka.elements_max`       closed, before anything is made of it
-    handler gives an answer                       it leaves after those of earlier requests
-    handler gives a slot                          the same, once somebody fills it; later requests are handled meanwhile
-    handler gives a generator                     it is worked on in slices (`work.py`); later requests wait for its end
-    handler gives None                            no answer (acks=0)
-    handler raises                                a fault: UNKNOWN_SERVER_ERROR (`fault_answers.py`), or closed
+    unknown API key, or version that is not served    the connection is closed; ApiVersions is answered (KIP-511)
+    malformed header or body                          the connection is closed
+    request larger than `kafka.request_bytes_max`,
+    or with more elements than `kafka.elements_max`   the connection is closed before the request is decoded
+    the handler returns an answer                     it leaves after the answers of earlier requests
+    the handler returns a slot                        the same, once the slot is filled; later requests are handled
+    the handler returns a generator                   it runs in slices (`sliced_requests.py`); later requests wait
+    the handler returns None                          there is no answer (acks=0)
+    the handler raises an unexpected exception        UNKNOWN_SERVER_ERROR (`fault_answers.py`), or closed
 
-Kafka itself handles one request of a connection at a time. Here the next one is handled at once, in order of arrival:
-only the answers wait for each other. What was produced is appended before the next request is looked at.
+Kafka handles one request of a connection at a time. Here the next request is handled at once, in order of arrival, and
+only the answers wait for each other. A produced batch is appended before the next request is handled.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
-"""Which Kafka error code stands for which of our exceptions: the one table, asked by every handler.
+"""The table of Kafka error codes for the broker's exceptions, which all handlers use.
 
-Kafka's clients retry some codes and give up on others, so the choice decides what their users see.
+Kafka's clients retry after some codes and fail on others, so the choice decides what applications see.
 """
 
 from typing import Final
@@ -37,15 +37,15 @@ from duolog.txn.requests import (
     UnknownTransactionalProducer,
 )
 
-# Of a text that goes into an answer. It may quote the request, and older versions have no longer strings than 32 KiB.
+# In an error message of an answer. A message may quote the request, and strings of older versions end at 32 KiB.
 MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
 class InvalidRequest(Exception):
-    """A request that contradicts itself or names what nobody has; the message says so."""
+    """A request contradicts itself, or names something that does not exist; the message says what."""
 
 
-# A subclass comes before its base.
+# A subclass comes before its base class.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidRequest, ErrorCode.invalid_request),
     (OffsetOutOfRange, ErrorCode.offset_out_of_range),
@@ -53,7 +53,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (Corruption, ErrorCode.corrupt_message),
     (TooManyNamed, ErrorCode.policy_violation),
     (Fault, ErrorCode.unknown_server_error),
-    # Retriable everywhere: clients hold their records back until there is room, or their delivery timeout ends.
+    # All clients retry: they keep their records until there is room, or until their delivery timeout ends.
     (StoreError, ErrorCode.kafka_storage_error),
     (TopicExists, ErrorCode.topic_already_exists),
     (UnknownTopic, ErrorCode.unknown_topic_or_partition),
@@ -70,8 +70,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
     (TransactionLimit, ErrorCode.policy_violation),
     (DelayRefused, ErrorCode.invalid_record),
-    (TooManyHalves, ErrorCode.kafka_storage_error),  # Retriable: room comes with verdicts.
-    (NotSupported, ErrorCode.invalid_record),  # Not retriable, and its message reaches the sender.
+    (TooManyHalves, ErrorCode.kafka_storage_error),  # Clients retry, for decisions on half messages make room.
+    (NotSupported, ErrorCode.invalid_record),  # Clients do not retry, and show the message.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),
     (TooManyPositions, ErrorCode.group_max_size_reached),
@@ -86,17 +86,17 @@ _REASONS: dict[Reason, ErrorCode] = {
     Reason.COMPRESSION: ErrorCode.unsupported_compression_type,
 }
 
-# What handlers catch. Anything else is our bug.
+# The exceptions that handlers catch. Any other exception is a bug.
 ANSWERABLE: tuple[type[Exception], ...] = (InvalidBatch, *(exception for exception, _ in _CODES))
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """The code for an ANSWERABLE exception."""
+    """Return the error code of an ANSWERABLE exception."""
     if isinstance(error, InvalidBatch):
         return _REASONS[error.reason]
     return next(code for exception, code in _CODES if isinstance(error, exception))
 
 
 def message_of(error: Exception) -> str:
-    """Say what the client's user reads."""
+    """Return the error message for the client."""
     return str(error)[:MESSAGE_CHARACTERS_MAX]

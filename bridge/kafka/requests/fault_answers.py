@@ -1,4 +1,4 @@
-"""The answer to a request whose handler failed for a reason that nobody expected: UNKNOWN_SERVER_ERROR.
+"""The answer to a request whose handler raised an unexpected exception: UNKNOWN_SERVER_ERROR.
 
 Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
 Fetch from 7                   the error, and nothing else
@@ -7,11 +7,11 @@ the others                     the error for each thing that the request names, 
                                a request that names nothing, by an empty array, is answered with an empty one
 DescribeLogDirs below 3        the error for the log directory
 Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
-the others of "all" (null)     none: an empty answer would look like success, so the connection is closed
+the others for "all" (null)    none: an empty answer would look like success, so the connection is closed
 
-What a request names is found by the schemas: the array of the response whose elements have an error code belongs to the
-array of the request with the same name, or else to its only one. Elements take over what has the same name; what the
-request names by a plain text or number comes first in the element, behind its error.
+The schemas tell what a request names: the array of the response whose elements have an error code belongs to the array
+of the request with the same name, or else to the request's only array. The elements of the response take the values of
+fields with the same names. An item that is a plain string or number becomes the first field behind the error code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,15 +40,17 @@ _ERROR: Final = ErrorCode.unknown_server_error
 _FETCH_ERROR_FROM: Final = 7
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 _MESSAGE: Final = "error_message"
-ITEMS_MAX: Final = 1_000  # Named by a request; the answer is made in one turn of the loop. Closed if there are more.
+ITEMS_MAX: Final = (
+    1_000  # In one request, for the answer is made in one turn of the loop. Beyond, the connection is closed.
+)
 
 
 class _NotMirrored(Exception):
-    """The response has no place for the error that belongs to what the request names."""
+    """The response has no field for the errors of the items that the request names."""
 
 
 def answer_of(request: KafkaRequest, log_directory: str) -> Answer | None:
-    """Give the error answer in the form of the request's API and version; None: it has none."""
+    """Return the error answer of the request's API and version; None: there is none."""
     key, version, correlation_id = request.api_key, request.version, request.correlation_id
     if key == ApiKey.PRODUCE:
         if request.body.acks == 0:
@@ -67,7 +69,7 @@ def answer_of(request: KafkaRequest, log_directory: str) -> Answer | None:
     if key == ApiKey.METADATA and asked.topics is None:
         asked = ()
     if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
-        return None  # Of all topics, too.
+        return None  # An empty list asks for all topics.
     try:
         entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else asked)
     except _NotMirrored:
@@ -76,13 +78,13 @@ def answer_of(request: KafkaRequest, log_directory: str) -> Answer | None:
 
 
 class _Mirror:
-    """Makes one error response of a request."""
+    """Makes the error response of one request from its schemas."""
 
     def __init__(self) -> None:
         self._items_left = ITEMS_MAX
 
     def entity(self, response_type: Any, asked: Any) -> Any:
-        """Make a response, or an element of one, for what was asked; None: only the error."""
+        """Make a response or an element of one, for a request or an item of it; None: the error alone."""
         array = None if _has_own_error(response_type) else _array_with_errors(response_type)
         values = {field.name: _value(field) for field in fields(response_type)}
         if not isinstance(asked, (str, int)):
@@ -100,7 +102,7 @@ class _Mirror:
         items = _items(asked, array.name)
         if items is None:
             raise _NotMirrored
-        if _names(element_type):  # Others are told apart by their places.
+        if _names(element_type):  # Elements without names belong to items by position.
             items = unique(items)
         self._items_left -= len(items)
         if self._items_left < 0 or (items and not _can_name(element_type, items[0])):
@@ -110,7 +112,7 @@ class _Mirror:
 
 
 def _items(asked: Any, name: str) -> Sequence[Any] | None:
-    """Give the array of that name in a part of the request, or else its only one; None: it is null or missing."""
+    """Return the array of that name in a part of the request, or else its only array; None: null or missing."""
     if isinstance(asked, tuple):
         return asked
     arrays = {each.name: getattr(asked, each.name) for each in fields(asked) if _is_array(each)}
@@ -119,13 +121,13 @@ def _items(asked: Any, name: str) -> Sequence[Any] | None:
 
 
 def _can_name(element_type: Any, item: Any) -> bool:
-    """Whether an element can say which item it is about; one that has nothing but its error is found by its place."""
+    """Whether an element can name its item, or has only an error code and belongs to its item by position."""
     if isinstance(item, (str, int)):
         return True
     return not _names(element_type) or any(hasattr(item, name) for name in _taken_over(element_type))
 
 
-# -- What the schemas say
+# -- Reading the schemas
 
 
 @cache
@@ -135,7 +137,7 @@ def _has_own_error(entity_type: Any) -> bool:
 
 @cache
 def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
-    """Find the array whose elements, or theirs, have an error code."""
+    """Return the array whose elements, or the elements within them, have an error code."""
     for field in fields(entity_type):
         element_type = _element_of(field)
         if element_type is not None and (_has_own_error(element_type) or _array_with_errors(element_type)):
@@ -144,7 +146,7 @@ def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
 
 
 def _element_of(field: "Field[Any]") -> Any:
-    """Give the class of an array's elements; None: it is no array of entities."""
+    """Return the class of an array's elements; None: the field is not an array of entities."""
     for part in (field.type, *get_args(field.type)):
         if get_origin(part) is tuple and is_dataclass(get_args(part)[0]):
             return get_args(part)[0]
@@ -153,7 +155,7 @@ def _element_of(field: "Field[Any]") -> Any:
 
 @cache
 def _names(entity_type: Any) -> tuple[str, ...]:
-    """Give the fields without a default that are no array, no duration and not the error: the first one is the name."""
+    """Return the fields without a default, except arrays, durations and errors; the first one is the name."""
     return tuple(
         field.name
         for field in fields(entity_type)
@@ -167,11 +169,11 @@ def _names(entity_type: Any) -> tuple[str, ...]:
 
 @cache
 def _taken_over(entity_type: Any) -> tuple[str, ...]:
-    """Name the fields that the request may have as well: names, indexes, numbers and kinds of what it is about."""
+    """Return the fields that name an item, and that an item of the request has under the same name."""
     return tuple(name for name in _names(entity_type) if name in _ASKED)
 
 
-# In other fields that both sides have (`leader_epoch`, `num_partitions`) a response says what is, not what was asked.
+# Other fields that both have (`leader_epoch`, `num_partitions`) are results in a response, not names.
 _ASKED: Final = frozenset(
     {"name", "topic", "topic_id", "topic_name", "partition", "partition_index", "group_id", "producer_id"}
     | {"resource_type", "resource_name"}
@@ -191,7 +193,7 @@ def is_nullable_array(field: "Field[Any]") -> bool:
 
 
 def _value(field: "Field[Any]") -> Any:
-    """Give what stands for "nothing" in a field of a response."""
+    """Return the value of a field of the response that has nothing to say."""
     kind = field.type
     if kind is ErrorCode:
         return _ERROR

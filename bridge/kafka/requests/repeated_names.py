@@ -1,9 +1,9 @@
-"""Names that a request repeats count once: in the order in which it names them first, before any work.
+"""Names that a request repeats count once, in the order of their first occurrence; this is decided before any work.
 
-Apache Kafka makes sets and maps of most lists in requests, so that the last of equal partitions counts; and it answers
-INVALID_REQUEST where a repeated name contradicts itself (ListOffsets, CreateTopics, DeleteTopics, CreatePartitions,
-AlterConfigs). In both cases a name has one place in the answer, so the answer is never larger than what was asked
-without repeating.
+Apache Kafka turns most lists of a request into sets and maps, so that the last of equal partitions counts. It answers
+INVALID_REQUEST where the entries of a name contradict each other (ListOffsets, CreateTopics, DeleteTopics,
+CreatePartitions, AlterConfigs). In both cases a name has one entry in the answer, so that repetition does not make an
+answer larger.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from duolog.bridge.kafka.requests.errors import InvalidRequest
 
 Name = TypeVar("Name", bound=Hashable)
 
-Partitions = dict[str, dict[int, Any]]  # Whatever belongs to each partition, by topic and index.
+Partitions = dict[str, dict[int, Any]]  # The entries of partitions, by topic and index.
 
 
 def unique(names: Iterable[Name]) -> list[Name]:
-    """Leave out what was named before."""
+    """Return the names without repetitions."""
     return [*dict.fromkeys(names)]
 
 
 def by_partition(asked: Iterable[tuple[str, int, Any]]) -> Partitions:
-    """Group what is asked of (topic, partition index); where a partition is repeated, the last one counts."""
+    """Group entries by topic and partition index; where a partition is repeated, its last entry counts."""
     found: Partitions = {}
     for topic, index, part in asked:
         of_topic = found.get(topic)
@@ -34,9 +34,9 @@ def by_partition(asked: Iterable[tuple[str, int, Any]]) -> Partitions:
 
 
 class Repeated(Counter[Name]):
-    """How often each name occurs in a request; `check` refuses one that occurs more than once."""
+    """Counts how often each name occurs in a request."""
 
     def check(self, name: Name, shown: object) -> None:
-        """Raise InvalidRequest if the name is repeated; `shown` is how the message calls it."""
+        """Raise InvalidRequest if the name is repeated; the message contains `shown`."""
         if self[name] > 1:
-            raise InvalidRequest(f"{shown} is named {self[name]} times")
+            raise InvalidRequest(f"{shown} occurs {self[name]} times in the request; it must occur once")

@@ -1,4 +1,4 @@
-"""One request on its way to a handler, and what handlers are made of."""
+"""A decoded request, and the steps of a handler."""
 
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -16,37 +16,37 @@ __all__ = ("NO_THROTTLE", "KafkaRequest", "Steps", "join_promises")
 
 
 class KafkaRequest(NamedTuple):
-    """A decoded request; `body` is what `protocol.kafka.api.decode_request` gave for this key and version."""
+    """A decoded request. `decode_request` in `protocol/kafka/api_messages.py` makes `body`."""
 
     api_key: int
     version: int
     correlation_id: int
     client_id: str
     body: Any
-    size: int = 0  # Of its frame, in bytes.
+    size: int = 0  # The size of its frame in bytes.
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory while it waits, at most: objects are some ten times as large as on the wire."""
+        """The memory that the waiting request takes at most: its objects are some ten times as large as its frame."""
         return 10 * self.size
 
     @property
     def without_body(self) -> "KafkaRequest":
-        """Give what its answer needs, for a request that waits for long: its body need not stay."""
+        """Return a copy without the body, for a request that waits long: its answer needs the other fields only."""
         return self._replace(body=None, size=0)
 
     @property
     def types(self) -> ResponseTypes:
-        """The classes of this version's response; their constructors drop what the version lacks."""
+        """The classes of this version's response; their constructors ignore fields that the version lacks."""
         return response_types(self.api_key, self.version)
 
     def answer(self, entity: Any, promise: Promise | None = None) -> Answer:
-        """Encode the response; it leaves once the log keeps the promise."""
+        """Encode a response, which leaves once the log keeps the promise."""
         return Answer(encode_response(self.api_key, self.version, self.correlation_id, entity), promise)
 
 
-# Of a request that may have much to do: a generator, which yields wherever the loop may turn (`work.py`). It yields the
-# number of bytes of its answer that it has built so far; None means that the number has not changed.
+# The steps of a handler that may have much to do. The generator yields wherever the loop may turn; it yields the number
+# of bytes of its answer that it has built so far, or None if the number has not changed (`sliced_requests.py`).
 Steps = Generator[Any, None, Answer | None]
 
 
@@ -55,7 +55,7 @@ AdvertisedVersions = tuple[tuple[int, int, int], ...]
 
 
 def join_promises(first: Promise | None, second: Promise | None) -> Promise | None:
-    """The promise that covers both."""
+    """Return a promise that is kept when both are."""
     if first is None or second is None:
         return first or second
     return Promise(max(first.end, second.end), first.durable or second.durable)

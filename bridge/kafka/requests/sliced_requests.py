@@ -1,22 +1,22 @@
 """Requests with much to do: their handlers are generators, which run in slices between which the loop turns.
 
-    handler gives a generator ── one slice, at once ── done: answered as ever
-                                        └── not done: its connection takes no further request meanwhile,
-                                            and it has a slice whenever it is its turn among all such requests
+    a handler returns a generator ── its first slice runs at once ── it ends: the answer leaves like any other
+                                          └── it does not end: the connection receives no further request meanwhile,
+                                              and the request takes turns with all other such requests
 
-Where many connections ask for much in one turn of the loop, only the first of them have a slice at once; the others
-have theirs in the next turns, before any request has another one.
+Where many connections send such requests in one turn of the loop, only the first of them run a slice at once. The
+others run their first slice in the next turns, before any request runs another slice.
 
-A handler yields wherever the loop may turn: after some ten microseconds of work, never more than a millisecond or two.
-It returns its answer, None if there is none. Other requests change state between two slices, so what it decides it
-decides and appends in one slice. What it has changed stays when its connection closes before its end.
+A handler yields wherever the loop may turn: after some ten microseconds of work, never after more than a millisecond or
+two. It returns its answer, or None. Other requests change state between two slices, so a handler checks and appends
+within one slice. The changes of a handler stay if its connection closes before the handler ends.
 
-A client's effects stay in the order of its requests, since the next one waits, as in Apache Kafka.
+The effects of a client's requests keep the order of the requests, since the next request waits, as in Apache Kafka.
 
-The part of an answer that is built is charged as an unsent answer. While unsent answers of all connections are above
-`limits.answer_bytes_max`, only one request builds its answer further; the others are set aside and go on after it, in
-their order. A request that is received then still has its first slice, up to half as much again, so that small
-requests do not wait for large ones.
+The part of an answer that is built is charged as an unsent answer. While the unsent answers of all connections exceed
+`limits.answer_bytes_max`, only one request builds its answer; the others are set aside, and follow it in their order. A
+request that is received then still runs its first slice up to one and a half times the limit, so that small requests do
+not wait for large ones.
 """
 
 from collections import deque
@@ -31,32 +31,32 @@ from duolog.bridge.net.server import Server
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey
 
-STEPS_MAX: Final = 500  # in one slice, whatever the clock says
+STEPS_MAX: Final = 500  # In one slice, even if time is left.
 PRODUCE_STEPS_MAX: Final = 20  # the same of Produce, of which one step is a whole batch
-JOBS_MAX: Final = 20  # that end in one turn of the loop
-AT_ONCE_MAX: Final = 5  # that have a slice when they are received and are not done by it, in one turn of the loop
+JOBS_MAX: Final = 20  # That end in one turn of the loop.
+AT_ONCE_MAX: Final = 5  # That run a slice when they are received and do not end by it, in one turn of the loop.
 
 
 class Job(Protocol):
-    """What `SlicedRequests` runs."""
+    """Something that SlicedRequests runs in slices."""
 
     @property
     def connection(self) -> OrderedConnection: ...
 
     @property
     def kind(self) -> str:
-        """How its slices are named when one of them is long."""
+        """The name of its slices in the metric and the log of long turns."""
 
     @property
     def built_bytes(self) -> int:
-        """How much of its answer it has built, if it is charged for that and may be set aside; 0 otherwise."""
+        """The size of the built part of its answer, if that is charged and the job may be set aside; else 0."""
 
     def run_slice(self) -> bool:
-        """Run one slice; false: it has another turn. Raises nothing."""
+        """Run one slice; False: the job needs another slice. It raises no exception."""
 
 
 class _Job:
-    """One request that is worked on."""
+    """A request whose handler runs in slices."""
 
     __slots__ = ("answer", "built_bytes", "connection", "is_holding", "request", "slot", "steps")
 
@@ -64,19 +64,19 @@ class _Job:
         self, connection: OrderedConnection, request: KafkaRequest, steps: Steps, slot: OutboxSlot | None
     ) -> None:
         self.connection, self.request, self.steps, self.slot = connection, request, steps, slot
-        self.is_holding = False  # Its connection takes no further request until it is done.
+        self.is_holding = False  # The connection receives no further request until the job ends.
         self.answer: Answer | None = None
-        self.built_bytes = 0  # Of its answer, so far; charged in `slot`, once it has one.
+        self.built_bytes = 0  # The built part of the answer, charged to `slot` once there is one.
 
     @property
     def kind(self) -> str:
-        """How its slices are named when one of them is long."""
+        """The name of its slices in the metric and the log of long turns."""
         return f"kafka {ApiKey(self.request.api_key).name.lower()}"
 
     def run_slice(self) -> bool:
-        """Run one slice, and answer if that is the end; true: it is over, one way or the other."""
+        """Run one slice; True: the job ended with an answer, with an error, or with its connection."""
         connection, slot = self.connection, self.slot
-        assert slot is not None, "only what was not done at once goes on"
+        assert slot is not None, "a job that did not end at once has a slot"
         if connection.closed:
             self.steps.close()
             return True
@@ -98,7 +98,7 @@ class _Job:
         return True
 
     def run_steps(self) -> bool:
-        """Run one slice; true: it is done, and `answer` is set."""
+        """Run the steps of one slice; True: they ended, and `answer` is set."""
         mono_ms = self.connection.server.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
         built_bytes: int | None = None
@@ -114,7 +114,7 @@ class _Job:
         return False
 
     def wait(self) -> None:
-        """Have what it has built given back when its connection closes, however late its turn would be."""
+        """Free the built part of the answer as soon as the connection closes, not at the next slice."""
         self.connection.on_close.append(self.give_up)
 
     def give_up(self) -> None:
@@ -122,21 +122,21 @@ class _Job:
 
 
 class SlicedRequests:
-    """The requests that are worked on, each in its turn: one slice of one of them in a turn of the loop."""
+    """Runs jobs in turns: one slice of one job in each turn of the loop."""
 
     def __init__(self) -> None:
-        self._new: deque[Job] = deque()  # They have had no slice,
-        self._jobs: deque[Job] = deque()  # these have,
-        self._aside: deque[Job] = deque()  # and these have none as long as another one builds its answer.
-        self._builder: Job | None = None  # The one that builds its answer while there is no room for more; in `_jobs`.
-        self._begun_count = 0  # Requests of this turn that were not done by their first slice.
+        self._new: deque[Job] = deque()  # Jobs that have run no slice.
+        self._jobs: deque[Job] = deque()  # Jobs that have run a slice.
+        self._aside: deque[Job] = deque()  # Jobs that run no slice while another job builds its answer.
+        self._builder: Job | None = None  # The job that builds its answer while others are set aside; it is in `_jobs`.
+        self._begun_count = 0  # Requests of this turn that did not end by their first slice.
         self._is_scheduled = False
 
     def __len__(self) -> int:
         return len(self._new) + len(self._jobs) + len(self._aside)
 
     def begin(self, connection: OrderedConnection, request: KafkaRequest, steps: Steps) -> Answer | OutboxSlot | None:
-        """Steps on a request that was just received; what it gives is what a handler gives."""
+        """Run the first slice of a request that was just received; return what a handler returns."""
         job = _Job(connection, request, steps, None)
         jobs = self._new
         if self._begun_count < AT_ONCE_MAX and _has_room_to_begin(connection.server):
@@ -152,13 +152,13 @@ class SlicedRequests:
         return job.slot
 
     def finish(self, connection: OrderedConnection, request: KafkaRequest, slot: OutboxSlot, steps: Steps) -> None:
-        """Steps on the answer of a request that has waited, while its connection takes others."""
+        """Build the answer of a request that has waited, while its connection receives other requests."""
         job = _Job(connection, request, steps, slot)
         job.wait()
         self.add(job)
 
     def add(self, job: Job) -> None:
-        """Give a job its turn; its own `run_slice` may ask for another one."""
+        """Add a job to those that take turns; its `run_slice` may add it again."""
         self._add(self._jobs, job)
 
     def _add(self, jobs: deque[Job], job: Job) -> None:
@@ -172,7 +172,7 @@ class SlicedRequests:
         first.connection.server.soon(first.kind, self._run_turn)
 
     def _run_turn(self) -> None:
-        """Run a slice of the first job; it goes behind the others if it is not done. Small ones run together."""
+        """Run a slice of the first job, which goes behind the others if it does not end; run small jobs together."""
         server = (self._new or self._jobs or self._aside)[0].connection.server
         until_mono_ms = server.clock.mono_ms() + TURN_MS
         self._begun_count = 0
@@ -200,7 +200,7 @@ class SlicedRequests:
         return self._jobs.popleft()
 
     def _put_back(self, server: Server, job: Job) -> None:
-        """Give a job that is not done another turn, or set it aside while there is no room for what it builds."""
+        """Queue a job that did not end, or set it aside while there is no room for the answer that it builds."""
         if not job.built_bytes or _has_room(server):
             self._jobs.append(job)
         elif self._builder is None or self._builder is job:
