@@ -19,6 +19,7 @@ port 8080 by a free one. A page may name the settings of its broker: `<!-- broke
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -116,6 +117,11 @@ class Examples:
             return self._python(code, block)
         assert block.language == "bash", f"no way to run {block.language!r}"
         return self._bash(code, block)
+
+    def close(self) -> None:
+        """Let the clients of the Python blocks go, before their broker does."""
+        self._names.clear()
+        gc.collect()
 
     def write(self, block: Block) -> None:
         (self._folder / block.argument).write_text(self._at_this_broker(block.code))
@@ -245,6 +251,7 @@ def test_examples_of_a_guide_do_what_the_page_says(
     folder.mkdir()
     monkeypatch.chdir(folder)  # Also for the threads of the examples.
     examples = Examples(own_broker, folder, local_port)
+    request.addfinalizer(examples.close)
     all_blocks = list(blocks(page))
     for block, following in zip(all_blocks, [*all_blocks[1:], None], strict=True):
         if block.kind == "file":
