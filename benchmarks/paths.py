@@ -33,9 +33,10 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.delay.wheel import Wheel
 from duolog.protocol import convert
 from duolog.protocol.convert import Place
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.primitive_types import uvarint
-from duolog.protocol.kafka.record_batch import FIRST, Record
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.kafka.record_reader import FIRST
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
@@ -291,7 +292,7 @@ def _filtered(stage: Stage, connection: Connection, pace: Pace) -> Iterator[Meas
 def kafka_batch(count: int, size: int, producer: tuple[int, int, int] = NO_PRODUCER) -> bytes:
     now_ms = time.time_ns() // 1_000_000
     records = [Record(offset, now_ms, None, bytes(size), ()) for offset in range(count)]
-    return bytes(record_batch.build(records, 0, -1, producer=producer))
+    return bytes(batch_builder.build(records, 0, -1, producer=producer))
 
 
 def produce_request(topic: str, batch: bytes) -> bytes:
@@ -371,10 +372,10 @@ def _conversions(pace: Pace) -> Iterator[Measured]:
         records = [
             Record(offset, 1_700_000_000_000, b"key-17", bytes(size), headers) for offset in range(PULL_MESSAGES)
         ]
-        opened = record_batch.open_batch(bytes(record_batch.build(records, 0, -1)), 1 << 20)
+        opened = record_reader.open_batch(bytes(batch_builder.build(records, 0, -1)), 1 << 20)
 
         def to_rocketmq(opened: Any = opened) -> None:
-            convert.rocketmq_records(record_batch.read_records(opened, FIRST, PULL_MESSAGES)[0], place)
+            convert.rocketmq_records(record_reader.read_records(opened, FIRST, PULL_MESSAGES)[0], place)
 
         us = pace.us(_repeat(to_rocketmq)) / PULL_MESSAGES
         yield Measured(f"Kafka record to RocketMQ, {words}, key and 2 headers", "record", us, 6)

@@ -31,7 +31,7 @@ On the way to Kafka nothing is lost either. A body that does not inflate is the 
 __ROCKETMQ_SYS_FLAG has the flags that say how it is compressed.
 
 Nothing here knows where frames lie. Raises ProtocolError for a frame that is none; what `rocketmq_records` gets are
-records that `record_batch.read_records` has read.
+records that `record_reader.read_records` has read.
 """
 
 import struct
@@ -43,15 +43,9 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.record_batch import (
-    TIMESTAMP_MS_MAX,
-    BatchBuilder,
-    Header,
-    Record,
-    encoded_headers,
-    stamp_log_append_time,
-    varint,
-)
+from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
+from duolog.protocol.kafka.record_batch import TIMESTAMP_MS_MAX, Header, Record, stamp_log_append_time
+from duolog.protocol.kafka.varint import varint
 from duolog.protocol.rocketmq.messages import properties as names
 from duolog.protocol.rocketmq.messages.compression import inflate_body
 from duolog.protocol.rocketmq.messages.flags import COMPRESSED, STORE_HOST_V6

@@ -40,13 +40,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from duolog.protocol.convert import kafka_record
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.record_batch import (
-    FIRST,
-    Record,
-    open_batch,
-    read_header,
-    read_records,
-)
+from duolog.protocol.kafka.record_batch import Record, read_header
+from duolog.protocol.kafka.record_reader import FIRST, open_batch, read_records
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.log_options import Offsets, read_options, with_times

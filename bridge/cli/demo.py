@@ -27,7 +27,7 @@ from duolog.bridge.cli.http_client import Api
 from duolog.bridge.clock import SystemClock
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.names import kafka_name
 from duolog.protocol.rocketmq import remoting
@@ -273,7 +273,7 @@ class KafkaClient:
 
     def produce(self, topic: str, partition: int, record: Record) -> Sent:
         schema: Any = import_module("kio.schema.produce.v9.request")
-        batch = bytes(record_batch.build([record], base_offset=0, leader_epoch=-1))
+        batch = bytes(batch_builder.build([record], base_offset=0, leader_epoch=-1))
         data = schema.PartitionProduceData(index=partition, records=batch)
         topics = (schema.TopicProduceData(name=kafka_name(topic), partition_data=(data,)),)
         request = schema.ProduceRequest(acks=-1, timeout=timedelta(seconds=TIMEOUT_S), topic_data=topics)
@@ -296,7 +296,7 @@ class KafkaClient:
         if fetched.error_code:
             raise DemoFailed(f"demo: Kafka Fetch was answered with {fetched.error_code.name}")
         for batch in record_batch.split(fetched.records or b""):
-            for record in record_batch.records(batch, INFLATE_BYTES_MAX):
+            for record in record_reader.records(batch, INFLATE_BYTES_MAX):
                 if record.offset == offset:
                     return record
         raise DemoFailed(f"demo: Kafka Fetch did not give offset {offset} of {topic}/{partition}")

@@ -13,14 +13,9 @@ has neither these two headers nor TRAN_MSG_ID and TRAN_MSG_CHECK_URL. All functi
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from duolog.protocol.kafka import record_batch
-from duolog.protocol.kafka.record_batch import (
-    BatchBuilder,
-    Header,
-    InvalidBatch,
-    Reason,
-    Record,
-)
+from duolog.protocol.kafka import record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import Header, InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages import properties
 from duolog.store.entry import Buffer
 
@@ -87,7 +82,7 @@ def half_batch(record: Record, topic: str, queue_id: int) -> bytearray:
 
 def read_half(frame: Buffer) -> StoredHalf:
     """Read a batch that `half_batch` made."""
-    (record,) = record_batch.records(frame, _HALF_BYTES_MAX)
+    (record,) = record_reader.records(frame, _HALF_BYTES_MAX)
     request = parse_half_request(record.headers)
     assert request is not None, "a half message"
     destination = {name: (value or b"").decode() for name, value in record.headers if name in _DESTINATION}

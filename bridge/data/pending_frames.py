@@ -28,8 +28,9 @@ from duolog.bridge.state.topics import QUEUE_ID_BITS
 from duolog.delay.names import name_hash
 from duolog.protocol import convert
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka import record_batch
-from duolog.protocol.kafka.record_batch import BatchBuilder, Record
+from duolog.protocol.kafka import record_batch, record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties as names
 from duolog.protocol.rocketmq.messages.message import Message
@@ -196,7 +197,7 @@ def parked_record(record: Record, due_ms: int, now_ms: int) -> bytearray:
 
 def properties_of_batch(batch: Buffer) -> bytes:
     """Give the properties by which a RocketMQ client knows a parked record."""
-    (record,) = record_batch.records(batch, len(batch))
+    (record,) = record_reader.records(batch, len(batch))
     return convert.properties_of(record)
 
 

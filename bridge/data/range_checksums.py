@@ -13,13 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from duolog.protocol.checksum import record_checksum
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.record_batch import (
-    FIRST,
-    OpenBatch,
-    Record,
-    read_records,
-    records_in_slice,
-)
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.kafka.record_reader import FIRST, OpenBatch, read_records, records_in_slice
 
 SUMS_MAX: Final = 1000  # In one answer.
 ABSENT_MAX: Final = 1000  # Ranges in one answer, which ends there.

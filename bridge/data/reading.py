@@ -29,14 +29,10 @@ from duolog.bridge.state.topics import Topic
 from duolog.protocol import convert
 from duolog.protocol.convert import Batched, Place
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka import marker, record_batch
-from duolog.protocol.kafka.record_batch import (
-    FIRST,
-    BatchBuilder,
-    Mark,
-    OpenBatch,
-    Record,
-)
+from duolog.protocol.kafka import marker, record_batch, record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.kafka.record_reader import FIRST, Mark, OpenBatch
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter
 from duolog.protocol.rocketmq.messages.message import NO_HOST, stored_properties_of
 from duolog.store.entry import Buffer, Stored
@@ -416,9 +412,9 @@ class QueueReader:
             return entry.base_offset, entry.stored_ms if topic.settings.log_append_time else entry.timestamp_ms
         if entry.count <= TIMES_AT_ONCE_MAX and len(entry.frame) <= INFLATED_AT_ONCE_MAX:
             with suppress(ProtocolError):  # The thread inflates more, and reports what is wrong.
-                found = record_batch.find_timestamp(entry.frame, timestamp_ms, INFLATED_AT_ONCE_MAX)
+                found = record_reader.find_timestamp(entry.frame, timestamp_ms, INFLATED_AT_ONCE_MAX)
                 return found or _start_of(entry)
-        run = partial(record_batch.find_timestamp, entry.frame, timestamp_ms, self._inflate_bytes_max)
+        run = partial(record_reader.find_timestamp, entry.frame, timestamp_ms, self._inflate_bytes_max)
         return Later(InThread(self._executors.readers, partial(_sound, entry, run)), lambda found: found)
 
     def find_latest_time(self, queue: Queue, topic: Topic, until: int) -> "FoundTime | Later[FoundTime | None] | None":
@@ -528,7 +524,7 @@ class OpenBatches:
         if opened is not None:
             self._opened.move_to_end(entry.position)
             return opened
-        opened = self._opened[entry.position] = _Open(record_batch.open_batch(entry.frame, self._inflate_bytes_max))
+        opened = self._opened[entry.position] = _Open(record_reader.open_batch(entry.frame, self._inflate_bytes_max))
         self._bytes += len(opened.batch.body)
         self.inflated_bytes += len(opened.batch.body)
         while self._bytes > self._bytes_max and len(self._opened) > 1:
@@ -541,7 +537,7 @@ def _read_sound(batch: OpenBatch, mark: Mark, count: int) -> tuple[list[Record],
     """Read up to so many records, fewer if there is a fault ahead. Raises ProtocolError if it is in the next one."""
     while True:
         try:
-            return record_batch.read_records(batch, mark, count)
+            return record_reader.read_records(batch, mark, count)
         except ProtocolError:
             if count == 1:
                 raise
@@ -555,7 +551,7 @@ def _walk(opened: _Open, offset: int) -> Mark:
     """
     at = max(known for known in opened.marks if known <= offset)
     mark = opened.marks[at]
-    if (found_mark := record_batch.skip_records(opened.batch, mark, offset - at)) is not None:
+    if (found_mark := record_reader.skip_records(opened.batch, mark, offset - at)) is not None:
         return found_mark
     step = RECORDS_WALKED
     while at < offset and mark.skipped < opened.batch.header.record_count:

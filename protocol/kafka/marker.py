@@ -12,14 +12,9 @@ import struct
 from typing import Final
 
 from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Buffer
-from duolog.protocol.kafka.record_batch import (
-    ATTRIBUTES_AT,
-    CONTROL_BIT,
-    HEADER_BYTES,
-    TRANSACTIONAL_BIT,
-    BatchBuilder,
-)
+from duolog.protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -11,12 +11,7 @@ from typing import Final, NamedTuple
 from duolog.protocol.kafka import record_walk
 from duolog.protocol.kafka.compression import Buffer
 from duolog.protocol.kafka.primitive_types import new_tuple
-from duolog.protocol.kafka.record_batch import (
-    BatchHeader,
-    InvalidBatch,
-    Reason,
-    RecordError,
-)
+from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, RecordError
 from duolog.protocol.kafka.record_walk import Fault
 
 try:

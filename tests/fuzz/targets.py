@@ -21,6 +21,7 @@ from duolog.protocol.kafka import (
     compression,
     record_batch,
     record_check,
+    record_reader,
     record_walk,
 )
 from duolog.protocol.kafka.record_batch import InvalidBatch
@@ -86,7 +87,7 @@ def kafka_batch(sent: bytes) -> None:
     struct.pack_into(">I", whole, _CRC_AT, record_batch.crc32c(bytes(whole[_CRC_FROM:])))
     try:
         record_batch.check(whole)
-        for record in record_batch.records(whole, INFLATE_BYTES_MAX):
+        for record in record_reader.records(whole, INFLATE_BYTES_MAX):
             convert.properties_of(record)
     except (ProtocolError, InvalidBatch):
         pass
@@ -101,7 +102,7 @@ def kafka_records(sent: bytes) -> None:
     assert found == record_walk.walk(sent, 1, count, limit, names), "C and Python differ"
     if len(found) == 5 and count:
         header = record_batch.BatchHeader(0, 0, 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
-        record_batch.read_records(record_batch.OpenBatch(header, sent[1:]), record_batch.FIRST, count)
+        record_reader.read_records(record_reader.OpenBatch(header, sent[1:]), record_reader.FIRST, count)
 
 
 def kafka_compression(sent: bytes) -> None:

@@ -33,13 +33,8 @@ from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
-from duolog.protocol.kafka.record_batch import (
-    BatchBuilder,
-    BatchHeader,
-    InvalidBatch,
-    Reason,
-    Record,
-)
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, Record
 from duolog.store.entry import Buffer
 from duolog.store.unit import Frame
 

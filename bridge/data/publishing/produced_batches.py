@@ -30,20 +30,19 @@ from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.state.topics import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.kafka.compression import Codec, inflate
 from duolog.protocol.kafka.record_batch import (
-    FIRST,
     HEADER_BYTES,
     TIMESTAMP_MS_MAX,
     BatchHeader,
     InvalidBatch,
-    OpenBatch,
     Reason,
     Record,
     RecordError,
 )
 from duolog.protocol.kafka.record_check import Checked, check_records
+from duolog.protocol.kafka.record_reader import FIRST, OpenBatch
 from duolog.store.entry import Buffer, new_tuple
 
 T = TypeVar("T")
@@ -269,7 +268,7 @@ def _opened(header: BatchHeader, data: Buffer, start: int) -> OpenBatch:
 def _records(opened: OpenBatch) -> Iterator[Record]:
     mark = FIRST
     while mark.skipped < opened.header.record_count:
-        some, mark = record_batch.read_records(opened, mark, RECORDS_AT_ONCE)
+        some, mark = record_reader.read_records(opened, mark, RECORDS_AT_ONCE)
         yield from some
 
 

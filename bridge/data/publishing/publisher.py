@@ -43,14 +43,8 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.delay.rows import TimerId
-from duolog.protocol.kafka.record_batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    InvalidBatch,
-    Reason,
-    Record,
-    encoded_headers,
-)
+from duolog.protocol.kafka.batch_builder import encoded_headers
+from duolog.protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import Appended, Buffer, Promise, new_tuple
 from duolog.store.errors import following

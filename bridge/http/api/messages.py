@@ -48,17 +48,9 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.record_batch import (
-    FIRST,
-    BatchBuilder,
-    OpenBatch,
-    Record,
-    encoded_headers,
-    open_batch,
-    read_header,
-    read_records,
-    records_in_slice,
-)
+from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
+from duolog.protocol.kafka.record_batch import Record, read_header
+from duolog.protocol.kafka.record_reader import FIRST, OpenBatch, open_batch, read_records, records_in_slice
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange

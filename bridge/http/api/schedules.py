@@ -29,7 +29,7 @@ from duolog.delay.recurring import (
     Missed,
     Schedule,
 )
-from duolog.protocol.kafka.record_batch import BatchBuilder
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.store.entry import Promise
 
 

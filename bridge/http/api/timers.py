@@ -38,7 +38,7 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
 from duolog.bridge.state.topics import Topic
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties
@@ -222,7 +222,7 @@ def _timer_view(found: TimerView) -> Json:
 def pending_message_view(form: int, frame: Buffer, bytes_max: int | None = None) -> Json:
     """Show key, headers and value of a frame that waits in the log; of a longer value the first bytes."""
     if form == frame_formats.KAFKA:
-        (record,) = record_batch.records(frame, len(frame))
+        (record,) = record_reader.records(frame, len(frame))
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
         return bytes_view("key", record.key) | {"headers": headers} | _value_view(record.value, bytes_max)
     message = rocketmq_message.decode(frame)

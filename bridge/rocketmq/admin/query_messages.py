@@ -21,7 +21,7 @@ from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol import convert
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import QueryAnswer, QueryRequest
 from duolog.protocol.rocketmq.messages import properties
@@ -134,7 +134,7 @@ def keys_of(inflate_bytes_max: int, entry: Stored) -> Iterable[bytes] | None:
             return _keys_in(properties_of(entry.frame))
         if record_batch.read_header(entry.frame).is_control:
             return ()
-        records = record_batch.records(entry.frame, inflate_bytes_max)
+        records = record_reader.records(entry.frame, inflate_bytes_max)
         return {key for record in records for key in _keys_in(convert.properties_of(record))}
     except ProtocolError:
         return None
@@ -161,7 +161,7 @@ def _matcher(
                 return []
             records = [
                 record
-                for record in record_batch.records(entry.frame, inflate_bytes_max)
+                for record in record_reader.records(entry.frame, inflate_bytes_max)
                 if key in _keys_in(convert.properties_of(record))
             ]
         except ProtocolError:

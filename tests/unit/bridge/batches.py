@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec
-from duolog.protocol.kafka.record_batch import BatchBuilder, Header
+from duolog.protocol.kafka.record_batch import Header
 
 
 def batch(

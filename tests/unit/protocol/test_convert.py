@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from duolog.protocol import convert
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka import record_batch
-from duolog.protocol.kafka.record_batch import BatchBuilder, Header, Record
+from duolog.protocol.kafka import record_batch, record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import Header, Record
 from duolog.protocol.rocketmq.messages import (
     flags,
     message,
@@ -36,7 +37,7 @@ def to_kafka(*records: memoryview, **options: object) -> list[Record]:
     header = record_batch.read_header(batch)
     assert (header.record_count, header.crc) == (count, crc32c(bytes(batch[21:])))
     assert (header.base_offset, header.leader_epoch, header.producer_id) == (100, 7, -1)
-    found = list(record_batch.records(batch, 1 << 20))
+    found = list(record_reader.records(batch, 1 << 20))
     # One by one they are the same, without a batch.
     options = {"log_append_time": bool(options.get("log_append_time")), "inflate_bytes_max": 1 << 20}
     alone = [convert.kafka_record(each, 100 + at, **options) for at, each in enumerate(records)]
@@ -130,7 +131,7 @@ def test_run_is_split_where_log_append_time_changes() -> None:
     batch, count, _ = convert.kafka_batch([record(), record(), later], 0, 0, log_append_time=True, **LIMITS)
     assert count == 2
     assert record_batch.read_header(batch).is_log_append_time
-    assert {found.timestamp_ms for found in record_batch.records(batch, 1 << 20)} == {STORED}
+    assert {found.timestamp_ms for found in record_reader.records(batch, 1 << 20)} == {STORED}
 
 
 def test_same_records_give_the_same_batch() -> None:
@@ -243,8 +244,8 @@ def test_arbitrary_batches_raise_only_protocol_error(given_record: Record, at: i
     batch = bytearray(builder.finish(0, 0))
     batch[at : at + len(noise)] = noise
     try:
-        opened = record_batch.open_batch(bytes(batch), 1 << 20)
-        found, _ = record_batch.read_records(opened, record_batch.FIRST, 10)
+        opened = record_reader.open_batch(bytes(batch), 1 << 20)
+        found, _ = record_reader.read_records(opened, record_reader.FIRST, 10)
     except ProtocolError:
         return
     for encoded in convert.rocketmq_records(found, convert.Place(b"t", 0, 0, 0, 999, STORED, message.NO_HOST)):

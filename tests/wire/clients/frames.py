@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.broker import port_of
@@ -124,7 +124,7 @@ def ints(form: str, *values: int) -> bytes:
 
 def batch(*values: bytes, codec: int = 0) -> bytes:
     records = [Record(number, NOW_MS, None, value) for number, value in enumerate(values)]
-    return bytes(record_batch.build(records, 0, -1, codec=codec))
+    return bytes(batch_builder.build(records, 0, -1, codec=codec))
 
 
 def metadata(*topics: str) -> bytes:

@@ -14,14 +14,10 @@ from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.bridge.state.topics import Topic
 from duolog.delay.cancellations import Verdict
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec
-from duolog.protocol.kafka.record_batch import (
-    BatchBuilder,
-    InvalidBatch,
-    Reason,
-    Record,
-)
+from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties as names
 from duolog.protocol.rocketmq.messages.message import Message
@@ -61,7 +57,7 @@ class Bench(Door):
     def records(self, topic: Topic, queue_id: int = 0) -> list[Record]:
         queue = topic.queues[queue_id]
         found = now(self.reader.kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
-        return [record for frame in found for record in record_batch.records(frame, 1 << 24)]
+        return [record for frame in found for record in record_reader.records(frame, 1 << 24)]
 
     def messages(self, topic: Topic, queue_id: int = 0) -> list[Message]:
         queue = topic.queues[queue_id]

@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
 from duolog.bridge.data.delays import WAITING_MAX, TooManyTimers
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_reader
 from duolog.store.entry import Promise
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
@@ -102,7 +102,7 @@ def bodies(core: ManualCore, name: str) -> list[bytes]:
     found: list[bytes] = []
     while (offset := queue.start_offset + len(found)) < queue.visible_end:
         frames = now(core.reader.kafka(queue, topic, offset, 1 << 30, queue.visible_end))
-        found += [record.value for frame in frames for record in record_batch.records(frame, 1 << 24)]
+        found += [record.value for frame in frames for record in record_reader.records(frame, 1 << 24)]
     return found
 
 

@@ -15,7 +15,7 @@ from duolog.bridge.config import (
 from duolog.bridge.http.api.transactions import UnknownTransaction, transaction, transactions
 from duolog.bridge.transactions.half_decisions import decide_by_id
 from duolog.bridge.transactions.half_messages import Decision
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.record_batch import InvalidBatch
 from duolog.txn.half import Verdict
 from tests.kit.core import ManualCore
@@ -34,7 +34,7 @@ def core(disk: Any = None) -> ManualCore:
 
 def send(made: ManualCore, *ids: str | None, url: str = "", producer: Any = (-1, -1, -1), **headers: str) -> int:
     """Send one batch with a record for each id; None: a plain one."""
-    builder = record_batch.BatchBuilder()
+    builder = batch_builder.BatchBuilder()
     for number, id in enumerate(ids):
         own = [("TRAN_MSG_ID", id.encode())] if id is not None else []
         own += [("TRAN_MSG_CHECK_URL", url.encode())] if url else []
@@ -49,7 +49,7 @@ def send(made: ManualCore, *ids: str | None, url: str = "", producer: Any = (-1,
 def seen(made: ManualCore, name: str = "orders") -> list[Any]:
     queue = made.topics.get(name).queues[0]
     found = made.store.reader.read(queue, queue.start_offset, max_bytes=1 << 24, until=queue.visible_end)
-    return [record for each in found for record in record_batch.records(each.frame, 1 << 20)]
+    return [record for each in found for record in record_reader.records(each.frame, 1 << 20)]
 
 
 def decide(made: ManualCore, id: str, verdict: str, topic: str = "orders") -> Any:
@@ -71,7 +71,7 @@ def test_half_message_that_has_expired_is_committed_unless_its_topic_drops_it(
 ) -> None:
     made = core()
     topic = made.topic("codes", **configs)
-    builder = record_batch.BatchBuilder()
+    builder = batch_builder.BatchBuilder()
     builder.append(0, 1, b"k", b"v", [("TRAN_MSG_ID", b"a"), ("EXPIRE_AFTER_MS", b"50")])
     expires_ms = made.clock.now_ms() + 50
     made.publisher.publish_batch(topic, 0, builder.finish(0, -1), made.clock.now_ms())

@@ -12,7 +12,9 @@ from duolog.bridge.data.range_checksums import (
     add_batch,
 )
 from duolog.protocol.checksum import record_checksum
-from duolog.protocol.kafka.record_batch import Record, build, open_batch
+from duolog.protocol.kafka.batch_builder import build
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.kafka.record_reader import open_batch
 
 
 def records(offsets: list[int]) -> list[Record]:

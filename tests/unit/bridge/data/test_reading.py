@@ -8,9 +8,9 @@ import pytest
 
 from duolog.bridge.config import ConvertOptions
 from duolog.bridge.data.reading import INFLATED_BYTES_MAX, Later
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec, deflate
-from duolog.protocol.kafka.record_batch import BatchBuilder
 from duolog.protocol.rocketmq.filters.subscription_filter import filter_of
 from duolog.protocol.rocketmq.messages import flags, properties
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -43,7 +43,7 @@ def mixed(door: Door, seed: int, count: int = 40):
 def read_kafka(door: Door, topic, offset: int, max_bytes: int = 1 << 20, until: int | None = None) -> list:
     queue = topic.queues[0]
     buffers = now(door.reader.kafka(queue, topic, offset, max_bytes, queue.visible_end if until is None else until))
-    return [record for buffer in buffers for record in record_batch.records(buffer, 1 << 20)]
+    return [record for buffer in buffers for record in record_reader.records(buffer, 1 << 20)]
 
 
 def read_rocketmq(door: Door, topic, offset: int, max_count: int = 32, max_bytes: int = 1 << 20, wanted=None) -> tuple:
@@ -121,7 +121,7 @@ def test_first_batch_comes_however_large() -> None:
 def test_bodies_that_inflate_stay_within_the_limit() -> None:
     door = Door()
     topic = door.topic()
-    body = record_batch.deflate(Codec.ZSTD, b"0" * 10_000)
+    body = deflate(Codec.ZSTD, b"0" * 10_000)
     flag = flags.COMPRESSED | flags.COMPRESSION_ZSTD
     door.rocketmq(topic, *[message(body, sys_flag=flag) for _ in range(20)])
     assert [len(record.value) for record in read_kafka(door, topic, 0, max_bytes=35_000)] == [10_000] * 3
@@ -234,13 +234,13 @@ def test_pull_from_the_end_of_a_large_batch_reads_no_record_before_it(monkeypatc
     topic = door.topic()
     door.kafka(topic, batch([b"x"] * 5000))
     counts: list[int] = []
-    read = record_batch.read_records
+    read = record_reader.read_records
 
     def counted(opened: Any, mark: Any, count: int) -> Any:
         counts.append(count)
         return read(opened, mark, count)
 
-    monkeypatch.setattr(record_batch, "read_records", counted)
+    monkeypatch.setattr(record_reader, "read_records", counted)
     for offset in (4990, 17, 4990, 2500):
         found, _ = read_rocketmq(door, topic, offset, max_count=4)
         assert [at.queue_offset for at in found] == [*range(offset, offset + 4)]

@@ -19,13 +19,9 @@ from duolog.delay.recurring import (
     Missed,
     Schedule,
 )
-from duolog.protocol.kafka import record_batch
-from duolog.protocol.kafka.record_batch import (
-    BatchBuilder,
-    InvalidBatch,
-    Reason,
-    Record,
-)
+from duolog.protocol.kafka import record_reader
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.door import NOW, Door, message, now
@@ -58,7 +54,7 @@ class Desk(Door):
         found = self.store.reader.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)
         assert isinstance(found, list)
         assert all(stored.form == frame_formats.KAFKA for stored in found)
-        return [record for stored in found for record in record_batch.records(stored.frame, 1 << 20)]
+        return [record for stored in found for record in record_reader.records(stored.frame, 1 << 20)]
 
     def names(self) -> list[str]:
         return sorted(standing.name for standing in self.schedules.all())

@@ -8,7 +8,7 @@ from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.fetch import WAIT_MS_MAX
 from duolog.bridge.net.purgatory import HELD_UNIT_BYTES
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
@@ -32,7 +32,7 @@ def fetch(client: Client, version: int, *offsets: int, **values: Any) -> Any:
 
 def values_of(partition: Any) -> list[bytes | None]:
     parts = record_batch.split(partition.records or b"")
-    return [record.value for part in parts for record in record_batch.records(part, 1 << 20)]
+    return [record.value for part in parts for record in record_reader.records(part, 1 << 20)]
 
 
 def answered(client: Client, number: int) -> Any:
@@ -207,7 +207,7 @@ def test_records_are_not_seen_before_the_log_keeps_them(bench: KafkaBench, clien
 
 
 def record_batch_of(value: bytes) -> bytes:
-    builder = record_batch.BatchBuilder()
+    builder = batch_builder.BatchBuilder()
     builder.append(0, -1, None, value)
     return builder.finish(0, -1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from duolog.bridge.kafka.requests import sliced_requests
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
-from duolog.protocol.kafka.record_batch import BatchBuilder
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from tests.unit.adversary import budget
 from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
 

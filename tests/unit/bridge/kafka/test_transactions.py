@@ -13,7 +13,7 @@ import pytest
 from duolog.bridge.config import DAY_MS, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.records import CommittedPosition
-from duolog.protocol.kafka import marker, record_batch
+from duolog.protocol.kafka import batch_builder, marker, record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.store.errors import OffsetOutOfRange
 from duolog.txn.coordinator import (
@@ -764,7 +764,7 @@ def test_version_2_is_a_finalized_feature(version: int, finalized: list[int], su
 
 def delayed(talk: Talk, *values: bytes, delay_ms: int = 5_000) -> None:
     """Write one batch: the first record at once, the others later; transactional, in version 2."""
-    builder = record_batch.BatchBuilder()
+    builder = batch_builder.BatchBuilder()
     for number, value in enumerate(values):
         headers = [("TIMER_DELAY_MS", str(delay_ms).encode())] if number else []
         builder.append(number, talk.bench.clock.now_ms(), None, value, headers)

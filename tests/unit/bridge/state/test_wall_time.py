@@ -15,7 +15,7 @@ from duolog.bridge.data.schedules import RecurringMessage
 from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.delay.recurring import Cron, Every, Schedule
-from duolog.protocol.kafka.record_batch import BatchBuilder
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.txn.coordinator import Producer
 from tests.kit.clock import START_NOW_MS as NOW

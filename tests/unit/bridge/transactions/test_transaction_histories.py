@@ -18,7 +18,7 @@ from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.producers import ProducerError
 from duolog.bridge.state.records import CommittedPosition
 from duolog.bridge.state.topics import Topic
-from duolog.protocol.kafka import marker, record_batch
+from duolog.protocol.kafka import marker, record_batch, record_reader
 from duolog.protocol.rocketmq.messages import message
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
@@ -380,7 +380,7 @@ def committed_for_kafka(core: ManualCore, topic: Topic, queue: Queue) -> list[To
                 if not marker.is_commit(buffer):
                     aborted.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in aborted):
-                records = record_batch.records(buffer, 1 << 20)
+                records = record_reader.records(buffer, 1 << 20)
                 found += [(each.offset, (each.value or b"").decode()) for each in records if each.offset >= offset]
         offset = until
     return found

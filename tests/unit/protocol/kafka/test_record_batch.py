@@ -14,14 +14,12 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import batch_builder as building
 from duolog.protocol.kafka import record_batch as rb
+from duolog.protocol.kafka import record_reader as reading
+from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec, inflate
-from duolog.protocol.kafka.record_batch import (
-    BatchBuilder,
-    InvalidBatch,
-    Reason,
-    Record,
-)
+from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
 from duolog.protocol.kafka.record_check import check_records
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 
@@ -44,7 +42,7 @@ few = settings(max_examples=30)
 
 
 def opened(batch: rb.Buffer) -> list[Record]:
-    return [record._replace(headers=list(record.headers)) for record in rb.records(batch, LIMIT)]
+    return [record._replace(headers=list(record.headers)) for record in reading.records(batch, LIMIT)]
 
 
 def patched(batch: rb.Buffer, at: int, form: str, value: int, sign: bool = True) -> bytearray:
@@ -90,7 +88,7 @@ def test_batches_of_others_are_read(builder: Callable[..., Any], drawn: list[Rec
 @few
 @given(batches, codecs)
 def test_our_batches_are_read_by_others(reader: Callable[..., Any], sent: list[Record], codec: Codec) -> None:
-    batch = rb.build(sent, sent[0].offset, 5, codec=codec)
+    batch = building.build(sent, sent[0].offset, 5, codec=codec)
     theirs = reader(bytes(batch))
     assert theirs.validate_crc()
     assert theirs.max_timestamp == max(record.timestamp_ms for record in sent)
@@ -113,7 +111,7 @@ def test_plain_batches_are_the_same_bytes_as_kafka_pythons(drawn: list[Record]) 
     theirs._batch_size = 1 << 30
     for n, record in enumerate(drawn):
         theirs.append(n, record.timestamp_ms, record.key, record.value, record.headers)
-    batch = rb.build(drawn, drawn[0].offset, 0)
+    batch = building.build(drawn, drawn[0].offset, 0)
     rb.stamp(batch, 0, 0, struct.unpack_from(">i", theirs._buffer, 12)[0])
     expected = bytearray(theirs.build())
     rb.stamp(expected, 0, 0, 0)
@@ -127,9 +125,11 @@ def test_plain_batches_are_the_same_bytes_as_kafka_pythons(drawn: list[Record]) 
 @few
 @given(batches, codecs, st.integers(0, 1 << 30))
 def test_round_trip(sent: list[Record], codec: Codec, leader_epoch: int) -> None:
-    batch = rb.build(sent, sent[0].offset, leader_epoch, codec=codec, producer=(1 << 40, 2, 3), is_transactional=True)
+    batch = building.build(
+        sent, sent[0].offset, leader_epoch, codec=codec, producer=(1 << 40, 2, 3), is_transactional=True
+    )
     assert opened(batch) == sent
-    assert batch == rb.build(
+    assert batch == building.build(
         sent, sent[0].offset, leader_epoch, codec=codec, producer=(1 << 40, 2, 3), is_transactional=True
     )
     header = rb.read_header(batch)
@@ -142,17 +142,17 @@ def test_round_trip(sent: list[Record], codec: Codec, leader_epoch: int) -> None
 @few
 @given(batches, codecs, st.integers(-2, 1 << 52))
 def test_look_up_by_time_agrees_with_reading_all(sent: list[Record], codec: Codec, timestamp_ms: int) -> None:
-    batch = rb.build(sent, sent[0].offset, 0, codec=codec)
+    batch = building.build(sent, sent[0].offset, 0, codec=codec)
     first = next(((r.offset, r.timestamp_ms) for r in sent if r.timestamp_ms >= timestamp_ms), None)
-    assert rb.find_timestamp(batch, timestamp_ms, LIMIT) == first
+    assert reading.find_timestamp(batch, timestamp_ms, LIMIT) == first
     latest = max(record.timestamp_ms for record in sent)
-    assert rb.max_timestamp_record(batch, LIMIT) == rb.find_timestamp(batch, latest, LIMIT)
+    assert reading.max_timestamp_record(batch, LIMIT) == reading.find_timestamp(batch, latest, LIMIT)
 
 
 @few
 @given(st.lists(batches, max_size=4), st.binary(min_size=1, max_size=100))
 def test_split_gives_the_batches_of_a_fetch(sent: list[list[Record]], tail: bytes) -> None:
-    built = [bytes(rb.build(records, records[0].offset, 0)) for records in sent]
+    built = [bytes(building.build(records, records[0].offset, 0)) for records in sent]
     assert list(map(bytes, rb.split(b"".join(built)))) == built
     with pytest.raises(ProtocolError):
         rb.split(b"".join(built) + tail)
@@ -163,12 +163,12 @@ def test_timestamp_deltas_at_the_edges_of_varints(power: int) -> None:
     for beside in range(-2, 3):
         for first, second in ((0, power + beside), (power + beside, 0)):
             sent = [Record(0, first, None, None, []), Record(1, second, None, None, [])]
-            assert opened(rb.build(sent, 0, 0)) == sent
+            assert opened(building.build(sent, 0, 0)) == sent
 
 
 def test_timestamps_beyond_all_calendars_become_the_nearest() -> None:
     wild = [-(1 << 63), (1 << 63) - 1, 1 << 62, -2, -1, NOW]
-    batch = rb.build([Record(n, at, None, None) for n, at in enumerate(wild)], 0, 0)
+    batch = building.build([Record(n, at, None, None) for n, at in enumerate(wild)], 0, 0)
     top = rb.TIMESTAMP_MS_MAX
     assert [record.timestamp_ms for record in opened(batch)] == [-1, top, top, -1, -1, NOW]
     assert rb.check(batch).max_timestamp == top
@@ -187,7 +187,7 @@ def test_gaps_and_a_longer_reach_than_the_last_record() -> None:
 
 
 def test_header_names_that_are_no_text_are_shown_as_java_does() -> None:
-    batch = rb.build([Record(0, NOW, None, b"v", [("ab", b"1")])], 0, 0).replace(b"ab", b"a\xff")
+    batch = building.build([Record(0, NOW, None, b"v", [("ab", b"1")])], 0, 0).replace(b"ab", b"a\xff")
     assert opened(batch)[0].headers == [("a\ufffd", b"1")]
 
 
@@ -197,7 +197,7 @@ def test_header_names_that_are_no_text_are_shown_as_java_does() -> None:
 @few
 @given(batches, codecs, st.integers(0, 1 << 60), st.integers(0, 1 << 30))
 def test_stamping_keeps_the_signature(sent: list[Record], codec: Codec, base_offset: int, leader_epoch: int) -> None:
-    batch = rb.build(sent, sent[0].offset, 0, codec=codec)
+    batch = building.build(sent, sent[0].offset, 0, codec=codec)
     buffer = bytearray(b"before" + batch + b"after")
     rb.stamp(buffer, 6, base_offset, leader_epoch)
     stamped = bytes(buffer[6:-5])
@@ -210,7 +210,7 @@ def test_stamping_keeps_the_signature(sent: list[Record], codec: Codec, base_off
 @few
 @given(batches, codecs)
 def test_log_append_time_is_signed_anew_and_seen_by_all(sent: list[Record], codec: Codec) -> None:
-    buffer = bytearray(b"before" + rb.build(sent, sent[0].offset, 0, codec=codec) + b"after")
+    buffer = bytearray(b"before" + building.build(sent, sent[0].offset, 0, codec=codec) + b"after")
     rb.stamp_log_append_time(memoryview(buffer), 6, NOW)
     batch = bytes(buffer[6:-5])
     theirs = KafkaPythonBatch(batch)
@@ -218,14 +218,14 @@ def test_log_append_time_is_signed_anew_and_seen_by_all(sent: list[Record], code
     assert [(r.timestamp, r.timestamp_type) for r in theirs] == [(NOW, 1)] * len(sent)
     assert opened(batch) == [record._replace(timestamp_ms=NOW) for record in sent]
     assert rb.read_header(batch).is_log_append_time
-    assert rb.find_timestamp(batch, NOW, 0) == rb.max_timestamp_record(batch, 0) == (sent[0].offset, NOW)
-    assert rb.find_timestamp(batch, NOW + 1, 0) is None
+    assert reading.find_timestamp(batch, NOW, 0) == reading.max_timestamp_record(batch, 0) == (sent[0].offset, NOW)
+    assert reading.find_timestamp(batch, NOW + 1, 0) is None
 
 
 # -- Refusing
 
 
-GOOD = bytes(rb.build([Record(n, NOW, b"k", b"value", [("h", b"x")]) for n in range(3)], 0, -1))
+GOOD = bytes(building.build([Record(n, NOW, b"k", b"value", [("h", b"x")]) for n in range(3)], 0, -1))
 
 REFUSED: list[tuple[str, rb.Buffer, Reason]] = [
     ("nothing", b"", Reason.NOT_ONE_BATCH),
@@ -236,7 +236,7 @@ REFUSED: list[tuple[str, rb.Buffer, Reason]] = [
     ("half a batch", GOOD[:-1], Reason.CORRUPT),
     ("length below a header", patched(GOOD, 8, ">i", 48), Reason.CORRUPT),
     ("negative length", patched(GOOD, 8, ">i", -1), Reason.CORRUPT),
-    ("larger than allowed", bytes(rb.build([Record(0, NOW, None, bytes(1000))], 0, 0)), Reason.TOO_LARGE),
+    ("larger than allowed", bytes(building.build([Record(0, NOW, None, bytes(1000))], 0, 0)), Reason.TOO_LARGE),
     ("a flipped byte", patched(GOOD, 70, ">B", 0xAA, sign=False), Reason.CORRUPT),
     ("a wrong CRC", patched(GOOD, 17, ">I", 1, sign=False), Reason.CORRUPT),
     ("base offset 1", patched(GOOD, 0, ">q", 1), Reason.INVALID),
@@ -347,8 +347,8 @@ def use_all(batch: rb.Buffer) -> None:
         rb.check,
         rb.split,
         opened,
-        lambda b: rb.find_timestamp(b, NOW, LIMIT),
-        lambda b: rb.max_timestamp_record(b, LIMIT),
+        lambda b: reading.find_timestamp(b, NOW, LIMIT),
+        lambda b: reading.max_timestamp_record(b, LIMIT),
         lambda b: rb.read_header(b, 100),
     ):
         try:
@@ -375,12 +375,12 @@ def test_garbage_as_batch_raises_only_protocol_error(batch: bytes) -> None:
 def test_damaged_batch_yields_no_record_that_does_not_fit(
     sent: list[Record], codec: Codec, data: st.DataObject
 ) -> None:
-    batch = rb.build(sent, sent[0].offset, 0, codec=codec)
+    batch = building.build(sent, sent[0].offset, 0, codec=codec)
     batch[data.draw(st.integers(21, len(batch) - 1))] = data.draw(st.integers(0, 255))
     use_all(batch)
     header = rb.read_header(batch)
     try:
-        for record in rb.records(batch, LIMIT):
+        for record in reading.records(batch, LIMIT):
             assert header.base_offset <= record.offset <= header.last_offset
             assert record.timestamp_ms == header.max_timestamp or -(1 << 63) <= record.timestamp_ms < 1 << 63
     except ProtocolError:
@@ -389,39 +389,39 @@ def test_damaged_batch_yields_no_record_that_does_not_fit(
 
 def test_offset_beyond_the_last_is_refused_before_it_is_yielded() -> None:
     body = RECORD + b"\x1a\0\0" + b"\xfe" * 7 + b"\x7f" + b"\x01\x01\0" + b"\x0c\0\0\x04\x01\x01\0"
-    reading = rb.records(batch_of(body, 40, 39), LIMIT)
+    records = reading.records(batch_of(body, 40, 39), LIMIT)
     with pytest.raises(ProtocolError, match="offset delta"):
-        list(reading)
+        list(records)
 
 
 def test_reading_in_parts_gives_the_same_records() -> None:
     sent = [Record(n, NOW + n, b"k", b"v" * n, ()) for n in range(70)]
-    opened_batch = rb.open_batch(rb.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
+    opened_batch = reading.open_batch(building.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
     for step in (1, 7, 69, 70, 1000):
         found: list[Record] = []
-        mark = rb.FIRST
+        mark = reading.FIRST
         while mark.skipped < len(sent):
-            some, mark = rb.read_records(opened_batch, mark, step)
+            some, mark = reading.read_records(opened_batch, mark, step)
             found += some
         assert found == sent
 
 
 def test_records_are_skipped_by_their_sizes_where_nothing_is_wrong() -> None:
     sent = [Record(n, NOW + n * 1000, b"k", b"v" * n, (("h", b"x"),)) for n in range(300)]
-    opened = rb.open_batch(rb.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
+    opened = reading.open_batch(building.build(sent, 0, 0, codec=Codec.LZ4), LIMIT)
     for skipped in (0, 1, 127, 128, 299):
-        start = rb.read_records(opened, rb.FIRST, skipped)[1]
+        start = reading.read_records(opened, reading.FIRST, skipped)[1]
         for count in (0, 1, 2, 172, 299):
             if skipped + count <= 300:
-                assert rb.skip_records(opened, start, count) == rb.read_records(opened, start, count)[1]
-    assert rb.skip_records(opened, rb.FIRST, 301) is None  # There are 300.
-    with_gap = rb.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0c\0\0\x04\x01\x01\0")
-    assert rb.skip_records(with_gap, rb.FIRST, 2) is None
-    too_short = rb.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0e\0\0\x02\x01\x01\0")
-    assert rb.skip_records(too_short, rb.FIRST, 2) is None
+                assert reading.skip_records(opened, start, count) == reading.read_records(opened, start, count)[1]
+    assert reading.skip_records(opened, reading.FIRST, 301) is None  # There are 300.
+    with_gap = reading.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0c\0\0\x04\x01\x01\0")
+    assert reading.skip_records(with_gap, reading.FIRST, 2) is None
+    too_short = reading.OpenBatch(opened.header._replace(record_count=2), RECORD + b"\x0e\0\0\x02\x01\x01\0")
+    assert reading.skip_records(too_short, reading.FIRST, 2) is None
 
 
 def test_inflation_is_limited() -> None:
-    batch = rb.build([Record(0, NOW, None, bytes(1 << 20))], 0, 0, codec=Codec.ZSTD)
+    batch = building.build([Record(0, NOW, None, bytes(1 << 20))], 0, 0, codec=Codec.ZSTD)
     with pytest.raises(ProtocolError):
-        list(rb.records(batch, 1 << 19))
+        list(reading.records(batch, 1 << 19))

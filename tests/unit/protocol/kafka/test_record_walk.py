@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch as rb
-from duolog.protocol.kafka import record_check, record_walk
-from duolog.protocol.kafka.record_batch import BatchBuilder, Reason, Record
+from duolog.protocol.kafka import record_check, record_walk, varint
+from duolog.protocol.kafka import record_reader as reading
+from duolog.protocol.kafka.batch_builder import BatchBuilder
+from duolog.protocol.kafka.record_batch import Reason, Record
 from duolog.protocol.kafka.record_check import HEADERS_MAX, check_records
 from duolog.protocol.kafka.record_walk import Fault
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
@@ -57,14 +59,13 @@ def test_batch_of_real_producers(kind: Callable[[bytes], rb.Buffer]) -> None:
     for before in (b"", bytes(61)):
         assert walked(kind(before + OF_PRODUCERS), len(before), 3) == (-9000, 70, 3, True, False)
     header = rb.read_header(batch_of(OF_PRODUCERS, 3, 2))
-    assert [record.key for record in rb.read_records(rb.OpenBatch(header, OF_PRODUCERS), rb.FIRST, 3)[0]] == [
-        None, b"key", b"k",
-    ]  # fmt: skip
+    found, _ = reading.read_records(reading.OpenBatch(header, OF_PRODUCERS), reading.FIRST, 3)
+    assert [record.key for record in found] == [None, b"key", b"k"]
 
 
 def record(fields: str) -> bytes:
     body = bytes.fromhex(fields)
-    return rb.varint(len(body)) + body
+    return varint.varint(len(body)) + body
 
 
 LONG_NULL = "818080 8000"
@@ -89,7 +90,7 @@ SOUND: dict[str, tuple[bytes, int, tuple[int, ...]]] = {
 def test_sound_records_can_be_read(body: bytes, count: int, expected: tuple[int, ...]) -> None:
     assert walked(body, 0, count) == expected
     header = rb.read_header(batch_of(body, count, max(0, count - 1)))
-    assert len(rb.read_records(rb.OpenBatch(header, body), rb.FIRST, count)[0]) == count
+    assert len(reading.read_records(reading.OpenBatch(header, body), reading.FIRST, count)[0]) == count
 
 
 FAULTS: dict[str, tuple[bytes, tuple[int, int, int, int], str]] = {
@@ -185,7 +186,7 @@ def test_damaged_records_give_the_same_and_what_passes_is_readable(built: tuple[
         found = walked(damaged, 0, count, random.choice((0, 3, LIMIT, BEHIND)))
         if len(found) == 5:
             header = rb.read_header(batch_of(damaged, count, count - 1, base_timestamp=NOW))
-            read, mark = rb.read_records(rb.OpenBatch(header, damaged), rb.FIRST, count)
+            read, mark = reading.read_records(reading.OpenBatch(header, damaged), reading.FIRST, count)
             assert mark.skipped == count
             assert [each.timestamp_ms - NOW for each in (min(read, key=time), max(read, key=time))] == [*found[:2]]
 
@@ -224,14 +225,14 @@ def test_what_only_readers_of_garbage_pass_is_refused() -> None:
     """`read_records` takes gaps in the offsets, for compaction leaves them; a producer's batch has none."""
     gap = RECORD + b"\x0c\0\0\x04\x01\x01\0"
     header = rb.read_header(batch_of(gap, 2, 2))
-    assert len(rb.read_records(rb.OpenBatch(header, gap), rb.FIRST, 2)[0]) == 2
+    assert len(reading.read_records(reading.OpenBatch(header, gap), reading.FIRST, 2)[0]) == 2
     with pytest.raises(ProtocolError):
         check_records(gap, 0, header)
 
 
 def test_headers_of_a_batch_are_limited() -> None:
     for count in (HEADERS_MAX, HEADERS_MAX + 1):
-        body = record((b"\0\0\0\x01\x01" + rb.varint(count) + b"\0\x01" * count).hex())
+        body = record((b"\0\0\0\x01\x01" + varint.varint(count) + b"\0\x01" * count).hex())
         assert (len(walked(body, 0, 1, HEADERS_MAX)) == 5) is (count == HEADERS_MAX)
 
 

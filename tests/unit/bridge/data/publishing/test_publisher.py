@@ -12,7 +12,7 @@ from duolog.bridge.data.publishing.produced_batches import RECORDS_MAX, BatchOri
 from duolog.bridge.data.publishing.refusals import MessageTooLarge, NotSupported, ProduceRefused
 from duolog.bridge.data.reading import place_of
 from duolog.bridge.state.producers import OutOfOrderSequence
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.compression import Codec
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -56,7 +56,7 @@ def test_log_append_time_is_stamped_and_signed() -> None:
     published = door.kafka(topic, batch([b"a"], timestamp_ms=5))
     assert published.log_append_ms == NOW
     (entry,) = stored(door, topic)
-    assert {record.timestamp_ms for record in record_batch.records(entry.frame, 1 << 20)} == {NOW}
+    assert {record.timestamp_ms for record in record_reader.records(entry.frame, 1 << 20)} == {NOW}
     header = record_batch.read_header(entry.frame)
     assert header.crc == record_batch.crc32c(bytes(entry.frame[21:]))
 
@@ -121,7 +121,7 @@ def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
 def test_every_record_of_every_batch_is_checked(count: int, codec: Codec) -> None:
     door = Door()
     for at in {0, count // 2, count - 1}:
-        builder = record_batch.BatchBuilder()
+        builder = batch_builder.BatchBuilder()
         for number in range(count):
             headers = b"\x02\0\x03" if number == at else b"\0"  # one header, with a value of -2 bytes
             builder.append_encoded(number, NOW, None, b"x" * 90, headers)
@@ -196,7 +196,7 @@ def test_greatest_timestamp_of_a_header_is_corrected() -> None:
 def test_no_more_schedules_are_read_than_a_batch_may_have() -> None:
     """A batch of thousands costs no more than the limit, whatever its last records ask for."""
     door = Door(delay=DelayOptions(batch_schedules_max=3))
-    builder = record_batch.BatchBuilder()
+    builder = batch_builder.BatchBuilder()
     for number in range(5):
         builder.append(number, NOW, None, b"", [("AMQ_SCHEDULED_CRON", b"0 9 * * *" if number < 3 else b"never")])
     with pytest.raises(InvalidBatch) as refused:
@@ -211,7 +211,7 @@ def test_batch_without_timestamps_is_stored_without_timestamps() -> None:
     assert (published.base_offset, published.log_append_ms) == (0, -1)
     (entry,) = stored(door, topic)
     assert (entry.count, entry.timestamp_ms) == (1, -1)
-    (record,) = record_batch.records(entry.frame, 1 << 20)
+    (record,) = record_reader.records(entry.frame, 1 << 20)
     assert (record.value, record.timestamp_ms) == (b"a", -1)
 
 

@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.http.api.topics import topic_view
 from duolog.delay.recurring import BadSchedule
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import record_reader
 from duolog.store.entry import Promise
 from tests.kit.core import ManualCore
 from tests.kit.http import TimerHandlers
@@ -191,7 +191,7 @@ def test_timer_and_schedule_whose_messages_expire() -> None:
     core.schedules.run(core.clock.now_ms(), core.clock.mono_ms())
     core.settle()
     (entry,) = core.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=1)
-    (record,) = record_batch.records(entry.frame, 1 << 20)
+    (record,) = record_reader.records(entry.frame, 1 << 20)
     assert record.headers == [("EXPIRE_AFTER_MS", b"50")], "each run lives so long"
     for bad in ("0", "soon"):
         with pytest.raises(DelayRefused, match="EXPIRE_AFTER_MS"):

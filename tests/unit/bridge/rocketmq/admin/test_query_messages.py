@@ -9,7 +9,7 @@ import pytest
 
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.rocketmq.admin import query_messages
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
@@ -55,7 +55,7 @@ def send(office: Office, keys: str, unique: str, queue_id: int = 0) -> None:
 
 def produce(office: Office, *keys: bytes | None, queue_id: int = 0, headers: Any = ()) -> None:
     records = [Record(n, 1, key, b"value", headers) for n, key in enumerate(keys)]
-    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
     office.publisher.publish_batch(office.topic(), queue_id, batch, office.clock.now_ms())
 
 
@@ -237,7 +237,7 @@ def test_what_was_aborted_is_not_found_though_retention_takes_it_meanwhile(offic
     topic, now_ms = office.topic(), office.clock.now_ms()
     producer, _ = office.transactions.init("payments", 1000, None, now_ms)
     records = [Record(0, 1, b"k", b"value", ())]
-    batch = bytes(record_batch.build(records, 0, 0, producer=(*producer, 0), is_transactional=True))
+    batch = bytes(batch_builder.build(records, 0, 0, producer=(*producer, 0), is_transactional=True))
     origin = BatchOrigin(transactional_id="payments", adds_partition=True)
     office.publisher.publish_batch(topic, 0, batch, now_ms, origin)
     office.transactions.end("payments", producer, now_ms, is_commit=False, renews=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message
@@ -15,7 +15,7 @@ def test_every_message_is_found_by_its_id(office: Office, client: Client) -> Non
     topic, other = office.topic(), office.topic("other")
     office.publish(topic, b"a", b"b")
     records = [Record(n, 1, None, b"k%d" % n, ()) for n in range(200)]  # more than their bytes, so that they are padded
-    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
     office.publisher.publish_batch(other, 1, batch, office.clock.now_ms())
     office.publish(topic, b"c")
     for name, queue_id, offset, count in (("orders", 0, 0, 3), ("other", 1, 0, 200)):

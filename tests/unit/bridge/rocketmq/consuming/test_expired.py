@@ -18,7 +18,7 @@ from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state import records
 from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.records import CommittedPosition, MessagesExpired
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
@@ -50,7 +50,7 @@ def dead(office: Office, name: str = DEAD) -> list[bytes]:
 
 def send_kafka(office: Office, *bodies: bytes, topic: str = "orders", **headers: bytes) -> None:
     records = [Record(n, 1, b"key", body, tuple(headers.items())) for n, body in enumerate(bodies)]
-    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
     office.publisher.publish_batch(office.topic(topic), 0, batch, office.clock.now_ms())
     office.settle()
 

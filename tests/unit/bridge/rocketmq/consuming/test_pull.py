@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -72,7 +72,7 @@ def test_records_leave_as_they_lie_in_the_log(office: Office, client: Client, js
 def test_records_of_kafka_come_in_rocketmqs_form(office: Office, client: Client) -> None:
     topic = office.topic()
     records = [Record(n, 1, b"k", b"v%d" % n, [("TAGS", b"ab"[n : n + 1])]) for n in range(2)]
-    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
     office.publisher.publish_batch(topic, 0, batch, office.clock.now_ms())
     office.settle()
     assert bodies(client.pull(0)) == [b"v0", b"v1"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.rocketmq.retry.redrive import RedriveRefused, redrive
-from duolog.protocol.kafka import record_batch
+from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.bodies import GroupRetryPolicy, LockRequest, SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -63,7 +63,7 @@ def test_dead_letter_is_the_message_with_its_origin(office: Office, client: Clie
 def test_message_of_a_kafka_producer_is_given_back(office: Office, client: Client) -> None:
     topic = office.topic()
     records = [Record(n, 1, b"key", b"v%d" % n, (("TIMER_X", b"1"), ("h", b"x"))) for n in range(3)]
-    batch = bytes(record_batch.build(records, base_offset=0, leader_epoch=0))
+    batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
     office.publisher.publish_batch(topic, 1, batch, office.clock.now_ms())
     office.settle()
     seen = message.decode_all(bytes(client.pull(0, queueId=1).body))
