@@ -30,7 +30,7 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
-from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.consuming.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
 from duolog.bridge.rocketmq.requests.admission import Admission
 from duolog.bridge.state.client_protocols import ClientProtocols
@@ -77,7 +77,7 @@ class GroupContext:
     lags: GroupLags
     client_protocols: ClientProtocols
     kafka_groups: GroupCoordinator[Any]
-    rocketmq_members: Members[Any]
+    rocketmq_members: GroupMembers[Any]
     rocketmq_groups: GroupConfigs
     rocketmq_pop_checkpoints: PopCheckpoints
     unread_failures: Callable[[str], tuple[int, int]]  # (group) -> messages in its retry topic, dead letters.

@@ -42,7 +42,7 @@ from duolog.bridge.http.guard import Guard
 from duolog.bridge.monitoring.watchdog import measured
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry.redrive import RedriveRefused
 from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
 from duolog.bridge.state.positions import TooManyPositions
@@ -57,7 +57,7 @@ from duolog.store.errors import Fault, StoreError
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
-REDRIVE_REFUSALS = (RedriveRefused, Refused, TooManyGroups, TooManyPositions, IllegalMessage)
+REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyPositions, IllegalMessage)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -26,7 +26,7 @@ from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifica
 from duolog.bridge.rocketmq.consuming.expired_ranges import ExpiredRanges
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
 from duolog.bridge.rocketmq.consuming.locks import Locks
-from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.consuming.members import GroupMembers
 from duolog.bridge.rocketmq.consuming.request_modes import RequestModes
 from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
@@ -52,7 +52,7 @@ class RocketMQState:
 
     def __init__(self, state_log: StateLog, positions: Positions, options: Options) -> None:
         rocketmq = options.rocketmq
-        self.members: Members[RocketMQConnection] = Members(
+        self.members: GroupMembers[RocketMQConnection] = GroupMembers(
             groups_max=rocketmq.groups_max,
             client_groups_max=rocketmq.client_groups_max,
             subscriptions_max=rocketmq.subscriptions_max,
@@ -95,7 +95,7 @@ class RocketMQGroupContext:
     """Consumer and producer groups: their configs, members, positions, and what the broker tells them."""
 
     configs: GroupConfigs
-    members: Members[RocketMQConnection]
+    members: GroupMembers[RocketMQConnection]
     positions: Positions
     client_protocols: ClientProtocols
     change_notifications: ChangeNotifications

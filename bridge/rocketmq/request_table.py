@@ -7,7 +7,7 @@ lists.
 from collections.abc import Callable
 
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.rocketmq.admin import inspection, single_broker, topics_and_groups
+from duolog.bridge.rocketmq.admin import broker_settings, group_stats, groups, inspection, single_broker, topics
 from duolog.bridge.rocketmq.admin.query_messages import query_message
 from duolog.bridge.rocketmq.admin.view_message import view_message
 from duolog.bridge.rocketmq.consuming import (
@@ -90,20 +90,20 @@ _HANDLERS: dict[Code, Handler] = {
     Code.ADD_WRITE_PERM_OF_BROKER: routes.add_write_perm,
     Code.GET_NAMESRV_CONFIG: routes.namesrv_config,
     # -- Topics and groups
-    Code.UPDATE_AND_CREATE_TOPIC: topics_and_groups.update_topic,
-    Code.DELETE_TOPIC_IN_BROKER: topics_and_groups.delete_topic,
-    Code.GET_ALL_TOPIC_CONFIG: topics_and_groups.topic_configs,
-    Code.GET_TOPIC_CONFIG: topics_and_groups.topic_config,
-    Code.GET_TOPIC_STATS_INFO: topics_and_groups.topic_stats,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics_and_groups.update_group,
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics_and_groups.group_configs,
-    Code.GET_SUBSCRIPTIONGROUP_CONFIG: topics_and_groups.group_config,
-    Code.GET_CONSUME_STATS: topics_and_groups.consume_stats,
-    Code.GET_CONSUMER_CONNECTION_LIST: topics_and_groups.consumer_connections,
-    Code.GET_PRODUCER_CONNECTION_LIST: topics_and_groups.producer_connections,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: topics_and_groups.update_topics,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: topics_and_groups.update_groups,
-    Code.DELETE_SUBSCRIPTIONGROUP: topics_and_groups.delete_group,
+    Code.UPDATE_AND_CREATE_TOPIC: topics.update_topic,
+    Code.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: topics.topic_configs,
+    Code.GET_TOPIC_CONFIG: topics.topic_config,
+    Code.GET_TOPIC_STATS_INFO: topics.topic_stats,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.group_configs,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: groups.group_config,
+    Code.GET_CONSUME_STATS: group_stats.consume_stats,
+    Code.GET_CONSUMER_CONNECTION_LIST: group_stats.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: group_stats.producer_connections,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: topics.update_topics,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.update_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: groups.delete_group,
     # -- What tools look at
     Code.QUERY_TOPIC_CONSUME_BY_WHO: inspection.groups_of_topic,
     Code.QUERY_TOPICS_BY_CONSUMER: inspection.topics_of_group,
@@ -119,9 +119,9 @@ _HANDLERS: dict[Code, Handler] = {
     Code.CLEAN_UNUSED_TOPIC: inspection.clean,
     Code.DELETE_EXPIRED_COMMITLOG: inspection.clean,
     # -- The broker
-    Code.GET_BROKER_CONFIG: topics_and_groups.broker_config,
-    Code.UPDATE_BROKER_CONFIG: topics_and_groups.update_broker_config,
-    Code.GET_BROKER_RUNTIME_INFO: topics_and_groups.broker_runtime,
+    Code.GET_BROKER_CONFIG: broker_settings.broker_config,
+    Code.UPDATE_BROKER_CONFIG: broker_settings.update_broker_config,
+    Code.GET_BROKER_RUNTIME_INFO: broker_settings.broker_runtime,
     # -- What there is one of, or none
     Code.GET_BROKER_HA_STATUS: single_broker.ha_status,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: single_broker.cold_data,

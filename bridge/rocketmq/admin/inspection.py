@@ -18,12 +18,12 @@ from typing import Final
 
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.rocketmq.admin import topics_and_groups
+from duolog.bridge.rocketmq.admin import group_stats
 from duolog.bridge.rocketmq.consuming.consumer_group import Client
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.background_requests import Steps
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
@@ -127,14 +127,14 @@ def _stats_of_groups(context: RocketMQContext, command: RemotingCommand) -> Step
     pieces, total, comma, left = Pieces(), 0, b"", STATS_AT_ONCE
     pieces.add(b'{"consumeStatsList":[')
     for config in list(context.groups.configs.all()):
-        topics = topics_and_groups.stats_topics(context, config.group_name)
+        topics = group_stats.stats_topics(context, config.group_name)
         left -= 1 + sum(topic.queue_count for topic in topics)
         if left <= 0:
             left = STATS_AT_ONCE
             yield
         if topics:
             pieces.add(comma + b"{" + fastjson.write(config.group_name) + b":[")
-            total += yield from topics_and_groups.write_stats(context, config.group_name, topics, pieces)
+            total += yield from group_stats.write_stats(context, config.group_name, topics, pieces)
             pieces.add(b"]}")
             comma = b","
     rest = {"brokerAddr": f"{host}:{port}", "totalDiff": total, "totalInflightDiff": 0}
@@ -207,7 +207,7 @@ def _have_consumed(
 
     def ask(records: Records) -> None:
         if not records.buffers:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
         named = {**ext, "brokerName": context.options.rocketmq.broker}
         _ask_member(context, connection, command, request, named, records.buffers[0])
 
@@ -244,7 +244,7 @@ def _member(context: RocketMQContext, request: ConsumerRequest) -> RocketMQConne
         if client.client_id == request.client_id:
             return channel
     remark = f"The Consumer <{request.consumer_group[:200]}> <{request.client_id[:200]}> not online"
-    raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _ask_member(
@@ -290,7 +290,7 @@ def _stats_data(context: RocketMQContext, command: RemotingCommand, request: Sta
     counts = yield from _stats_of(context, request)
     if counts is None:
         remark = f"The stats <{request.stats_name[:80]}> <{request.stats_key[:200]}> not exist"
-        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
     minute, hour, day = (
         StatsItem(sum=count, tps=count * 1000 / ms, avgpt=float(count > 0))
         for count, ms in zip(counts, _SPANS_MS, strict=True)
@@ -355,7 +355,7 @@ def consume_queue(context: RocketMQContext, connection: RocketMQConnection, comm
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None or not 0 <= request.queue_id < topic.queue_count:
         remark = f"{request.queue_id}@{request.topic[:200]} is not exist!"
-        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
     queue = topic.queues[request.queue_id]
     start, until = queue.start_offset, context.messages.isolation.stable_end(queue)
 

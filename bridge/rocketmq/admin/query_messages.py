@@ -16,7 +16,7 @@ from duolog.bridge.data.reading import place_of
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol import convert
@@ -41,7 +41,7 @@ _NOT_FOUND: Final = "can not find message, maybe time range not correct"
 _NOT_YET: Final = "the keys of older messages are still being collected; ask again"
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """One message, as a pull would give it."""
 
     stored_ms: int
@@ -51,7 +51,7 @@ class Found(NamedTuple):
     producer_id: int | None = None  # of the Kafka producer in whose transaction it was sent
 
 
-class Decided(NamedTuple):
+class SearchedQueue(NamedTuple):
     """A queue, and what was known of its transactions when the search began: all that it finds was decided then."""
 
     queue: Queue
@@ -62,7 +62,7 @@ def query_message(context: RocketMQContext, connection: RocketMQConnection, comm
     request = QueryRequest.parse(command.ext)
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
     inflate_bytes_max = context.options.convert.inflate_bytes_max
     search = Search(
         request.key.encode(),
@@ -74,7 +74,7 @@ def query_message(context: RocketMQContext, connection: RocketMQConnection, comm
     )
     connection.begin_read(command)
     where = [(queue, context.messages.isolation.stable_end(queue)) for queue in topic.queues]
-    decided = {queue.key: Decided(queue, context.messages.isolation.get(queue.key)) for queue in topic.queues}
+    decided = {queue.key: SearchedQueue(queue, context.messages.isolation.get(queue.key)) for queue in topic.queues}
     context.store.reader.search(where, search, partial(_searched, context, connection, command, decided))
 
 
@@ -82,8 +82,8 @@ def _searched(
     context: RocketMQContext,
     connection: RocketMQConnection,
     command: RemotingCommand,
-    decided: Mapping[int, Decided],
-    found: Search[Found] | Failure,
+    decided: Mapping[int, SearchedQueue],
+    found: Search[FoundMessage] | Failure,
 ) -> None:
     """The thread has looked."""
     connection.end_read(command)
@@ -95,7 +95,10 @@ def _searched(
 
 
 def _answer(
-    context: RocketMQContext, command: RemotingCommand, decided: Mapping[int, Decided], found: Search[Found] | Failure
+    context: RocketMQContext,
+    command: RemotingCommand,
+    decided: Mapping[int, SearchedQueue],
+    found: Search[FoundMessage] | Failure,
 ) -> Answer:
     if isinstance(found, Exception):
         raise found if isinstance(found, StoreError) else StoreError(str(found))
@@ -103,8 +106,8 @@ def _answer(
     newest = sorted(seen, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
     if not newest:
         if found.is_complete:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
-        raise Refused(ResponseCode.SYSTEM_BUSY, _NOT_YET)
+            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, _NOT_YET)
     records: list[Buffer] = []
     for each in newest:
         if records and sum(map(len, records)) + len(each.record) > BYTES_MAX:
@@ -116,7 +119,7 @@ def _answer(
     return answer(command, ext=header.to_ext(), body=records)
 
 
-def _is_aborted(decided: Decided, found: Found) -> bool:
+def _is_aborted(decided: SearchedQueue, found: FoundMessage) -> bool:
     queue, isolation = decided
     if isolation is None or found.producer_id is None:
         return False
@@ -148,14 +151,14 @@ def _keys_in(raw: bytes) -> list[bytes]:
 
 def _matcher(
     topic: Topic, key: bytes, store_host: bytes, inflate_bytes_max: int
-) -> Callable[[Queue, Stored], list[Found]]:
+) -> Callable[[Queue, Stored], list[FoundMessage]]:
     """Make what gives the records of an entry that have the key, the newest first."""
 
-    def matches(queue: Queue, entry: Stored) -> list[Found]:
+    def matches(queue: Queue, entry: Stored) -> list[FoundMessage]:
         try:
             if entry.form == frame_formats.ROCKETMQ:
                 has_key = key in _keys_in(properties_of(entry.frame))
-                return [Found(entry.stored_ms, entry.frame, queue.key, entry.base_offset)] if has_key else []
+                return [FoundMessage(entry.stored_ms, entry.frame, queue.key, entry.base_offset)] if has_key else []
             header = record_batch.read_header(entry.frame)
             if header.is_control:
                 return []
@@ -170,7 +173,7 @@ def _matcher(
         place = place_of(topic, queue, entry, store_host)
         producer_id = header.producer_id if header.is_transactional else None
         return [
-            Found(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)
+            FoundMessage(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)
             for record in reversed(convert.rocketmq_records(records, place))
         ]
 

@@ -12,7 +12,7 @@ from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import ViewRequest
@@ -78,5 +78,5 @@ def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:
     return make(found.buffers[0])
 
 
-def _not_found(position: int) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+def _not_found(position: int) -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")

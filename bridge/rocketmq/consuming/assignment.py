@@ -14,10 +14,10 @@ from typing import Final
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.consuming.consumer_group import BROADCASTING
-from duolog.bridge.rocketmq.consuming.request_modes import POP, PULL, Mode
+from duolog.bridge.rocketmq.consuming.request_modes import POP, PULL, RequestMode
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.rocketmq.bodies import (
@@ -39,18 +39,20 @@ ALL_QUEUES: Final = -1
 def set_request_mode(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = read_body(command, RequestModeRequest)
     if request.topic.startswith(RETRY_PREFIX):
-        raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if context.topics.by_rocketmq_name(request.topic) is None:
         raise UnknownTopic(f"topic[{request.topic[:300]}] not exist")
     now_ms = context.clock.now_ms()
     if context.groups.configs.find(request.consumer_group) is None:
         remark = f"Group {request.consumer_group[:200]} not exist"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if request.mode not in (PULL, POP):
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"message request mode {request.mode[:80]!r}; known: PULL, POP")
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER, f"message request mode {request.mode[:80]!r}; known: PULL, POP"
+        )
     context.groups.request_modes.check_room(request.consumer_group, request.topic)
     context.groups.configs.ensure(request.consumer_group, now_ms)
-    mode = Mode(request.mode, request.pop_share_queue_num)
+    mode = RequestMode(request.mode, request.pop_share_queue_num)
     return answer(
         command, promise=context.groups.request_modes.set(request.consumer_group, request.topic, mode, now_ms)
     )
@@ -64,7 +66,9 @@ def query_assignment(context: RocketMQContext, connection: RocketMQConnection, c
     return answer(command, body=AssignmentAnswer(message_queue_assignments=found))
 
 
-def _queues_of(context: RocketMQContext, request: AssignmentRequest, mode: Mode) -> Iterable[MessageQueue] | None:
+def _queues_of(
+    context: RocketMQContext, request: AssignmentRequest, mode: RequestMode
+) -> Iterable[MessageQueue] | None:
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         return None

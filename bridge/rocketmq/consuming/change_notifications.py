@@ -13,7 +13,7 @@ from typing import Final
 
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
-from duolog.bridge.rocketmq.consuming.members import Members
+from duolog.bridge.rocketmq.consuming.members import GroupMembers
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
@@ -27,7 +27,7 @@ class ChangeNotifications:
     """The groups whose members are still to be notified."""
 
     def __init__(
-        self, configs: GroupConfigs, members: Members[RocketMQConnection], server: Server, unsent_bytes_max: int
+        self, configs: GroupConfigs, members: GroupMembers[RocketMQConnection], server: Server, unsent_bytes_max: int
     ) -> None:
         self._configs, self._members, self._server = configs, members, server
         self._unsent_bytes_max = unsent_bytes_max

@@ -54,7 +54,7 @@ logger = logging.getLogger("bridge")
 # -- Sifting what was read
 
 
-class Sifted(NamedTuple):
+class ReadWithoutExpired(NamedTuple):
     """What is left of what was read, and the unit by which the group has the rest behind it; mostly there is none.
 
     `reports`: whoever hears of it hears of an earlier such unit, which the log must keep before.
@@ -67,7 +67,7 @@ class Sifted(NamedTuple):
 
 
 def may_expire(context: RocketMQContext, group: str, topic: Topic, queue: Queue) -> bool:
-    """Whether what a group reads of a queue has to be sifted; for nearly all there is nothing else to do."""
+    """Whether what a group reads of a queue has to be split; for nearly all there is nothing else to do."""
     if topic.settings.ttl_ms < 0 and queue.key not in context.messages.expiring_queues:
         return False
     return topic.may_produce and not topic.rocketmq_name.startswith(DLQ_PREFIX) and group not in SYSTEM_GROUPS
@@ -80,15 +80,17 @@ def without_expired(
 
     Raises ANSWERABLE if the first message has expired and cannot become one.
     """
-    sifted = sift(context, group, topic, queue, offset, found)
-    if not sifted.records:
-        return sifted.found, context.state_log.barrier() if sifted.reports else None
-    promise = context.state_log.commit(sifted.records, context.clock.now_ms(), sifted.frames).promise
-    context.metrics.dead_letters += len(sifted.frames)
-    return sifted.found, promise
+    split = split_expired(context, group, topic, queue, offset, found)
+    if not split.records:
+        return split.found, context.state_log.barrier() if split.reports else None
+    promise = context.state_log.commit(split.records, context.clock.now_ms(), split.frames).promise
+    context.metrics.dead_letters += len(split.frames)
+    return split.found, promise
 
 
-def sift(context: RocketMQContext, group: str, topic: Topic, queue: Queue, offset: int, found: Records) -> Sifted:
+def split_expired(
+    context: RocketMQContext, group: str, topic: Topic, queue: Queue, offset: int, found: Records
+) -> ReadWithoutExpired:
     """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
     now_ms, behind, name = context.clock.now_ms(), context.groups.expired_ranges, group_of_rocketmq(group)
     careful_ms = context.messages.wall_time.careful_ms(now_ms, context.clock.mono_ms())
@@ -96,7 +98,7 @@ def sift(context: RocketMQContext, group: str, topic: Topic, queue: Queue, offse
         queue.key not in context.messages.expiring_queues
         and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > careful_ms
     ):
-        return Sifted(found)  # Only the topic says when, and the first was stored first.
+        return ReadWithoutExpired(found)  # Only the topic says when, and the first was stored first.
     alive: list[Buffer] = []
     dead: list[Message] = []
     first_dead = next_offset = found.next_offset
@@ -124,9 +126,9 @@ def sift(context: RocketMQContext, group: str, topic: Topic, queue: Queue, offse
             first_dead = at
         dead.append(letter)
     if len(alive) == len(found.buffers):
-        return Sifted(found)
+        return ReadWithoutExpired(found)
     if not dead:
-        return Sifted(Records(alive, next_offset), reports=reports)
+        return ReadWithoutExpired(Records(alive, next_offset), reports=reports)
     records: list[Record] = []
     try:
         frames = _frames(context, group, dead, now_ms, records)
@@ -135,9 +137,9 @@ def sift(context: RocketMQContext, group: str, topic: Topic, queue: Queue, offse
         alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
         if first_dead == queue_offset_of(found.buffers[0]):
             raise
-        return Sifted(Records(alive, first_dead), reports=reports)
+        return ReadWithoutExpired(Records(alive, first_dead), reports=reports)
     records.append(MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive))))
-    return Sifted(Records(alive, next_offset), records, frames)
+    return ReadWithoutExpired(Records(alive, next_offset), records, frames)
 
 
 def _expiry_of(context: RocketMQContext, topic: Topic, raw: bytes, buffer: Buffer) -> int | None:

@@ -20,7 +20,7 @@ from duolog.bridge.rocketmq.consuming.consumer_group import BROADCASTING, NAME_C
 from duolog.bridge.rocketmq.consuming.members import CHANNEL_MS
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topics import TopicError
@@ -174,7 +174,7 @@ def consumer_list(context: RocketMQContext, connection: RocketMQConnection, comm
     group = ConsumerGroupRequest.parse(command.ext).consumer_group
     client_ids = context.groups.members.client_ids(group)
     if not client_ids:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group[:200]}")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group[:200]}")
     return answer(command, body=ConsumerList(consumer_id_list=client_ids))
 
 
@@ -227,7 +227,9 @@ def unlock_queues(context: RocketMQContext, connection: RocketMQConnection, comm
 def _by_key(context: RocketMQContext, request: LockRequest) -> dict[int, MessageQueue]:
     """Give the queues that are there, by their keys; others are nobody's."""
     if len(request.mq_set) > LOCKED_AT_ONCE_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(request.mq_set)} queues; {LOCKED_AT_ONCE_MAX} are allowed")
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER, f"{len(request.mq_set)} queues; {LOCKED_AT_ONCE_MAX} are allowed"
+        )
     found = {}
     for queue in request.mq_set:
         topic = context.topics.by_rocketmq_name(queue.topic)

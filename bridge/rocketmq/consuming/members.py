@@ -51,7 +51,7 @@ class TooManyMembers(Exception):
     """`rocketmq.groups_max`, `rocketmq.subscriptions_max` or a limit of this module; the message says which."""
 
 
-class Members(Generic[Channel]):
+class GroupMembers(Generic[Channel]):
     """All groups of RocketMQ clients. `has_members` answers for `bridge.families`."""
 
     def __init__(

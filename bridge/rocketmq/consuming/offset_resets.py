@@ -25,7 +25,7 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.records import CommittedPosition
@@ -58,9 +58,9 @@ def reset_offset(context: RocketMQContext, connection: RocketMQConnection, comma
     topic = _topic(context, request.topic)
     if context.groups.configs.get(request.group) is None:
         remark = f"Group {request.group[:200]} not exist"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not context.groups.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
     queues = _queues(topic, request)
     if request.offset is not None and request.queue_id >= 0:
         offset = _checked(context, queues[0], request.offset)
@@ -77,7 +77,7 @@ def reset_offset(context: RocketMQContext, connection: RocketMQConnection, comma
 def _topic(context: RocketMQContext, name: str) -> Topic:
     topic = context.topics.by_rocketmq_name(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist")
     return topic
 
 
@@ -86,7 +86,7 @@ def _queues(topic: Topic, request: ResetOffsetRequest) -> Sequence[Queue]:
         return topic.queues
     if request.queue_id >= topic.queue_count:
         remark = f"queue {request.queue_id} of topic {request.topic}, which has {topic.queue_count}"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     return [topic.queues[request.queue_id]]
 
 
@@ -94,7 +94,7 @@ def _checked(context: RocketMQContext, queue: Queue, offset: int) -> int:
     start, end = queue.start_offset, context.messages.isolation.stable_end(queue)
     if not start <= offset <= end:
         remark = f"Target offset {offset} not in consume queue range [{start}-{end}]"
-        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
     return offset
 
 
@@ -182,7 +182,7 @@ class _Reset:
         """Move the group's positions of what was found, and mark these queues."""
         context, request, found, self._found = self._context, self._request, self._found, {}
         if context.topics.by_number(self._topic.number) is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
         group, now_ms = group_of_rocketmq(request.group), context.clock.now_ms()
         positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
         keys = [queue.key for queue in found]
@@ -239,7 +239,9 @@ def consumer_status(context: RocketMQContext, connection: RocketMQConnection, co
         if request.client_addr in (None, "", client.client_id)
     }
     if not asked:
-        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {request.group[:200]} is online")
+        raise RequestRefused(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {request.group[:200]} is online"
+        )
     connection.unanswered += 1
     _Survey(connection, command, {"topic": request.topic, "group": request.group}, asked).ask()
 

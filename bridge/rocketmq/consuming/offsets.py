@@ -14,7 +14,7 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.positions import TooManyPositions
@@ -114,7 +114,7 @@ def query_consumer_offset(context: RocketMQContext, connection: RocketMQConnecti
     elif context.groups.members.begins_at_first(request.consumer_group):
         offset = start_offset  # Left to itself the client would pull at 0, with the same costs.
     else:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+        raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
     return answer(command, ext={"offset": str(offset)}, promise=context.state_log.barrier())
 
 
@@ -124,9 +124,13 @@ def update_consumer_offset(
     request = UpdateConsumerOffsetRequest.parse(command.ext)
     topic = _topic(context, request.topic, request.queue_id)
     if request.commit_offset < 0:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}")
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER, f"commit offset {request.commit_offset} of {request.topic}"
+        )
     if context.groups.configs.find(request.consumer_group) is None:
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!")
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!"
+        )
     group = group_of_rocketmq(request.consumer_group)
     positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
@@ -139,7 +143,7 @@ def update_consumer_offset(
         commit_one_way(context, group, positions[0])
         return None
     if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
-        raise Refused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
     context.groups.configs.ensure(request.consumer_group, now_ms)
     # Who pops in order moves by its acks, so this is a tool.
     forgotten = context.pop.checkpoints.forgetting(group, [position.key for position in positions])
@@ -164,9 +168,9 @@ def commit_one_way(context: RocketMQContext, group: str, position: CommittedPosi
 def _topic(context: RocketMQContext, name: str, queue_id: int) -> Topic:
     topic = context.topics.by_rocketmq_name(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist!")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:300]} not exist!")
     if not 0 <= queue_id < topic.queue_count:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal, topic {name} has {topic.queue_count} queues",
         )

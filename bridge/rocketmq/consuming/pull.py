@@ -25,7 +25,7 @@ from duolog.bridge.rocketmq.consuming.offsets import commit_one_way
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.records import CommittedPosition
@@ -69,28 +69,28 @@ def bytes_of(wanted: Filter | None) -> int:
 def _topic(context: RocketMQContext, request: PullRequest) -> Topic:
     config = context.groups.configs.find(request.consumer_group)
     if config is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"subscription group [{request.consumer_group[:200]}] does not exist",
         )
     if not config.consume_enable:
-        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {request.consumer_group}")
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         raise no_topic(request.topic)
     if not topic.perm & flags.PERM_READ:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] pulling message is forbidden")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] pulling message is forbidden")
     if not 0 <= request.queue_id < topic.queue_count:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues",
         )
     return topic
 
 
-def no_topic(name: str) -> Refused:
+def no_topic(name: str) -> RequestRefused:
     """Give the refusal of who reads a topic that is not there, or not any more."""
-    return Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
+    return RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
 
 
 def _wanted(context: RocketMQContext, connection: RocketMQConnection, request: PullRequest) -> Filter | None:
@@ -100,16 +100,16 @@ def _wanted(context: RocketMQContext, connection: RocketMQConnection, request: P
     group = context.groups.members.consumers.get(request.consumer_group)
     if group is not None and connection in group.refused:
         remark = f"the group {request.consumer_group} has members that subscribe to other messages"
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     subscription = group.subscription(connection, request.topic) if group is not None else None
     if subscription is None:
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(context, request))
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(context, request))
     wanted = filter_of(subscription.expression_type, subscription.sub_string)
     # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
     # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
     # would wait a second, after every rebalance.
     if wanted is not None and subscription.sub_version < request.sub_version:
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     return wanted
 
 

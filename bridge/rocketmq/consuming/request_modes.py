@@ -6,7 +6,7 @@ A group and topic without a record are pulled. `assignment.py` serves the reques
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.records import Record, RequestModeSet
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.store.entry import Promise, Slot
@@ -17,7 +17,7 @@ POP: Final = "POP"
 MODES_MAX: Final = 100_000
 
 
-class Mode(NamedTuple):
+class RequestMode(NamedTuple):
     name: str = PULL
     shared_queues: int = 0
 
@@ -27,25 +27,27 @@ class RequestModes:
 
     def __init__(self, state_log: StateLog) -> None:
         self._state_log = state_log
-        self._modes: dict[tuple[str, str], Mode] = {}
+        self._modes: dict[tuple[str, str], RequestMode] = {}
         state_log.own(RequestModeSet, self._replay)
         state_log.on_sliced_snapshot(self._snapshot)
 
-    def of(self, group: str, topic: str) -> Mode:
-        return self._modes.get((group, topic), Mode())
+    def of(self, group: str, topic: str) -> RequestMode:
+        return self._modes.get((group, topic), RequestMode())
 
-    def set(self, group: str, topic: str, mode: Mode, now_ms: int) -> Promise:
+    def set(self, group: str, topic: str, mode: RequestMode, now_ms: int) -> Promise:
         """Raises what `check_room` does, and StoreError."""
         self.check_room(group, topic)
         return self._state_log.commit([RequestModeSet(group, topic, *mode)], now_ms).promise
 
     def check_room(self, group: str, topic: str) -> None:
-        """Raise Refused if MODES_MAX are set."""
+        """Raise RequestRefused if MODES_MAX are set."""
         if (group, topic) not in self._modes and len(self._modes) >= MODES_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(self._modes)} request modes; {MODES_MAX} are allowed")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"{len(self._modes)} request modes; {MODES_MAX} are allowed"
+            )
 
     def _replay(self, record: RequestModeSet, slot: Slot) -> None:
-        self._modes[record.group, record.topic] = Mode(record.mode, record.shared_queues)
+        self._modes[record.group, record.topic] = RequestMode(record.mode, record.shared_queues)
 
     def _snapshot(self) -> Iterable[Record]:
         table = zip([*self._modes], [*self._modes.values()], strict=True)

@@ -21,7 +21,7 @@ EXPECTED_MAX: Final = 10_000  # Topics; the oldest make room.
 ASKED_MAX: Final = 100  # Topics of one connection; beyond, it starts over.
 
 
-class Asked:
+class RouteMisses:
     """The topics without a route that one connection has asked for."""
 
     __slots__ = ("_asked_mono_ms",)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Final
 
-from duolog.bridge.rocketmq.admin.topics_and_groups import config_of
+from duolog.bridge.rocketmq.admin.topics import config_of
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID, broker_address
 from duolog.protocol.errors import ProtocolError

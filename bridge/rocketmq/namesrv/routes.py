@@ -10,7 +10,7 @@ from typing import Final
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import AUTO_CREATED_QUEUES_MAX
 from duolog.protocol.names import is_rocketmq_group
@@ -53,7 +53,7 @@ def route(context: RocketMQContext, connection: RocketMQConnection, command: Rem
         queue_count, perm = topic.queue_count, topic.perm
     if not queue_count:
         remark = f"No topic route info in name server for the topic: {name[:300]}"
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
     if context.names.write_permission.is_wiped:
         perm &= ~PERM_WRITE
     queues = QueueData(
@@ -70,8 +70,10 @@ def _expected_queues(context: RocketMQContext, connection: RocketMQConnection, n
         # The group's first heartbeat makes it; without its route a consumer would find its first retries 30 s late.
         config = context.groups.configs.get(group)
         queue_count = max(config.retry_queue_nums, 1) if config is not None else 1
-        return queue_count if connection.asked.is_asked_again(name, mono_ms) else 0
-    if not context.topics.may_auto_create_for_rocketmq(name) or not connection.asked.is_asked_again(name, mono_ms):
+        return queue_count if connection.route_misses.is_asked_again(name, mono_ms) else 0
+    if not context.topics.may_auto_create_for_rocketmq(name) or not connection.route_misses.is_asked_again(
+        name, mono_ms
+    ):
         return 0
     context.names.expected_topics.add(name, mono_ms)
     return min(context.options.topics.queues, AUTO_CREATED_QUEUES_MAX)
@@ -135,7 +137,7 @@ def kept_value(context: RocketMQContext, connection: RocketMQConnection, command
     value = context.names.key_values.all_of(request.namespace).get(request.key)
     if value is None:
         remark = f"No config item, Namespace: {request.namespace[:200]} Key: {request.key[:200]}"
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+        raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, remark)
     return answer(command, ext={"value": value}, promise=context.state_log.barrier())
 
 
@@ -144,7 +146,7 @@ def kept_values(context: RocketMQContext, connection: RocketMQConnection, comman
     namespace = NamespaceRequest.parse(command.ext).namespace
     values = context.names.key_values.all_of(namespace)
     if not values:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:200]}")
+        raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:200]}")
     return answer(command, body=KVTable(table=dict(values)), promise=context.state_log.barrier())
 
 

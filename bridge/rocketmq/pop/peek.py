@@ -26,7 +26,7 @@ from duolog.bridge.rocketmq.pop.pop_message import (
 )
 from duolog.bridge.rocketmq.pop.pop_sources import retry_sources
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
@@ -72,7 +72,7 @@ def peek_message(context: RocketMQContext, connection: RocketMQConnection, comma
     request = PeekRequest.parse(command.ext)
     if not 0 < request.max_msg_nums <= MESSAGES_MAX:
         remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     topic = poppable(context, request.topic, request.queue_id)
     check_popper(context, request.consumer_group)
     places = _places(context, request.consumer_group, topic, request.queue_id)

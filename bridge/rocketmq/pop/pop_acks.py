@@ -16,12 +16,12 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     INVISIBLE_MS_MAX,
-    Checkpoint,
-    Name,
+    CheckpointName,
+    PopCheckpoint,
     settled,
 )
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.state.records import CommittedPosition, PopDelayed, Record
 from duolog.protocol.names import group_of_rocketmq
@@ -53,11 +53,11 @@ def ack_message(context: RocketMQContext, connection: RocketMQConnection, comman
 
 def batch_ack_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Ack what is good of it, as one unit; a receipt that is not good is passed over, as Apache's broker does."""
-    acked: dict[Name, set[int]] = {}
-    checkpoints: dict[Name, Checkpoint] = {}
+    acked: dict[CheckpointName, set[int]] = {}
+    checkpoints: dict[CheckpointName, PopCheckpoint] = {}
     acks = read_body(command, BatchAckRequest).acks
     if len(acks) > ACKS_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {ACKS_MAX} are allowed")
     for each in acks:
         checkpoint = _checkpoint_of(context, each)
         if checkpoint is not None:
@@ -76,15 +76,15 @@ def batch_ack_message(context: RocketMQContext, connection: RocketMQConnection, 
     return answer(command, promise=_commit(context, records, checkpoints.values()))
 
 
-def _checkpoint_of(context: RocketMQContext, ack: BatchAck) -> Checkpoint | None:
+def _checkpoint_of(context: RocketMQContext, ack: BatchAck) -> PopCheckpoint | None:
     topic = context.topics.by_rocketmq_name(real_topic(ack.group, ack.topic, ack.retry))
     if topic is None or not 0 <= ack.queue_id < topic.queue_count:
         return None
-    name = Name(group_of_rocketmq(ack.group), topic.key(ack.queue_id), ack.start_offset, ack.pop_ms)
+    name = CheckpointName(group_of_rocketmq(ack.group), topic.key(ack.queue_id), ack.start_offset, ack.pop_ms)
     return context.pop.checkpoints.find(name)
 
 
-def _acked(context: RocketMQContext, checkpoint: Checkpoint, offsets: Sequence[int]) -> list[Record]:
+def _acked(context: RocketMQContext, checkpoint: PopCheckpoint, offsets: Sequence[int]) -> list[Record]:
     """Settle these; in order the group goes on at the first message that is not acked, or behind the pop."""
     records: list[Record] = [settled(checkpoint.name, offsets)]
     if checkpoint.is_ordered:
@@ -94,7 +94,7 @@ def _acked(context: RocketMQContext, checkpoint: Checkpoint, offsets: Sequence[i
     return records
 
 
-def _commit(context: RocketMQContext, records: Sequence[Record], checkpoints: Collection[Checkpoint]) -> Promise:
+def _commit(context: RocketMQContext, records: Sequence[Record], checkpoints: Collection[PopCheckpoint]) -> Promise:
     promise = context.state_log.commit(records, context.clock.now_ms()).promise
     if ordered := [each.name.key for each in checkpoints if each.is_ordered]:
         context.purgatory.check(ordered)  # Who pops in order may go on.
@@ -108,7 +108,7 @@ def change_invisible_time(context: RocketMQContext, connection: RocketMQConnecti
     request = ChangeInvisibleRequest.parse(command.ext)
     if not 0 <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; 0 to {INVISIBLE_MS_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     checkpoint = _checkpoint(context, request)
     now_ms = context.clock.now_ms()
     change = _in_order if checkpoint.is_ordered else _alone
@@ -118,7 +118,7 @@ def change_invisible_time(context: RocketMQContext, connection: RocketMQConnecti
 
 
 def _in_order(
-    context: RocketMQContext, checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+    context: RocketMQContext, checkpoint: PopCheckpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
     """Let the message be due at another time; the receipt that the client makes of the answer says the same time."""
     pop_ms = checkpoint.name.pop_ms
@@ -127,7 +127,7 @@ def _in_order(
 
 
 def _alone(
-    context: RocketMQContext, checkpoint: Checkpoint, offset: int, now_ms: int, due_ms: int
+    context: RocketMQContext, checkpoint: PopCheckpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
     """Make a checkpoint of its own for the message, which counts as popped now."""
     if checkpoint.pending_count > 1:
@@ -137,19 +137,21 @@ def _alone(
     return PopDelayed(*name, offset, pop_ms, due_ms), ChangeInvisibleAnswer(pop_ms, due_ms - now_ms, REVIVE_QUEUE)
 
 
-def _checkpoint(context: RocketMQContext, request: AckRequest) -> Checkpoint:
-    """Find what a receipt names; raises Refused unless the message is popped and not acked."""
+def _checkpoint(context: RocketMQContext, request: AckRequest) -> PopCheckpoint:
+    """Find what a receipt names; raises RequestRefused unless the message is popped and not acked."""
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!")
+        raise RequestRefused(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic[:300]}] not exist, apply first please!"
+        )
     if not 0 <= request.queue_id < topic.queue_count:
         remark = f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] has {topic.queue_count} queues"
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
     receipt = parse_receipt(request.extra_info)
     key = topic.key(request.queue_id)
-    name = Name(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
+    name = CheckpointName(group_of_rocketmq(request.consumer_group), key, receipt.start_offset, receipt.pop_ms)
     checkpoint = context.pop.checkpoints.find(name)
     if checkpoint is None or not checkpoint.is_pending(request.offset):
         remark = f"offset {request.offset} is not popped with this receipt any more: {request.extra_info[:200]}"
-        raise Refused(ResponseCode.NO_MESSAGE, remark)
+        raise RequestRefused(ResponseCode.NO_MESSAGE, remark)
     return checkpoint

@@ -34,7 +34,7 @@ from duolog.store.state_log import StateLog
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 CHECKPOINT_BYTES: Final = 1000  # Of one checkpoint with its name and date, measured with CPython 3.11.
 OFFSET_BYTES: Final = 8  # Of each offset where they are not a range.
-ENTRY_BYTES: Final = 100  # Of each entry of `Checkpoint.later` and `Checkpoint.failures`.
+ENTRY_BYTES: Final = 100  # Of each entry of `PopCheckpoint.later` and `PopCheckpoint.failures`.
 MOVES_MAX: Final = 256  # Of timers in the wheel, between two turns of the loop.
 
 
@@ -42,7 +42,7 @@ class TooManyPopped(Exception):
     """The pops that are not acked take `rocketmq.popped_bytes_max`."""
 
 
-class Name(NamedTuple):
+class CheckpointName(NamedTuple):
     """Of a checkpoint."""
 
     group: str  # by its Kafka spelling, as positions know it
@@ -51,7 +51,7 @@ class Name(NamedTuple):
     pop_ms: int
 
 
-class Checkpoint:
+class PopCheckpoint:
     """One pop of one queue; times are wall milliseconds."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Checkpoint:
         "offsets", "timer",
     )  # fmt: skip
 
-    def __init__(self, name: Name, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
+    def __init__(self, name: CheckpointName, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
         self.name = name
         self.offsets = _packed(offsets)  # Of all messages of the pop, ascending.
         self._pending = (1 << len(offsets)) - 1  # Bit n is set while the n-th message is not acked.
@@ -68,7 +68,7 @@ class Checkpoint:
         self.is_ordered = False
         self.later: dict[int, int] = {}  # In order: the due times of messages for which a consumer asked for another.
         self.failures: Mapping[int, int] = {}  # In order: how often messages came due before, by offset, if they did.
-        self.timer: Timer[Checkpoint] | None = None  # Pending until the checkpoint is due.
+        self.timer: Timer[PopCheckpoint] | None = None  # Pending until the checkpoint is due.
         self.attempt_id = ""  # By which a client that lost the answer pops the same again.
         self.counted_bytes = 0  # What `PopCheckpoints` counts for it.
 
@@ -143,11 +143,11 @@ class PopCheckpoints:
     def __init__(self, state_log: StateLog, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `cost_bytes`, of all checkpoints.
-        self._checkpoints: dict[Name, Checkpoint] = {}
-        self._ordered: dict[tuple[str, int], Checkpoint] = {}  # by group and queue
-        self._of_group: dict[str, set[Name]] = {}
-        self._wheel: Wheel[Checkpoint] = Wheel()
-        self._due: deque[Checkpoint] = deque()  # Out of the wheel and not taken yet; settled ones among them.
+        self._checkpoints: dict[CheckpointName, PopCheckpoint] = {}
+        self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # by group and queue
+        self._of_group: dict[str, set[CheckpointName]] = {}
+        self._wheel: Wheel[PopCheckpoint] = Wheel()
+        self._due: deque[PopCheckpoint] = deque()  # Out of the wheel and not taken yet; settled ones among them.
         for record_type, replay in (
             (PopTaken, self._replay_taken),
             (PopSettled, self._replay_settled),
@@ -162,10 +162,10 @@ class PopCheckpoints:
     def __len__(self) -> int:
         return len(self._checkpoints)
 
-    def find(self, name: Name) -> Checkpoint | None:
+    def find(self, name: CheckpointName) -> PopCheckpoint | None:
         return self._checkpoints.get(name)
 
-    def in_order(self, group: str, key: int) -> Checkpoint | None:
+    def in_order(self, group: str, key: int) -> PopCheckpoint | None:
         """Give what the group popped of the queue in order and has not acked."""
         return self._ordered.get((group, key))
 
@@ -199,7 +199,7 @@ class PopCheckpoints:
         """Give a time before which no checkpoint is due; it may be a little early."""
         return self._due[0].due_ms if self._due else self._wheel.next_deadline_ms()
 
-    def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
+    def take_due(self, now_ms: int, count_max: int) -> list[PopCheckpoint]:
         """Give the next due checkpoints; each once, unless it is put off again."""
         if not self._due:
             self._due.extend(self._wheel.advance(now_ms, MOVES_MAX))
@@ -217,7 +217,7 @@ class PopCheckpoints:
                     self._bring_near(checkpoint, now_ms)
             yield len(names)
 
-    def _bring_near(self, checkpoint: Checkpoint, now_ms: int) -> None:
+    def _bring_near(self, checkpoint: PopCheckpoint, now_ms: int) -> None:
         pop_ms, before_ms = checkpoint.name.pop_ms, checkpoint.next_due_ms
         due_ms = _moved(checkpoint.due_ms, pop_ms, now_ms)
         later = {offset: _moved(each_ms, pop_ms, now_ms) for offset, each_ms in checkpoint.later.items()}
@@ -228,14 +228,14 @@ class PopCheckpoints:
         if checkpoint.next_due_ms != before_ms:
             self._schedule(checkpoint)
 
-    def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
+    def put_off(self, checkpoint: PopCheckpoint, until_ms: int) -> None:
         """Have a checkpoint that could not be given back come due again; nothing that the log need know."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
             self._moment.before_change(checkpoint.name)
             checkpoint.due_ms = until_ms
             self._schedule(checkpoint)
 
-    def _schedule(self, checkpoint: Checkpoint) -> None:
+    def _schedule(self, checkpoint: PopCheckpoint) -> None:
         if checkpoint.timer is not None:
             self._wheel.cancel(checkpoint.timer)
         checkpoint.timer = self._wheel.add(checkpoint.next_due_ms, checkpoint)
@@ -243,11 +243,11 @@ class PopCheckpoints:
     # -- Replay
 
     def _replay_taken(self, record: PopTaken, slot: Slot) -> None:
-        name = Name(sys.intern(record.group), record.key, record.start_offset, record.pop_ms)
+        name = CheckpointName(sys.intern(record.group), record.key, record.start_offset, record.pop_ms)
         if name in self._checkpoints:
             return  # A snapshot that was appended again.
         offsets = [record.start_offset + delta for delta in record.deltas]
-        checkpoint = Checkpoint(name, offsets, record.due_ms, record.next_offset)
+        checkpoint = PopCheckpoint(name, offsets, record.due_ms, record.next_offset)
         checkpoint.is_ordered, checkpoint.attempt_id = record.is_ordered, record.attempt_id
         if record.failures:
             failures = zip(offsets, record.failures, strict=False)
@@ -260,7 +260,7 @@ class PopCheckpoints:
         self._add(checkpoint)
 
     def _replay_settled(self, record: PopSettled, slot: Slot) -> None:
-        checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
+        checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None:
             return
         self._moment.before_change(checkpoint.name)
@@ -274,7 +274,7 @@ class PopCheckpoints:
             self._schedule(checkpoint)
 
     def _replay_delayed(self, record: PopDelayed, slot: Slot) -> None:
-        checkpoint = self._checkpoints.get(Name(record.group, record.key, record.start_offset, record.pop_ms))
+        checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None or not checkpoint.is_pending(record.offset):
             return
         self._moment.before_change(checkpoint.name)
@@ -286,8 +286,8 @@ class PopCheckpoints:
         checkpoint.settle([record.offset])
         if not checkpoint.pending_count:
             self._remove(checkpoint)
-        name = Name(checkpoint.name.group, record.key, record.offset, record.new_pop_ms)
-        self._add(Checkpoint(name, (record.offset,), record.due_ms, record.offset + 1))
+        name = CheckpointName(checkpoint.name.group, record.key, record.offset, record.new_pop_ms)
+        self._add(PopCheckpoint(name, (record.offset,), record.due_ms, record.offset + 1))
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
         for name in [*self._of_group.get(record.group, ())]:
@@ -301,19 +301,19 @@ class PopCheckpoints:
                     self._remove(checkpoint)
             yield len(names)
 
-    def _add(self, checkpoint: Checkpoint) -> None:
+    def _add(self, checkpoint: PopCheckpoint) -> None:
         name = checkpoint.name
         self._checkpoints[name] = checkpoint
         self._of_group.setdefault(name.group, set()).add(name)
         self._count(checkpoint)
         self._schedule(checkpoint)
 
-    def _count(self, checkpoint: Checkpoint) -> None:
+    def _count(self, checkpoint: PopCheckpoint) -> None:
         """Count the checkpoint's memory, which may be another than before."""
         before_bytes, checkpoint.counted_bytes = checkpoint.counted_bytes, checkpoint.cost_bytes
         self._bytes += checkpoint.counted_bytes - before_bytes
 
-    def _remove(self, checkpoint: Checkpoint) -> None:
+    def _remove(self, checkpoint: PopCheckpoint) -> None:
         name = checkpoint.name
         self._moment.before_change(name)
         del self._checkpoints[name]
@@ -327,7 +327,7 @@ class PopCheckpoints:
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
-    def _records_of(self, name: Name) -> list[Record] | None:
+    def _records_of(self, name: CheckpointName) -> list[Record] | None:
         each = self._checkpoints.get(name)
         if each is None:
             return None
@@ -352,7 +352,7 @@ def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
 
 
 def taken(
-    name: Name,
+    name: CheckpointName,
     offsets: Sequence[int],
     due_ms: int,
     next_offset: int,
@@ -366,5 +366,5 @@ def taken(
     return PopTaken(*name, deltas, due_ms, next_offset, is_ordered, counts, attempt_id)
 
 
-def settled(name: Name, offsets: Iterable[int]) -> PopSettled:
+def settled(name: CheckpointName, offsets: Iterable[int]) -> PopSettled:
     return PopSettled(*name, [offset - name.start_offset for offset in offsets])

@@ -16,20 +16,20 @@ from typing import Final, NamedTuple
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
-from duolog.bridge.rocketmq.consuming.expired import may_expire, sift
+from duolog.bridge.rocketmq.consuming.expired import may_expire, split_expired
 from duolog.bridge.rocketmq.consuming.pull import bytes_of, no_topic
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     INVISIBLE_MS_MAX,
-    Checkpoint,
-    Name,
+    CheckpointName,
+    PopCheckpoint,
     settled,
     taken,
 )
-from duolog.bridge.rocketmq.pop.pop_sources import Source, retry_sources, sources
+from duolog.bridge.rocketmq.pop.pop_sources import PopSource, retry_sources, sources
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, Refused
+from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.records import CommittedPosition, Record
@@ -67,7 +67,7 @@ def pop_message(context: RocketMQContext, connection: RocketMQConnection, comman
     topic = _topic(context, request)
     if context.groups.members.is_refused(connection, request.consumer_group):
         remark = f"the group {request.consumer_group} has members that subscribe to other messages"
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     context.pop.checkpoints.check_room()
     wanted = filter_of(request.exp_type, request.exp)
     context.groups.configs.ensure(request.consumer_group, context.clock.now_ms())
@@ -80,20 +80,20 @@ def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
     topic = poppable(context, request.topic, request.queue_id)
     if not 0 < request.max_msg_nums <= MESSAGES_MAX:
         remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     if not INVISIBLE_MS_MIN <= request.invisible_time <= INVISIBLE_MS_MAX:
         remark = f"invisibleTime {request.invisible_time}; {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     check_attempt(request.attempt_id)
     check_popper(context, request.consumer_group)
     return topic
 
 
 def check_attempt(attempt_id: str | None) -> None:
-    """Raise Refused for one that is too long to be kept."""
+    """Raise RequestRefused for one that is too long to be kept."""
     if len(attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
         remark = f"attemptId of {len(attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
@@ -102,33 +102,33 @@ def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
     if topic is None:
         raise no_topic(name)
     if not topic.perm & flags.PERM_READ:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
     if not -1 <= queue_id < topic.queue_count:
         remark = f"queueId[{queue_id}] is illegal, topic:[{name}] has {topic.queue_count} queues"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     return topic
 
 
 def check_popper(context: RocketMQContext, group: str) -> None:
-    """Raise Refused if the group may not consume, or not now."""
+    """Raise RequestRefused if the group may not consume, or not now."""
     config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group [{group[:200]}] does not exist"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not config.consume_enable:
-        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
     if not context.groups.client_protocols.admits(group_of_rocketmq(group), ClientProtocol.ROCKETMQ):
-        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
 
 
 class _Taken(NamedTuple):
     """What a pop took from one queue."""
 
-    source: Source
+    source: PopSource
     buffers: Sequence[Buffer]
     offsets: list[int]
     next_offset: int
-    before: Checkpoint | None  # What was popped before in order, and came due.
+    before: PopCheckpoint | None  # What was popped before in order, and came due.
 
 
 class _Unit:
@@ -179,7 +179,7 @@ class Pop:
         self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
-        self._retries: list[Source] = []
+        self._retries: list[PopSource] = []
         self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
         self._held: Held | None = None
         self._is_counted = False  # Among the connection's unanswered requests.
@@ -217,11 +217,11 @@ class Pop:
             return _Look.NOTHING
         return self._take(taken_of)
 
-    def _sources(self) -> Iterator[Source]:
+    def _sources(self) -> Iterator[PopSource]:
         config = self._context.groups.configs.get(self._request.consumer_group)
         return sources(self._topic, self._request.queue_id, self._retries, config)
 
-    def _read(self, source: Source, room: int) -> _Taken | Later[Records] | None:
+    def _read(self, source: PopSource, room: int) -> _Taken | Later[Records] | None:
         context, queue = self._context, source.queue
         before = None
         if (self._group, queue.key) in context.pop.reading:
@@ -250,7 +250,7 @@ class Pop:
             self._passed.append(CommittedPosition(queue.key, offset))
         return None
 
-    def _position(self, source: Source, end: int) -> int:
+    def _position(self, source: PopSource, end: int) -> int:
         """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
         queue = source.queue
         position = self._context.groups.positions.fetch(self._group, queue.key)
@@ -264,7 +264,7 @@ class Pop:
     def _room_bytes(self) -> int:
         return max(1, min(BYTES_MAX, self._context.server.connections.answer_room_bytes()))
 
-    def _of(self, source: Source, found: Records, before: Checkpoint | None) -> _Taken:
+    def _of(self, source: PopSource, found: Records, before: PopCheckpoint | None) -> _Taken:
         offsets = [queue_offset_of(buffer) for buffer in found.buffers]
         return _Taken(source, found.buffers, offsets, found.next_offset, before)
 
@@ -292,7 +292,7 @@ class Pop:
         places = [(each.source.queue.key, each.offsets[0]) for each in taken_of]
         pop_ms = context.pop.checkpoints.unused_pop_ms(self._group, places, now_ms)
         for each in taken_of:
-            name = Name(self._group, each.source.queue.key, each.offsets[0], pop_ms)
+            name = CheckpointName(self._group, each.source.queue.key, each.offsets[0], pop_ms)
             records.append(
                 taken(
                     name, each.offsets, due_ms, each.next_offset,
@@ -324,16 +324,18 @@ class Pop:
         if not may_expire(context, group, topic, queue):
             return [read]
         try:
-            sifted = sift(context, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset))
+            split = split_expired(
+                context, group, topic, queue, read.offsets[0], Records([*read.buffers], read.next_offset)
+            )
         except ANSWERABLE as error:
             unit.refusals.append(error)
             return []
-        unit.records += sifted.records
-        unit.frames += sifted.frames
-        unit.is_awaited |= bool(sifted.frames) or sifted.reports
-        if sifted.found.buffers:
-            return [self._of(read.source, sifted.found, read.before)]
-        unit.positions.append(CommittedPosition(queue.key, sifted.found.next_offset))
+        unit.records += split.records
+        unit.frames += split.frames
+        unit.is_awaited |= bool(split.frames) or split.reports
+        if split.found.buffers:
+            return [self._of(read.source, split.found, read.before)]
+        unit.positions.append(CommittedPosition(queue.key, split.found.next_offset))
         if read.before is not None:
             unit.records.append(settled(read.before.name, read.before.pending))
         return []
@@ -393,7 +395,7 @@ class Pop:
         """Say whether it is that group's pop of that queue; -1: of all."""
         return (self._group, self._request.queue_id) == (group, queue_id)
 
-    def _defer(self, source: Source, read: Later[Records]) -> None:
+    def _defer(self, source: PopSource, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
         popping, fetch = self._context.pop.reading, self._context.groups.positions.fetch
@@ -419,7 +421,7 @@ class Pop:
 
         read.start(done)
 
-    def _on_cold_read(self, source: Source, cold: Records) -> Answer:
+    def _on_cold_read(self, source: PopSource, cold: Records) -> Answer:
         """Take it; what is not wanted, or wanted by nobody any more, is left for the next pop to go on from."""
         if cold.buffers and not self._connection.closed:
             popped = self._context.pop.checkpoints

@@ -32,7 +32,7 @@ PRIORITY_FACTOR_MAX: Final = 100
 _rounds = itertools.count()
 
 
-class Source(NamedTuple):
+class PopSource(NamedTuple):
     """One queue that a pop may take from."""
 
     topic: Topic
@@ -45,8 +45,8 @@ class Source(NamedTuple):
 
 
 def sources(
-    topic: Topic, queue_id: int, retries: Sequence[Source], config: SubscriptionGroupConfig | None
-) -> Iterator[Source]:
+    topic: Topic, queue_id: int, retries: Sequence[PopSource], config: SubscriptionGroupConfig | None
+) -> Iterator[PopSource]:
     """Give the queues for the next pop of a topic; of the topic itself only that queue, if `queue_id` is not -1."""
     turn = next(_rounds)
     if queue_id >= 0:
@@ -56,7 +56,7 @@ def sources(
     else:
         at = turn % topic.queue_count
         own = [*topic.queues[at:], *topic.queues[:at]]
-    found = [Source(topic, queue, NOT_RETRIED) for queue in own]
+    found = [PopSource(topic, queue, NOT_RETRIED) for queue in own]
     is_retry_first = turn % RETRY_FIRST_EVERY == 0 and not topic.settings.has_priorities
     return iter([*retries, *found] if is_retry_first else [*found, *retries])
 
@@ -76,11 +76,11 @@ def retry_name(context: RocketMQContext, group: str, topic: str) -> str:
     return real_topic(group, topic, RETRIED_V2 if context.options.rocketmq.retry_topic_v2 else RETRIED)
 
 
-def retry_sources(context: RocketMQContext, group: str, topic: Topic) -> list[Source]:
+def retry_sources(context: RocketMQContext, group: str, topic: Topic) -> list[PopSource]:
     """Give the queues of the group's retry topics for this one, under either name, as far as they exist."""
-    found: list[Source] = []
+    found: list[PopSource] = []
     for flag in (RETRIED, RETRIED_V2):
         retry = context.topics.by_rocketmq_name(real_topic(group, topic.rocketmq_name, flag))
         if retry is not None and retry is not topic:
-            found += [Source(retry, queue, flag) for queue in retry.queues]
+            found += [PopSource(retry, queue, flag) for queue in retry.queues]
     return found

@@ -17,7 +17,7 @@ from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.pop.pop_checkpoints import Checkpoint, settled
+from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
 from duolog.bridge.rocketmq.retry.send_back import (
@@ -63,7 +63,7 @@ def revive(context: RocketMQContext, now_ms: int) -> None:
             return  # One checkpoint may be a megabyte of messages, or a large batch to inflate.
 
 
-def _revive(context: RocketMQContext, checkpoint: Checkpoint) -> None:
+def _revive(context: RocketMQContext, checkpoint: PopCheckpoint) -> None:
     topic = context.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
     if topic is None:
         return  # The topic was deleted, and the checkpoint is about to follow.
@@ -85,7 +85,7 @@ def _revive(context: RocketMQContext, checkpoint: Checkpoint) -> None:
         _give_back(context, checkpoint, topic, found)
 
 
-def _on_read(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, cold: Records | StoreError) -> None:
+def _on_read(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, cold: Records | StoreError) -> None:
     if isinstance(cold, StoreError):
         logger.warning("popped messages not read group=%s reason=%r", checkpoint.name.group, str(cold))
         context.pop.checkpoints.put_off(checkpoint, context.clock.now_ms() + AGAIN_MS)
@@ -93,7 +93,7 @@ def _on_read(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, col
         _give_back(context, checkpoint, topic, cold)
 
 
-def _give_back(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, found: Records) -> None:
+def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, found: Records) -> None:
     """Append the copies and settle what was read; a checkpoint that was not read whole stays due."""
     now_ms = context.clock.now_ms()
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
@@ -112,7 +112,7 @@ def _give_back(context: RocketMQContext, checkpoint: Checkpoint, topic: Topic, f
 
 def _frames(
     context: RocketMQContext,
-    checkpoint: Checkpoint,
+    checkpoint: PopCheckpoint,
     topic: Topic,
     failed: list[Buffer],
     now_ms: int,
@@ -148,7 +148,7 @@ def _frames(
 
 def _copy(
     context: RocketMQContext,
-    checkpoint: Checkpoint,
+    checkpoint: PopCheckpoint,
     topic: Topic,
     config: SubscriptionGroupConfig,
     buffer: Buffer,

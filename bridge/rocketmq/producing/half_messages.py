@@ -24,7 +24,7 @@ from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.consuming.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import Topic
@@ -136,13 +136,13 @@ def _end(
     if immunity_ms is not None and not request.from_transaction_check and now_ms - stored.stored_ms > immunity_ms:
         # The broker may have asked another producer of the group meanwhile; this producer has to wait for a check-back.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, remark)
     records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
     if verdict is Verdict.COMMITTED:
         topic = context.topics.by_rocketmq_name(name)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
         queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
         born_ms, sent_ms, topic_at, _ = outline
         committed = HalfMessageOutline(half, born_ms, sent_ms, topic_at, raw)
@@ -161,8 +161,8 @@ def _done(command: RemotingCommand, promise: Promise) -> Answer:
 
 
 def _check(request: EndTransactionRequest, stored: Stored, group: str) -> None:
-    """Raise Refused if the request is about another message (EndTransactionProcessor.java#checkPrepareMessage)."""
+    """Raise RequestRefused if the request is about another message (`checkPrepareMessage`)."""
     if group != request.producer_group:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if stored.position != request.commit_log_offset:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")

@@ -9,7 +9,7 @@ from typing import Final
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.delay.cancellations import Verdict
 from duolog.protocol.errors import ProtocolError
@@ -33,7 +33,7 @@ _REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
 def recall_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     try:
         handle = _handle(context, RecallRequest.parse(command.ext))
-    except Refused as refused:
+    except RequestRefused as refused:
         return answer(command, refused.code, str(refused), ext=_REGION)
 
     def decide(error: StoreError | None) -> None:
@@ -60,7 +60,7 @@ def _handle(context: RocketMQContext, request: RecallRequest) -> RecallHandle:
     try:
         handle = recall_handle.decode(request.recall_handle)
     except ProtocolError as error:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
     if handle.topic != request.topic or handle.broker != context.options.rocketmq.broker:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic or broker does not match the handle")
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic or broker does not match the handle")
     return handle

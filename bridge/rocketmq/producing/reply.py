@@ -13,7 +13,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.send import send_message
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.headers import PushReply, SendRequest
 from duolog.protocol.rocketmq.messages import properties
@@ -27,9 +27,9 @@ def send_reply(context: RocketMQContext, connection: RocketMQConnection, command
     requester = context.groups.members.producer_channel(client_id)
     if requester is None:
         remark = f"push reply message fail, channel of <{client_id[:200]}> not found."
-        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
     if request.batch:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and no batch")
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and no batch")
     stored = send_message(context, connection, command)
     assert stored is not None, "only a batch is answered later"
     pushed = _pushed(context, connection, request)

@@ -22,7 +22,7 @@ from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.producing.priority import by_priority
 from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry import send_back
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.rocketmq import remoting
@@ -119,12 +119,12 @@ def _create(context: RocketMQContext, request: SendRequest) -> Topic:
     name = request.topic
     check_topic(name)
     if name in NOT_ALLOWED_TO_SEND:
-        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
     topic = context.topics.auto_create_for_rocketmq(
         name, request.default_topic, request.default_topic_queue_nums, context.clock.now_ms()
     )
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     return topic
 
 
@@ -134,7 +134,7 @@ def _retry(
     """Say where a message that a consumer gives back by itself goes, and its properties."""
     check_topic(request.topic)
     if is_batch:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
     dead = send_back.redirected(context, command, request, raw)
     if dead is not None:
         return dead[0], 0, dead[1]
@@ -145,14 +145,14 @@ def _retry(
 
 def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> int:
     if not topic.perm & flags.PERM_WRITE:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{request.topic}] sending message is forbidden")
     queue_id = request.queue_id
     if queue_id < 0:
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
         if context.names.expected_topics.has(request.topic, context.clock.mono_ms()):
             return queue_id % topic.queue_count  # Its route was given out before the topic was made.
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",
         )
@@ -173,7 +173,7 @@ def _send_batch(
 ) -> Answer | None:
     """Store the messages of a batch; of the properties of the whole only WAIT counts, and none may ask for a delay."""
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
     def make(part: batch.Part) -> tuple[Message, str]:
         own, unique_key = _with_unique_key(part.properties)

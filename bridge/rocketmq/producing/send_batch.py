@@ -23,7 +23,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.batches_under_way import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.records import QueuesExpire, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
@@ -144,7 +144,7 @@ class _Gathered:
         """Append all as one unit: (positions of the messages, offset of the first, what the answer waits for)."""
         context, topic = self._context, self._topic
         if topic.number not in context.topics:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
         context.messages.schedules.check_room(self._records)
         positions: Iterable[int]
         if self._frames is None:

@@ -50,7 +50,7 @@ class Kind(IntEnum):
 LIMITED: Final = (Kind.TRANSACTION, Kind.ACK, Kind.QUERY)  # Looked at before each request; sends look by themselves.
 
 
-class Log(Protocol):
+class LogProgress(Protocol):
     """What is asked of the store."""
 
     @property
@@ -90,7 +90,7 @@ class Admission:
         self.limit(Kind.ADMIN, options.admin_max)
         self._busy_ms = options.busy_ms
         self._unsynced_bytes_max = options.unsynced_bytes_max
-        self._log: Log | None = None
+        self._log: LogProgress | None = None
         self._durable = -1  # At the last look,
         self._moved_mono_ms = 0  # when it was last seen to have moved,
         self._look_mono_ms: int | None = None  # and when to look again; None: nothing waited then.
@@ -106,7 +106,7 @@ class Admission:
             if kind is (Kind.PULL if each is Kind.PULL else Kind.QUERY):
                 self._reads_max[each] = count
 
-    def attach(self, log: Log) -> None:
+    def attach(self, log: LogProgress) -> None:
         """Name the log, once it is recovered."""
         self._log = log
 

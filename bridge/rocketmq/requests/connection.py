@@ -26,7 +26,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG, Connection, Log
 from duolog.bridge.net.purgatory import Held, Purgatory, Waiting
 from duolog.bridge.net.server import Server
-from duolog.bridge.rocketmq.namesrv.expected_topics import Asked
+from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
 from duolog.bridge.rocketmq.requests import client_calls
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
@@ -34,7 +34,7 @@ from duolog.bridge.rocketmq.requests.background_requests import BackgroundQueue,
 from duolog.bridge.rocketmq.requests.client_calls import CALL_MS, Call, Done
 from duolog.bridge.rocketmq.requests.errors import (
     ANSWERABLE,
-    Refused,
+    RequestRefused,
     code_of,
     remark_of,
 )
@@ -89,14 +89,22 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
-        "_durable", "_next_opaque", "_written", "asked", "calls", "context", "held", "is_member", "packed_peer",
+        "_durable",
+        "_next_opaque",
+        "_written",
+        "calls",
+        "context",
+        "held",
+        "is_member",
+        "packed_peer",
+        "route_misses",
         "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext) -> None:
         super().__init__(context.server, context.store)
         self.context = context
-        self.asked = Asked()  # Of the name server.
+        self.route_misses = RouteMisses()  # Of the name server.
         self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
         self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
         self.held: set[Held] = set()  # Its pulls in the purgatory.
@@ -184,7 +192,7 @@ class RocketMQConnection(Connection):
         if not isinstance(error, ANSWERABLE):
             row = self.context.table.get(asked.code)
             self.fault(error, row.counter[1] if row is not None else "request")
-            error = Refused(ResponseCode.SYSTEM_ERROR, BUG)
+            error = RequestRefused(ResponseCode.SYSTEM_ERROR, BUG)
         code = code_of(error)
         self.context.metrics.errors["rocketmq", code.name] += 1
         if isinstance(error, IllegalJson):

@@ -34,7 +34,7 @@ from duolog.txn.half import AlreadyDecided, UnknownHalf
 REMARK_CHARACTERS_MAX: Final = 1024
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A handler says no: the code and the text that the client gets."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
@@ -75,12 +75,12 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
 )
 
 # What the connection answers. Anything else is our bug.
-ANSWERABLE: tuple[type[Exception], ...] = (Refused, *(exception for exception, _ in _CODES))
+ANSWERABLE: tuple[type[Exception], ...] = (RequestRefused, *(exception for exception, _ in _CODES))
 
 
 def code_of(error: Exception) -> ResponseCode:
     """Give the code for an ANSWERABLE exception."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error.code
     return next(code for exception, code in _CODES if isinstance(error, exception))
 

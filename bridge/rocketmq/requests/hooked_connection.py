@@ -41,7 +41,7 @@ _LENGTH_BYTES: Final = 4  # In front of a frame.
 
 
 @dataclass(slots=True)
-class _Asked:
+class _HookedRequest:
     """A request under way: what hooks were told of it, and its messages if it sends some."""
 
     request: Request
@@ -58,19 +58,21 @@ class HookedConnection(RocketMQConnection):
         super().__init__(context)
         self._hooks = hooks
         # By opaque, the oldest first; as many as may be unanswered, for some requests nobody answers ever.
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _HookedRequest] = {}
 
     def take(self, command: RemotingCommand) -> None:
         if self.unanswered >= self.bounds.unanswered_max:
             super().take(command)  # It says so.
             return
         assert isinstance(command.body, memoryview), "decoded from a frame"
-        asked = _Asked(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
+        asked = _HookedRequest(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
         work = partial(_ask, self._hooks, asked, command.body, self.context.inflate_bytes_max)
         self.unanswered += 1
         self._hooks.before(work, partial(self._go_on_with, command, asked), self.server.clock.mono_ms())
 
-    def _go_on_with(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
+    def _go_on_with(
+        self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
+    ) -> None:
         self.answered()
         if self.closed:
             return
@@ -79,9 +81,11 @@ class HookedConnection(RocketMQConnection):
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "hooks")
 
-    def _take_now(self, command: RemotingCommand, asked: _Asked, outcome: _Asked | Refuse | None) -> None:
+    def _take_now(
+        self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
+    ) -> None:
         if outcome is None:
-            asked = _Asked(asked.request)  # A thread may still be at work on the other one.
+            asked = _HookedRequest(asked.request)  # A thread may still be at work on the other one.
         if not command.is_oneway:
             self._remember(command.opaque, asked)
         if asked.changed is not None:
@@ -92,7 +96,7 @@ class HookedConnection(RocketMQConnection):
         elif not command.is_oneway:
             self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
 
-    def _remember(self, opaque: int, asked: _Asked) -> None:
+    def _remember(self, opaque: int, asked: _HookedRequest) -> None:
         """Keep it until it is answered; an opaque that comes again is another request's."""
         self._asked.pop(opaque, None)
         if len(self._asked) >= self.bounds.unanswered_max:
@@ -114,7 +118,7 @@ class HookedConnection(RocketMQConnection):
 # -- In a worker thread
 
 
-def _ask(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_max: int) -> _Asked:
+def _ask(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> _HookedRequest:
     """Let the before-hooks see the request and its messages; raises Refuse."""
     hooks.call("before_request", asked.request)
     if asked.request.code in _SENDS and hooks.has("before_send", "after_send"):
@@ -125,7 +129,7 @@ def _ask(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_max: int) 
     return asked
 
 
-def _ask_of_sends(hooks: Hooks, asked: _Asked, body: memoryview, inflate_bytes_max: int) -> None:
+def _ask_of_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> None:
     request = asked.request
     header = SendRequest.parse(request.fields)
     is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
@@ -160,7 +164,7 @@ def _with(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str,
     return {**fields, properties_name: raw, sys_flag_name: str(sys_flag)}
 
 
-def _tell(hooks: Hooks, asked: _Asked, told: RemotingCommand) -> None:
+def _tell(hooks: Hooks, asked: _HookedRequest, told: RemotingCommand) -> None:
     """Let the after-hooks see how a request was answered."""
     request, outcome = asked.request, Outcome(told.code, told.remark or "")
     hooks.call("after_request", request, outcome)

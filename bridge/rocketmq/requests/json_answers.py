@@ -15,7 +15,7 @@ What is listed is a snapshot of the names; each row says what is true when it is
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.store.entry import Buffer
@@ -36,11 +36,11 @@ class Pieces:
         self._size = 0  # Invariant: the sum of their sizes.
 
     def add(self, piece: bytes) -> None:
-        """Write what comes next. Raises Refused if the answer gets too long for its client."""
+        """Write what comes next. Raises RequestRefused if the answer gets too long for its client."""
         self._size += len(piece)
         if self._size > ANSWER_BYTES_MAX:
             remark = f"the answer has more than {ANSWER_BYTES_MAX} bytes, which no client takes; ask for a part of it"
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
         self.buffers.append(piece)
 
     def rows(self, items: Iterable[T], write: Callable[[T], bytes]) -> Iterator[None]:

@@ -9,15 +9,17 @@ from duolog.protocol.rocketmq.names import dead_letter_topic, retry_topic
 from duolog.store.index.queue import Queue
 
 
-class Failed(NamedTuple):
+class UnreadFailures(NamedTuple):
     retries: int
     dead_letters: int
 
 
-def failed_of(context: RocketMQContext, group: str) -> Failed:
+def failed_of(context: RocketMQContext, group: str) -> UnreadFailures:
     """Count it; the group by its Kafka spelling."""
     spelled = context.groups.configs.name_of(group)
-    return Failed(_unread(context, group, retry_topic(spelled)), _unread(context, group, dead_letter_topic(spelled)))
+    return UnreadFailures(
+        _unread(context, group, retry_topic(spelled)), _unread(context, group, dead_letter_topic(spelled))
+    )
 
 
 def position_in(context: RocketMQContext, group: str, queue: Queue) -> int:

@@ -9,7 +9,7 @@ checked when it is set. Source: CustomizedRetryPolicy.java, ExponentialRetryPoli
 
 from typing import Final
 
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.protocol.rocketmq.bodies import GroupRetryPolicy
 from duolog.protocol.rocketmq.codes import ResponseCode
 
@@ -23,7 +23,7 @@ _EXPONENTIAL_DEFAULTS: Final = {"initial": 5_000, "max": 7_200_000, "multiplier"
 
 
 def check_policy(policy: GroupRetryPolicy, delay_ms_max: int) -> None:
-    """Raise Refused for a policy that means nothing, or waits for longer than any message may."""
+    """Raise RequestRefused for a policy that means nothing, or waits for longer than any message may."""
     if policy.type not in (CUSTOMIZED, EXPONENTIAL):
         raise _refused(f"type {policy.type[:80]!r}; known: {CUSTOMIZED}, {EXPONENTIAL}")
     steps = _steps(policy)
@@ -56,5 +56,5 @@ def _exponential(policy: GroupRetryPolicy) -> tuple[int, int, int]:
     return told["initial"], told["max"], told["multiplier"]
 
 
-def _refused(reason: str) -> Refused:
-    return Refused(ResponseCode.INVALID_PARAMETER, f"groupRetryPolicy: {reason}")
+def _refused(reason: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.INVALID_PARAMETER, f"groupRetryPolicy: {reason}")

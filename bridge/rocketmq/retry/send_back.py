@@ -24,7 +24,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin.view_message import answer_with_record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
 from duolog.bridge.state.records import MessagesExpired, Record
@@ -225,16 +225,16 @@ def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> byt
 
 
 def group_config(context: RocketMQContext, group: str) -> SubscriptionGroupConfig:
-    """Give the group's config, or what it would be; raises Refused for a name that no group may have."""
+    """Give the group's config, or what it would be; raises RequestRefused for a name that no group may have."""
     config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group not exist, {group[:200]}"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     return config
 
 
 def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
-    """Give the group's retry topic, made if need be; raises Refused, TopicError, StoreError."""
+    """Give the group's retry topic, made if need be; raises RequestRefused, TopicError, StoreError."""
     return _writable(context, config, retry_topic(config.group_name), config.retry_queue_nums)
 
 
@@ -250,7 +250,7 @@ def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: s
     if topic is None:
         raise UnknownTopic(f"topic[{name}] not exist")
     if not topic.perm & flags.PERM_WRITE:
-        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
     return topic
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.monitoring.logs import FloodFilter
-from duolog.bridge.rocketmq.consuming.assignment import Mode
+from duolog.bridge.rocketmq.consuming.assignment import RequestMode
 from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
-from duolog.bridge.rocketmq.namesrv.expected_topics import Asked, ExpectedTopics
-from duolog.bridge.rocketmq.requests.errors import Refused
+from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics, RouteMisses
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
 from tests.unit.bridge.door import Door
 from tests.unit.bridge.rocketmq.office import Office
@@ -28,7 +28,7 @@ def expected() -> Sized:
 
 
 def asked() -> Sized:
-    table = Asked()
+    table = RouteMisses()
     for number in range(10):
         assert not table.is_asked_again(f"t{number}", 0)
     return table._asked_mono_ms
@@ -67,10 +67,10 @@ def paths() -> Sized:
 def modes() -> Sized:
     modes = Office().rocketmq_context.groups.request_modes
     for number in range(COUNT):
-        modes.set("g", f"t{number}", Mode("POP"), 0)
-    with pytest.raises(Refused, match=f"{COUNT} are allowed"):
-        modes.set("g", "another", Mode("POP"), 0)
-    modes.set("g", "t0", Mode("PULL"), 0)
+        modes.set("g", f"t{number}", RequestMode("POP"), 0)
+    with pytest.raises(RequestRefused, match=f"{COUNT} are allowed"):
+        modes.set("g", "another", RequestMode("POP"), 0)
+    modes.set("g", "t0", RequestMode("PULL"), 0)
     return modes._modes
 
 

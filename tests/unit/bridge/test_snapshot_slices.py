@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from duolog.bridge.rocketmq.pop.pop_checkpoints import Name
+from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.bridge.state.records import (
     CommittedPosition,
     EpochStart,
@@ -158,7 +158,7 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
     ),
     "pops put off": each_queue(
         lambda core, key, number: core.rocketmq_context.pop.checkpoints.put_off(
-            core.rocketmq_context.pop.checkpoints._checkpoints[Name(f"g{number}", key, 0, NOW)], LATER + 1
+            core.rocketmq_context.pop.checkpoints._checkpoints[CheckpointName(f"g{number}", key, 0, NOW)], LATER + 1
         )
     ),
 }  # fmt: skip

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from duolog.bridge.rocketmq.admin import inspection, topics_and_groups
+from duolog.bridge.rocketmq.admin import broker_settings, groups, inspection, topics
 from duolog.bridge.rocketmq.consuming import change_notifications
 from duolog.bridge.rocketmq.requests import json_answers
+from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state.records import CommittedPosition
 from duolog.protocol.rocketmq.bodies import (
     BatchAck,
@@ -30,8 +31,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row, group or queue a step, so that few of them make many steps."""
     for module, name in (
         (json_answers, "ROWS_AT_ONCE"), (inspection, "GROUPS_AT_ONCE"), (inspection, "STATS_AT_ONCE"),
-        (inspection, "QUEUES_AT_ONCE"), (topics_and_groups, "QUEUES_AT_ONCE"), (topics_and_groups, "GROUPS_AT_ONCE"),
-        (topics_and_groups, "STORED_AT_ONCE"),
+        (inspection, "QUEUES_AT_ONCE"), (topics, "QUEUES_AT_ONCE"), (groups, "GROUPS_AT_ONCE"),
+        (broker_settings, "STORED_AT_ONCE"),
         (change_notifications, "CONNECTIONS_AT_ONCE"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
@@ -92,12 +93,12 @@ def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(office:
     assert other.ask(RequestCode.GET_TOPIC_CONFIG, topic="t1") is None
     assert other.connection.unanswered == 1
     other.send("t1")
-    assert len(office.rocketmq_context.requests.background_queues[topics_and_groups.Kind.ADMIN]) == 1
+    assert len(office.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 1
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
     office.settle()
     assert (
-        len(office.rocketmq_context.requests.background_queues[topics_and_groups.Kind.ADMIN])
+        len(office.rocketmq_context.requests.background_queues[Kind.ADMIN])
         == sum(office.rocketmq_context.requests.admission.in_work)
         == 0
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from duolog.bridge.config import Options, RocketmqOptions
-from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, PopCheckpoints, taken
+from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, PopCheckpoints, taken
 from duolog.bridge.state.records import PopTaken
 from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -254,7 +254,7 @@ def test_checkpoints_take_no_more_than_they_are_counted_for(step: int, count: in
     tracemalloc.start()
     try:
         for number in range(500):
-            name = Name(f"group-{number % 50}", 7 << 16 | number, 1_000_000 * number, 1_795_375_528_519)
+            name = CheckpointName(f"group-{number % 50}", 7 << 16 | number, 1_000_000 * number, 1_795_375_528_519)
             offsets = range(name.start_offset, name.start_offset + step * count, step)
             record: PopTaken = taken(name, offsets, name.pop_ms + number, offsets[-1] + 1)
             popped._replay_taken(record, None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
+from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
 from duolog.bridge.state.records import (
     CommittedPosition,
@@ -43,7 +43,9 @@ def fill_isolation(core: ManualCore, keys: list[int]) -> None:
 
 
 def fill_popped(core: ManualCore, keys: list[int]) -> None:
-    records = [taken(Name("group", key, number, NOW), [number], NOW, 0) for number in range(COUNT) for key in keys]
+    records = [
+        taken(CheckpointName("group", key, number, NOW), [number], NOW, 0) for number in range(COUNT) for key in keys
+    ]
     core.state_log.commit(records, NOW)
 
 

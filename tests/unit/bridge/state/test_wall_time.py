@@ -12,7 +12,7 @@ import pytest
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.data import frame_formats
 from duolog.bridge.data.schedules import RecurringMessage
-from duolog.bridge.rocketmq.pop.pop_checkpoints import Name, taken
+from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.delay.recurring import Cron, Every, Schedule
 from duolog.protocol.kafka.batch_builder import BatchBuilder
@@ -235,7 +235,7 @@ def test_popped_messages_come_back_in_time(jump_ms: int) -> None:
     core.jump(jump_ms)
     topic = core.topics.get("orders")
     assert topic is not None
-    name = Name("billing", topic.queues[0].key, 0, core.clock.now_ms())
+    name = CheckpointName("billing", topic.queues[0].key, 0, core.clock.now_ms())
     core.state_log.commit([taken(name, [0], core.clock.now_ms() + MINUTE, 1)], core.clock.now_ms())
     core.jump(-jump_ms)
     for each in (core, core.restarted()):

@@ -13,7 +13,7 @@ from duolog.bridge.rocketmq.consuming.consumer_group import DIFFERING_MAX, Clien
 from duolog.bridge.rocketmq.consuming.members import (
     CHANNEL_MS,
     SCAN_INTERVAL_MS,
-    Members,
+    GroupMembers,
     TooManyMembers,
 )
 from duolog.protocol.rocketmq.bodies import (
@@ -49,7 +49,7 @@ LIMITS = {
 }  # fmt: skip
 
 
-class CheckedMembers(Members[Any]):
+class CheckedMembers(GroupMembers[Any]):
     """Members that check each heartbeat first, as `membership.heart_beat` does."""
 
     def heartbeat(
@@ -60,7 +60,7 @@ class CheckedMembers(Members[Any]):
         return super().heartbeat(channel, client, data, mono_ms, refusing)
 
 
-def new(**limits: int) -> Members[Any]:
+def new(**limits: int) -> GroupMembers[Any]:
     return CheckedMembers(**{**LIMITS, **limits})
 
 
@@ -205,7 +205,7 @@ def client(name: str) -> Client:
     return Client(name, "JAVA", 479)
 
 
-def wanted(members: Members[Any], group: str = "a") -> dict[str, str]:
+def wanted(members: GroupMembers[Any], group: str = "a") -> dict[str, str]:
     return {topic: each.sub_string for topic, each in (members.subscriptions(group) or {}).items()}
 
 

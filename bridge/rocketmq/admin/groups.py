@@ -1,0 +1,128 @@
+"""Configs of consumer groups, as clients and tools read and change them.
+
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) and ..._LIST (225), DELETE_SUBSCRIPTIONGROUP (207),
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), GET_SUBSCRIPTIONGROUP_CONFIG (352)
+
+The fields for paging are ignored: the answer is always the whole table, which tools accept.
+Source: AdminBrokerProcessor.java.
+"""
+
+from typing import Final
+
+import msgspec
+
+from duolog.bridge.config import DAY_MS
+from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.requests.background_requests import Steps
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
+from duolog.bridge.rocketmq.requests.responses import answer, read_body
+from duolog.bridge.rocketmq.retry.retry_policy import check_policy
+from duolog.bridge.state.records import GroupDeleted
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.bodies import (
+    DataVersion,
+    GroupConfigList,
+    SubscriptionGroupConfig,
+)
+from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.headers import (
+    DeleteGroupRequest,
+    GroupRequest,
+)
+from duolog.protocol.rocketmq.json import fastjson
+from duolog.protocol.rocketmq.names import (
+    SYSTEM_GROUPS,
+    check_group,
+)
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+GROUPS_AT_ONCE: Final = 40
+ATTRIBUTES_MAX: Final = 128  # Of a group in a list, in one request.
+GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
+
+
+def update_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    config = _altered(context, read_body(command, SubscriptionGroupConfig))
+    _check_group_config(context, config)
+    return answer(command, promise=context.groups.configs.configure(config, context.clock.now_ms()))
+
+
+def _altered(context: RocketMQContext, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """Give the config with the group's attributes after `+name`, `-name` and `name` were set, removed, and set."""
+    if len(config.attributes) > ATTRIBUTES_MAX:
+        remark = f"group config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
+    known = context.groups.configs.get(config.group_name)
+    attributes = dict(known.attributes) if known is not None else {}
+    for signed, value in config.attributes.items():
+        if signed.startswith("-"):
+            attributes.pop(signed[1:], None)
+        else:
+            attributes[signed.removeprefix("+")] = value
+    return msgspec.structs.replace(config, attributes=attributes)
+
+
+def _check_group_config(context: RocketMQContext, config: SubscriptionGroupConfig) -> None:
+    check_group(config.group_name)
+    size = len(fastjson.write(config))
+    if size > GROUP_CONFIG_BYTES_MAX:
+        remark = f"group config of {size} bytes; {GROUP_CONFIG_BYTES_MAX} are allowed"
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
+    check_policy(config.group_retry_policy, context.options.delay.max_days * DAY_MS)
+
+
+def group_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Give the config of a group, which is created if need be: Apache's gRPC proxy asks before anybody pops."""
+    name = GroupRequest.parse(command.ext).group
+    context.groups.configs.welcome((name,), context.clock.now_ms())
+    config = context.groups.configs.find(name)
+    if config is None:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")
+    return answer(command, body=config, promise=context.state_log.barrier())
+
+
+def group_configs(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    return connection.in_slices(command, _group_configs(context, command))
+
+
+def _group_configs(context: RocketMQContext, command: RemotingCommand) -> Steps:
+    configs, version, pieces = list(context.groups.configs.all()), context.groups.configs.version, Pieces()
+    pieces.add(b'{"subscriptionGroupTable":{')
+    yield from pieces.rows(configs, lambda config: member(config.group_name, config))
+    # Java's tools do not ask whether the last one is there.
+    pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b',"forbiddenTable":{}}')
+    ext = {"totalGroupNum": str(len(configs))}
+    return answer(command, ext=ext, body=pieces.buffers, promise=context.state_log.barrier())
+
+
+def update_groups(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Configure several groups, one after the other; what came before one that is refused stays."""
+    configs = read_body(command, GroupConfigList).group_config_list
+    return connection.in_slices(command, _update_groups(context, command, configs))
+
+
+def _update_groups(context: RocketMQContext, command: RemotingCommand, configs: list[SubscriptionGroupConfig]) -> Steps:
+    promise = context.state_log.barrier()
+    for number, config in enumerate(configs, 1):
+        altered = _altered(context, config)
+        _check_group_config(context, altered)
+        promise = context.groups.configs.configure(altered, context.clock.now_ms())
+        if not number % GROUPS_AT_ONCE:
+            yield
+    return answer(command, promise=promise)
+
+
+def delete_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Forget a group's config, and its positions if that is wished. One that is not there is deleted, too."""
+    request = DeleteGroupRequest.parse(command.ext)
+    if request.group_name in SYSTEM_GROUPS:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{request.group_name} is a group of the system's own")
+    group, now_ms = group_of_rocketmq(request.group_name), context.clock.now_ms()
+    if request.clean_offset:
+        return answer(command, promise=context.groups.positions.delete_group(group, now_ms))
+    context.groups.positions.settle(group, now_ms)
+    records = [GroupDeleted(group), *context.groups.positions.kept(group)]
+    return answer(command, promise=context.state_log.commit(records, now_ms).promise)
