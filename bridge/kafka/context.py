@@ -27,7 +27,7 @@ from duolog.txn.isolation import Isolation
 
 @dataclass(frozen=True, slots=True)
 class KafkaContext:
-    """The collaborators of Kafka's handlers; `Core.kafka_context` makes it once the log is open.
+    """The collaborators of Kafka's handlers; `Core.open_log` makes it.
 
     It has more than 15 fields because 45 APIs share it: each field is one owner of state or one service, a handler uses
     three or four of them, and Produce and Fetch reach each in one step.

@@ -32,7 +32,7 @@ class Member:
         return dict(self.protocols).get(protocol_name or "", b"")
 
 
-class Members:
+class GroupMembers:
     """The members by id, in the order in which they joined.
 
     Invariants: each static member's instance id leads to its member id; `_protocol_counts` counts the members that
@@ -64,9 +64,6 @@ class Members:
 
     def get(self, member_id: str) -> Member | None:
         return self._by_id.get(member_id)
-
-    def ids(self) -> set[str]:
-        return set(self._by_id)
 
     # -- Changing them
 

@@ -3,7 +3,7 @@
     PreparingRebalance      members send JoinGroup; ends when all have, or when the longest rebalance timeout is over
     CompletingRebalance     members send SyncGroup; ends when the leader's has brought the assignments
 
-Members that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
+GroupMembers that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Generic
 
 from duolog.bridge.kafka.groups.group_requests import JoinedMember, JoinResponse, SyncRequest, SyncResponse
-from duolog.bridge.kafka.groups.members import Member, Members
+from duolog.bridge.kafka.groups.members import GroupMembers, Member
 from duolog.bridge.kafka.groups.replies import Replies, Ticket
 from duolog.protocol.kafka.api_messages import ErrorCode
 
@@ -61,7 +61,7 @@ class Rebalance(Generic[Ticket]):
         "generation", "next_deadline_ms", "protocol_name", "reserved_ids", "state",
     )  # fmt: skip
 
-    def __init__(self, group_id: str, members: Members, replies: Replies[Ticket], initial_delay_ms: int) -> None:
+    def __init__(self, group_id: str, members: GroupMembers, replies: Replies[Ticket], initial_delay_ms: int) -> None:
         self._group_id, self._members, self._replies = group_id, members, replies
         self._initial_delay_ms = initial_delay_ms
         self.state = GroupState.EMPTY
@@ -85,7 +85,7 @@ class Rebalance(Generic[Ticket]):
         else:
             self._cancel_syncs(now_ms)
             self._enter(GroupState.PREPARING)
-            self._start_phase(now_ms + self._members.rebalance_timeout_ms)
+            self._phase_deadline_ms = self.planned(now_ms + self._members.rebalance_timeout_ms)
             self._complete_join_if_all(now_ms)
 
     def member_added(self, now_ms: int) -> None:
@@ -98,7 +98,7 @@ class Rebalance(Generic[Ticket]):
         self._enter(GroupState.PREPARING)
         delay_ms = self._initial_delay_ms
         self._initial = _InitialDelay(max(self._members.rebalance_timeout_ms - delay_ms, 0))
-        self._start_phase(now_ms + delay_ms)
+        self._phase_deadline_ms = self.planned(now_ms + delay_ms)
         if delay_ms == 0:
             self._complete_join(now_ms)
 
@@ -108,7 +108,7 @@ class Rebalance(Generic[Ticket]):
             delay_ms = min(self._initial_delay_ms, initial.left_ms)
             initial.has_new_member = False
             initial.left_ms -= delay_ms
-            self._start_phase(now_ms + delay_ms)
+            self._phase_deadline_ms = self.planned(now_ms + delay_ms)
         else:
             self._complete_join(now_ms)
 
@@ -125,7 +125,7 @@ class Rebalance(Generic[Ticket]):
                 self.remove(member, ErrorCode.unknown_member_id)
         if len(members) and not joins:
             # All members are static, and none has joined: the ends of their sessions decide, not this phase.
-            self._start_phase(now_ms + members.rebalance_timeout_ms)
+            self._phase_deadline_ms = self.planned(now_ms + members.rebalance_timeout_ms)
             return
         self._initial = None
         self.generation += 1
@@ -137,8 +137,8 @@ class Rebalance(Generic[Ticket]):
             members.leader_id = next(member.member_id for member in members if member.member_id in joins)
         self.protocol_name = members.choose_protocol()
         self._enter(GroupState.COMPLETING)
-        self._unsynced = members.ids()
-        self._start_phase(now_ms + members.rebalance_timeout_ms)
+        self._unsynced = {member.member_id for member in members}
+        self._phase_deadline_ms = self.planned(now_ms + members.rebalance_timeout_ms)
         joins = self._replies.take_joins()
         for member in members:
             if member.member_id in joins:
@@ -191,7 +191,7 @@ class Rebalance(Generic[Ticket]):
             self._replies.add(ticket, SyncResponse(ErrorCode.rebalance_in_progress))
             self.renew_session(self._members[member_id], now_ms)
 
-    # -- Members that go, or come back under another id
+    # -- GroupMembers that go, or come back under another id
 
     def remove(self, member: Member, error: ErrorCode) -> None:
         """Remove a member, and reply to its waiting requests with an error; `after_removals` must follow."""
@@ -252,11 +252,8 @@ class Rebalance(Generic[Ticket]):
         if self._phase_deadline_ms is not None:
             yield self._phase_deadline_ms
 
-    def _start_phase(self, until_ms: int) -> None:
-        self._phase_deadline_ms = self.planned(until_ms)
-
     def planned(self, deadline_ms: int) -> int:
-        """Note a deadline of a member or of a reserved id, and return it.
+        """Note a deadline of a phase, a member or a reserved id, and return it.
 
         A deadline that moves to a later time is not corrected here but when the earliest known one comes.
         """
