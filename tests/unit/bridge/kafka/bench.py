@@ -1,5 +1,5 @@
-"""A broker's Kafka side without sockets (`tests/kit/core.py`), and clients that speak frames, written and read by kio,
-independently of our own codecs for Produce and Fetch.
+"""A broker core with Kafka connections and without sockets. Its clients' frames are written and read by kio, so they do
+not depend on the codecs under test.
 
     bench = KafkaBench()
     client = bench.connect()
@@ -35,7 +35,7 @@ SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64
 
 
 class KafkaBench(ManualCore):
-    """The broker's Kafka side. `groups` are settings of the group coordinator."""
+    """A broker core (`tests/kit/core.py`) with Kafka clients. `groups` are settings of the group coordinator."""
 
     def __init__(self, kafka: KafkaOptions | None = None, **groups: int) -> None:
         of_groups = GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups))
@@ -47,13 +47,13 @@ class KafkaBench(ManualCore):
         self.reader_threads = self.store.executors.readers = ManualThreads()
 
     def write(self, topic: Topic, *values: bytes, partition: int = 0, timestamp_ms: int | None = None) -> None:
-        """Append one batch of a Kafka producer, and let it be seen."""
+        """Append one batch of a Kafka producer, and make it visible."""
         at_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
         self.publisher.publish_batch(topic, partition, batch(values, timestamp_ms=at_ms), self.clock.now_ms())
         self.settle()
 
     def fill_disk(self, used_ratio: float) -> None:
-        """Have the disk be so full, and the broker notice."""
+        """Fill the disk to this ratio, and let the broker notice."""
         self.disk.used_bytes = int(self.disk.total_bytes * used_ratio)
         self.store.check_disk()
         self.reader_threads.run()
@@ -70,12 +70,12 @@ class Client:
         self.connection = KafkaConnection(bench.server, bench.kafka_context)
         self.transport = connect(self.connection, bench.loop)
         self._frames = FrameReader(1 << 26)
-        self._asked: deque[tuple[int, int, int]] = deque()  # number, key and version, in the order of asking
+        self._asked: deque[tuple[int, int, int]] = deque()  # The number, API key and version of each request.
         self._answers: dict[int, Any] = {}
         self._number = 0
 
     def ask(self, key: int, version: int, /, **values: Any) -> Any:
-        """Send a request; its answer, or None if it waits."""
+        """Send a request; return its answer, or None if it waits."""
         return self.answer_to(self.send(key, version, **values))
 
     def send(self, key: int, version: int, /, *, is_answered: bool = True, **values: Any) -> int:
@@ -87,7 +87,7 @@ class Client:
         return self._number
 
     def answer_to(self, number: int) -> Any:
-        """What the request of that number was answered; answers must come in the order of asking."""
+        """Return the answer to the request with this number; answers must come in the order of the requests."""
         taken = bytes(self.transport.taken)
         self.transport.taken.clear()
         for frame in self._frames.feed(taken):
@@ -110,7 +110,7 @@ class Client:
 
 
 def frame_of(key: int, version: int, number: int, /, **values: Any) -> bytes:
-    """A request's whole frame. Values that the version lacks are left out, those not given are empty."""
+    """Encode a request. Values that the version lacks are left out, and missing values are empty."""
     parts = [struct.pack(">hhi", key, version, number), b"\0\x04test"]
     if is_flexible(key, version):
         parts.append(b"\0")
@@ -126,7 +126,7 @@ class _Parts:
 
 
 def _filled(entity_type: Any, values: dict[str, Any]) -> Any:
-    """An entity from plain values: dicts and lists for nested ones, numbers for durations."""
+    """Make an entity of plain values: dicts and lists for nested entities, numbers for durations."""
     filled = {}
     for field in fields(entity_type):
         if field.name in values:

@@ -1,4 +1,4 @@
-"""Whatever a client asks, it gets an answer or loses its connection: nothing that it sends becomes a bug of ours.
+"""Any request is answered, waits, or closes its connection; none raises an unexpected exception in a handler.
 
 Requests are made along the schemas, of values that are on the edge of something; one bench serves them all.
 """
@@ -93,7 +93,7 @@ def test_any_request_is_answered_or_closes(bench: KafkaBench, key: ApiKey, data:
     chosen = {field.name: getattr(entity, field.name) for field in fields(entity)}
     number = client.send(key, version, is_answered=True, **chosen)
     for _ in range(4):
-        bench.pass_ms(400_000)  # Whatever waits has had its time by now.
+        bench.pass_ms(400_000)  # Longer than any request waits.
     answer = client.answer_to(number)
     assert answer is not None or client.is_closed or (key == ApiKey.PRODUCE and entity.acks == 0)
     client.connection.close("")
@@ -107,10 +107,13 @@ def test_garbage_behind_a_header_is_answered_or_closes(bench: KafkaBench, key: i
     frame = struct.pack(">hhih", key, version, 1, -1) + body
     client.connection.data_received(struct.pack(">i", len(frame)) + frame)
     bench.loop.turn()
-    client.connection.close("")
+    connection = client.connection
+    # A Produce request with acks=0 has no answer.
+    assert connection.closed or client.transport.taken or connection.unanswered or key == ApiKey.PRODUCE
+    connection.close("")
     bench.settle()
 
 
-def test_the_desk_is_none_the_worse(bench: KafkaBench) -> None:
+def test_other_clients_are_served_afterwards(bench: KafkaBench) -> None:
     assert Client(bench).ask(ApiKey.METADATA, 12, topics=None) is not None
     assert len(bench.purgatory) == 0

@@ -52,7 +52,7 @@ def test_minimums_are_those_that_old_librdkafka_looks_for() -> None:
         assert all(low <= version <= high for version in wanted), key.name
 
 
-def test_what_is_not_there_is_not_advertised() -> None:
+def test_apis_that_are_not_served_are_not_advertised() -> None:
     assert TABLE.keys().isdisjoint({*ABSENT, *TELEMETRY})
     assert TABLE[ApiKey.ADD_PARTITIONS_TO_TXN].max_version < 4  # from there on it is between brokers
     assert TABLE[ApiKey.PRODUCE].max_version < 13  # from there on topics have ids only

@@ -62,7 +62,7 @@ def test_single_configs_are_changed(
         assert configs_of(client, 2, "orders", name)[name][0] == now
 
 
-def test_old_style_alteration_replaces_the_whole_set(bench: KafkaBench, client: Client) -> None:
+def test_alter_configs_replaces_all_overrides(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic(retention_ms="1000")
 
     def alter(resource_type: int, name: str, *, validate_only: bool = False) -> ErrorCode:
@@ -92,7 +92,7 @@ def test_old_style_alteration_replaces_the_whole_set(bench: KafkaBench, client: 
         ((8, 16, 32), []),
     ],
 )
-def test_names_of_what_has_configs(
+def test_resources_with_configs_are_listed(
     client_of_two_topics: Client, types: tuple[int, ...], expected: list[tuple[int, str]]
 ) -> None:
     answer = client_of_two_topics.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=types)

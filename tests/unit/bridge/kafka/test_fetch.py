@@ -44,7 +44,7 @@ def answered(client: Client, number: int) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whole_batches_from_the_one_that_covers_the_offset(bench: KafkaBench, client: Client, version: int) -> None:
+def test_answer_begins_with_the_batch_that_contains_the_offset(bench: KafkaBench, client: Client, version: int) -> None:
     topic = bench.topic()
     bench.write(topic, b"a", b"b")
     bench.write(topic, b"c", b"d")
@@ -90,7 +90,7 @@ def test_read_committed_is_answered_with_an_empty_list_of_aborted_transactions(
     assert partition.aborted_transactions == ()
 
 
-def test_session_of_an_earlier_broker_is_not_found(bench: KafkaBench, client: Client) -> None:
+def test_session_id_of_another_broker_is_not_found(bench: KafkaBench, client: Client) -> None:
     bench.topic()
     answer = client.ask(ApiKey.FETCH, 12, **request(0, session_id=5, session_epoch=3))
     assert (answer.error_code, answer.responses) == (ErrorCode.fetch_session_id_not_found, ())
@@ -108,7 +108,7 @@ def test_messages_of_rocketmq_come_as_batches(bench: KafkaBench, client: Client)
 # -- The budget
 
 
-def test_budget_is_spent_in_the_order_of_the_request(bench: KafkaBench, client: Client) -> None:
+def test_budget_is_used_in_the_order_of_the_request(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic(queues=3)
     for partition in range(3):
         bench.write(topic, bytes(1000), partition=partition)
@@ -117,7 +117,7 @@ def test_budget_is_spent_in_the_order_of_the_request(bench: KafkaBench, client: 
     assert sizes == [2, 1, 0]
 
 
-def test_answer_ends_at_the_largest_that_the_broker_gives() -> None:
+def test_answer_ends_at_fetch_bytes_max() -> None:
     bench = KafkaBench(kafka=KafkaOptions(fetch_bytes_max=2500))
     topic = bench.topic(queues=2)
     for partition in (0, 0, 1, 1):
@@ -125,7 +125,7 @@ def test_answer_ends_at_the_largest_that_the_broker_gives() -> None:
     assert [len(values_of(partition)) for partition in fetch(bench.connect(), 12, 0, 0)] == [2, 1]
 
 
-def test_one_batch_comes_however_large(bench: KafkaBench, client: Client) -> None:
+def test_first_batch_is_answered_however_large(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     bench.write(topic, bytes(100_000))
     bench.write(topic, b"next", partition=1)
@@ -177,7 +177,7 @@ def test_less_than_min_bytes_comes_when_the_time_is_up(bench: KafkaBench, client
     assert [values_of(partition) for partition in answered(client, number)] == [[b"a", b"b"]]
 
 
-def test_who_wants_more_than_the_budget_does_not_wait_for_it(bench: KafkaBench, client: Client) -> None:
+def test_min_bytes_above_the_budget_are_not_waited_for(bench: KafkaBench, client: Client) -> None:
     bench.write(bench.topic(), b"a" * 1000)
     found = fetch(client, 12, 0, wait_ms=500, min_bytes=2**31 - 1, max_bytes=1000)
     assert [values_of(each) for each in found] == [[b"a" * 1000]]
@@ -193,7 +193,7 @@ def test_partition_named_twice_is_answered_once(bench: KafkaBench, client: Clien
     assert len(client.answer_to(number).responses[0].partitions) == 1
 
 
-def test_records_are_not_seen_before_the_log_keeps_them(bench: KafkaBench, client: Client) -> None:
+def test_records_are_not_fetched_before_the_log_keeps_them(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     bench.is_stalled = True
@@ -230,7 +230,7 @@ def test_later_requests_are_handled_but_their_answers_wait(bench: KafkaBench, cl
     assert client.answer_to(behind) is not None
 
 
-def test_connection_that_goes_takes_its_fetch_along(bench: KafkaBench, client: Client) -> None:
+def test_closed_connection_releases_its_fetch(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     assert len(bench.purgatory) == 1
@@ -240,7 +240,7 @@ def test_connection_that_goes_takes_its_fetch_along(bench: KafkaBench, client: C
     bench.write(topic, b"a")
 
 
-def test_nobody_waits_when_too_many_do(bench: KafkaBench, client: Client) -> None:
+def test_fetch_is_answered_at_once_when_the_purgatory_is_full(bench: KafkaBench, client: Client) -> None:
     bench.topic()
     bench.purgatory._bytes_max = HELD_UNIT_BYTES
     bench.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
@@ -250,7 +250,7 @@ def test_nobody_waits_when_too_many_do(bench: KafkaBench, client: Client) -> Non
 # -- What is not in memory
 
 
-def test_cold_read_holds_up_nobody_else(bench: KafkaBench, client: Client) -> None:
+def test_cold_read_does_not_delay_other_clients(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     bench.write(topic, b"early")
     for _ in range(20):
@@ -282,7 +282,7 @@ def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(
     assert client.connection.answers.pending_bytes == bench.server.connections.answer_bytes == 0
 
 
-def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(bench: KafkaBench, client: Client) -> None:
+def test_fetch_that_reads_on_is_limited_by_the_room_that_is_left(bench: KafkaBench, client: Client) -> None:
     bench.server.connections.limits = LimitsOptions(answer_bytes_max=1 << 20)
     topic = bench.topic()
     for _ in range(20):
@@ -301,7 +301,7 @@ def test_fetch_that_reads_on_takes_no_more_than_there_is_room_for_by_then(bench:
     assert [len(values_of(partition)) for partition in found] == [0, 2]
 
 
-def test_cold_read_for_a_client_that_has_gone_is_dropped(bench: KafkaBench, client: Client) -> None:
+def test_cold_read_for_a_closed_connection_is_dropped(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     for _ in range(20):
         bench.write(topic, bytes(50_000))
@@ -314,7 +314,7 @@ def test_cold_read_for_a_client_that_has_gone_is_dropped(bench: KafkaBench, clie
     assert len(bench.purgatory) == 0
 
 
-def test_fetches_that_wait_count_by_the_bytes_that_they_keep(bench: KafkaBench) -> None:
+def test_waiting_fetches_are_charged_by_the_bytes_that_they_keep(bench: KafkaBench) -> None:
     """Beyond the limit of a connection's unsent answers it is not read from until some of them are answered."""
     bench.topic("many", 1000)
     client = bench.connect()

@@ -11,7 +11,7 @@ from tests.unit.bridge.kafka.bench import Client, KafkaBench
 OK = ErrorCode.none
 
 
-def test_log_names_what_a_groups_rocketmq_consumers_left(
+def test_log_counts_retries_and_dead_letters_of_a_group_that_moves_to_kafka(
     bench: KafkaBench, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.publish(bench.topic("%RETRY%g", 1), b"a", b"b")
@@ -44,7 +44,9 @@ def test_member_joins_syncs_lives_and_leaves(bench: KafkaBench, client: Client, 
     assert not bench.kafka_groups.has_members("g")
 
 
-def test_parked_join_is_answered_by_the_member_that_rejoins_or_by_time(bench: KafkaBench, client: Client) -> None:
+def test_waiting_join_is_answered_when_the_others_rejoin_or_their_time_is_over(
+    bench: KafkaBench, client: Client
+) -> None:
     leader = join(client, 3)
     client.ask(ApiKey.SYNC_GROUP, 3, group_id="g", generation_id=1, member_id=leader.member_id)
     second, third = bench.connect(), bench.connect()

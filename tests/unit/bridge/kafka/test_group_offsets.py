@@ -58,7 +58,7 @@ def test_commit_is_answered_when_the_log_keeps_it(bench: KafkaBench, client: Cli
         (9, 0, {"generation_id_or_member_epoch": 3, "member_id": "m"}, ErrorCode.group_id_not_found),
     ],
 )
-def test_commit_that_cannot_be(
+def test_invalid_commit_is_refused(
     bench: KafkaBench, client: Client, version: int, partition: int, values: dict[str, Any], error: ErrorCode
 ) -> None:
     bench.topic()

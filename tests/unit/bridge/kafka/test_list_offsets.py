@@ -48,7 +48,7 @@ def list_offsets(client: Client, timestamp: int, *partitions: int, version: int 
     return answer and [partition for topic in answer.topics for partition in topic.partitions]
 
 
-def test_list_offsets_waits_for_the_disk_without_holding_up_other_clients(bench: KafkaBench, client: Client) -> None:
+def test_list_offsets_waits_for_the_disk_without_delaying_other_clients(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     bench.write(topic, b"early", timestamp_ms=1_000)
     for _ in range(20):
@@ -84,7 +84,7 @@ def test_list_offsets_of_many_partitions_gives_others_their_turn(bench: KafkaBen
     assert client.transport.taken
 
 
-def test_list_offsets_refuses_what_cannot_be(bench: KafkaBench, client: Client) -> None:
+def test_list_offsets_refuses_unknown_partitions_and_timestamps(bench: KafkaBench, client: Client) -> None:
     bench.topic()
     assert [each.error_code for each in list_offsets(client, -1, 0, 0)] == [ErrorCode.invalid_request]
     assert list_offsets(client, -1, 7)[0].error_code is UNKNOWN
@@ -112,7 +112,7 @@ def test_delete_records(bench: KafkaBench, client: Client, offset: int, low_wate
     assert topic.queues[0].start_offset == max(low_watermark, 0)
 
 
-def test_what_rocketmq_wrote_is_where_kafka_looks_for_it(bench: KafkaBench, client: Client) -> None:
+def test_offsets_of_rocketmq_messages_are_those_that_fetch_reads(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     bench.publish(topic, b"a", b"b")
     assert list_offsets(client, -1)[0].offset == 2

@@ -1,7 +1,7 @@
-"""Text of any length is answered in every version: what a newer one can spell must not be too long for an older one.
+"""Text of any length is answered in every version: names that newer versions bring must fit into older answers.
 
-Every version of every API is asked with text that is as long as it can spell, the newest first, so that what these
-leave behind is what the older ones read. A text that does not fit into an answer ends the broker.
+Every version of every API gets requests with the longest text that it can encode, the newest version first, so that the
+older versions describe what the newer ones have stored. A text that does not fit into an answer would be a fault.
 """
 
 import io
@@ -13,6 +13,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_writer
 
 from duolog.bridge.kafka import TABLE
+from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
 from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
 from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.kafka.filled import DURATION_MS, filled
@@ -51,8 +52,22 @@ def test_members_with_long_names_are_described_in_every_version(bench: KafkaBenc
         ask(bench, ApiKey.DESCRIBE_GROUPS, version, filled(schema, group_id))
 
 
-def ask(bench: KafkaBench, key: ApiKey, version: int, entity: Any, client_id: str = "c") -> None:
-    """Send a request and see it answered, at once or in time; an exception would be one of the handler's."""
+@pytest.mark.parametrize("field", ["group_id", "protocol_type", "group_instance_id", "client_id"])
+def test_longest_name_that_is_accepted_is_in_the_description_of_its_group(bench: KafkaBench, field: str) -> None:
+    name = "n" * NAME_CHARACTERS_MAX
+    given = {"group_id": f"the longest {field}", "member_id": "", "group_instance_id": field}
+    client_id = name if field == "client_id" else "c"
+    if field != "client_id":
+        given[field] = name
+    ask(bench, ApiKey.JOIN_GROUP, 9, filled(load_request_schema(ApiKey.JOIN_GROUP, 9), "g", **given), client_id)
+    for version in range(6):
+        schema = load_request_schema(ApiKey.DESCRIBE_GROUPS, version)
+        assert name.encode() in ask(bench, ApiKey.DESCRIBE_GROUPS, version, filled(schema, given["group_id"]))
+    assert bench.kafka_groups.has_members(given["group_id"])
+
+
+def ask(bench: KafkaBench, key: ApiKey, version: int, entity: Any, client_id: str = "c") -> bytes:
+    """Send a request and return its answer, which comes at once or in time; empty: the connection was closed."""
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
     name = client_id.encode()
@@ -64,3 +79,4 @@ def ask(bench: KafkaBench, key: ApiKey, version: int, entity: Any, client_id: st
     if not client.transport.taken:
         bench.pass_ms(DURATION_MS // 2)
     assert client.transport.taken or client.is_closed
+    return bytes(client.transport.taken)

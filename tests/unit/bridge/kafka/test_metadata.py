@@ -13,7 +13,7 @@ UNKNOWN = ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("version", versions_of(ApiKey.METADATA))
-def test_metadata_of_all_topics_leaves_the_templates_out(bench: KafkaBench, client: Client, version: int) -> None:
+def test_metadata_of_all_topics_leaves_system_topics_out(bench: KafkaBench, client: Client, version: int) -> None:
     bench.topic("orders", 3)
     answer = client.ask(ApiKey.METADATA, version, topics=[] if version == 0 else None)
     (topic,) = answer.topics

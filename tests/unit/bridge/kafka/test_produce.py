@@ -56,7 +56,7 @@ def test_batches_get_consecutive_offsets(bench: KafkaBench, client: Client, vers
     assert topic.queues[0].visible_end == 4
 
 
-def test_log_append_time_is_told(bench: KafkaBench, client: Client) -> None:
+def test_log_append_time_is_in_the_answer(bench: KafkaBench, client: Client) -> None:
     bench.topic("stamped", message_timestamp_type="LogAppendTime")
     answer = produce(client, 9, BATCH, topic="stamped")
     assert int(answer.log_append_time.timestamp() * 1000) == START_NOW_MS
@@ -113,7 +113,7 @@ def test_refused(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_records_at_fault_are_named_from_version_8_on(bench: KafkaBench, client: Client, version: int) -> None:
+def test_invalid_records_are_named_from_version_8_on(bench: KafkaBench, client: Client, version: int) -> None:
     """KIP-467: clients fail these records for good, and the others so that they can be sent again."""
     bench.topic("compacted", cleanup_policy="compact")
     answer = produce(client, version, batch([b"a", b"b", b"c"], keys=[None, b"k", None]), topic="compacted")
@@ -127,7 +127,7 @@ def test_records_at_fault_are_named_from_version_8_on(bench: KafkaBench, client:
         assert answer.error_message == f"record 0 of the batch (and 1 more record): {reason}"
 
 
-def test_no_more_records_at_fault_are_named_than_an_answer_has_room_for(bench: KafkaBench, client: Client) -> None:
+def test_number_of_invalid_records_in_an_answer_is_limited(bench: KafkaBench, client: Client) -> None:
     """A producer meets the others when it sends the rest again."""
     bench.topic("compacted", cleanup_policy="compact")
     answer = produce(client, 9, batch([b"a"] * (RECORD_ERRORS_MAX + 50)), topic="compacted")
@@ -146,7 +146,7 @@ def test_partitions_of_a_request_fail_alone(client: Client) -> None:
     ]
 
 
-def test_request_whose_batches_inflate_to_too_much_gets_the_rest_back(bench: KafkaBench, client: Client) -> None:
+def test_batches_beyond_inflate_bytes_max_are_refused(bench: KafkaBench, client: Client) -> None:
     zeros = bench.options.convert.inflate_bytes_max // 2 + 1
     part = {"index": 0, "records": batch([bytes(zeros)], codec=Codec.ZSTD)}
     asked = {"acks": 1, "topic_data": [{"name": "orders", "partition_data": [part] * 4}]}
@@ -163,7 +163,7 @@ def test_acks_0_has_no_answer_and_an_error_closes(bench: KafkaBench, client: Cli
     assert client.is_closed
 
 
-def test_repeated_batch_is_answered_with_its_first_place(client: Client) -> None:
+def test_repeated_batch_is_answered_with_its_first_offset(client: Client) -> None:
     sent = [batch([b"a", b"b"], producer=(7, 0, sequence)) for sequence in (0, 2, 4, 6, 8)]
     assert [produce(client, 9, each).base_offset for each in sent] == [0, 2, 4, 6, 8]
     assert [produce(client, 9, each).base_offset for each in sent] == [0, 2, 4, 6, 8]

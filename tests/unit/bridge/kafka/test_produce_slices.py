@@ -74,7 +74,7 @@ def test_turns_stay_within_the_budget(bench: KafkaBench, header: tuple[str, byte
     assert most < budget.UNITS_MAX
 
 
-def test_batch_is_stored_at_its_last_slice_and_what_follows_behind_it(bench: KafkaBench) -> None:
+def test_batch_is_appended_by_its_last_slice_and_later_batches_follow_it(bench: KafkaBench) -> None:
     client, other = bench.connect(), bench.connect()
     queue = bench.topic("orders", 2).queues[0]
     first, second = begin(client, records(bench, DELAYED, every=2), records(bench, ("x", b""), 1))
@@ -101,7 +101,7 @@ def test_wrong_last_record_refuses_the_batch(bench: KafkaBench) -> None:
     assert len(bench.delays) == 0
 
 
-def test_topic_that_is_deleted_meanwhile_takes_nothing(bench: KafkaBench) -> None:
+def test_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(bench: KafkaBench) -> None:
     client = bench.connect()
     (number,) = begin(client, records(bench, DELAYED))
     bench.topics.delete(bench.topic("orders"), bench.clock.now_ms())

@@ -80,12 +80,12 @@ def test_topic_is_described_as_in_metadata(client_of_two_topics: Client) -> None
         )  # Java's admin client fails on null.
 
 
-def test_no_topic_is_made_by_asking_for_it(client_of_two_topics: Client) -> None:
+def test_describing_a_missing_topic_does_not_create_it(client_of_two_topics: Client) -> None:
     pages(client_of_two_topics, "never")
     assert client_of_two_topics.bench.topics.by_kafka_name("never") is None
 
 
-def test_pages_of_many_topics_join_to_all_of_them() -> None:
+def test_pages_together_have_all_topics() -> None:
     bench = KafkaBench()
     names = {f"t{n * 7919 % 1000:03}": n % 3 + 1 for n in range(1000)}
     for name, count in names.items():

@@ -267,7 +267,7 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize(("asked", "who", "state", "result"), rows())
-def test_row(asked: str, who: str, state: str, result: str) -> None:
+def test_each_request_in_each_state(asked: str, who: str, state: str, result: str) -> None:
     talk = Talk()
     STATES[state](talk)
     epoch = talk.known.producer.epoch if talk.known else 0
@@ -347,7 +347,7 @@ def test_readers_end_at_the_last_stable_offset_and_learn_what_was_aborted() -> N
     assert ends(talk, 1) == (3, 3)
 
 
-def test_waiting_reader_of_committed_records_is_woken_by_the_marker() -> None:
+def test_waiting_read_committed_fetch_is_completed_by_the_marker() -> None:
     talk = Talk()
     talk.begin()
     reader = talk.bench.connect()
@@ -372,7 +372,7 @@ def test_waiting_reader_of_committed_records_is_woken_by_the_marker() -> None:
 
 
 @pytest.mark.parametrize("goes", ["topic", "records"])
-def test_cold_read_knows_what_was_aborted_when_it_began(goes: str) -> None:
+def test_cold_read_knows_the_transactions_that_were_aborted_when_it_began(goes: str) -> None:
     talk = Talk()
     talk.begin()
     talk.end(5, talk.producer, commit=False)
@@ -447,7 +447,7 @@ def test_positions_of_a_member_are_checked(who: dict[str, Any], error: ErrorCode
     assert talk.commit_offset(5, talk.producer, **who) is error
 
 
-def test_positions_go_with_their_group_and_their_topic() -> None:
+def test_pending_offsets_are_deleted_with_their_group_and_their_topic() -> None:
     for gone in ("group", "topic"):
         talk = Talk()
         talk.begin()
@@ -512,7 +512,7 @@ def test_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> N
         bench.publisher.publish_batch(topic, 0, batch([b"b"], producer=(*talk.producer, 1)), bench.clock.now_ms())
 
 
-def test_repeated_batch_is_answered_with_its_place_until_the_producer_is_fenced() -> None:
+def test_repeated_batch_is_answered_with_its_offset_until_the_producer_is_fenced() -> None:
     talk = Talk()
     talk.begin()
     talk.sequence = 0
@@ -532,7 +532,7 @@ def with_last_epoch(talk: Talk) -> Producer:
     return last
 
 
-def test_who_is_fenced_with_the_last_epoch_gets_none_behind_it() -> None:
+def test_producer_fenced_with_the_last_epoch_gets_no_later_epoch() -> None:
     talk = Talk()
     last = with_last_epoch(talk)
     talk.bench.transactions.fence(talk.known, talk.bench.clock.now_ms())
@@ -676,7 +676,7 @@ def test_wrong_request_has_its_code_and_changes_nothing(what: str, state: str) -
 # -- Time
 
 
-def test_idle_id_is_forgotten_and_an_open_transaction_is_not() -> None:
+def test_idle_transactional_id_expires_and_an_open_transaction_does_not() -> None:
     talk = Talk()
     empty(talk)
     list(talk.bench.transactions.tidy(talk.bench.clock.now_ms()))
@@ -797,7 +797,7 @@ def restarted(talk: Talk) -> ManualCore:
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 @pytest.mark.parametrize("waited_ms", [1_000, 9_000], ids=["commit first", "due first"])
-def test_delayed_record_is_seen_at_the_later_of_commit_and_due_time(waited_ms: int, is_checkpointed: bool) -> None:
+def test_delayed_record_is_delivered_at_the_later_of_commit_and_due_time(waited_ms: int, is_checkpointed: bool) -> None:
     talk = Talk()
     empty(talk)
     delayed(talk, b"now", b"later", b"later too")
@@ -818,7 +818,7 @@ def test_delayed_record_is_seen_at_the_later_of_commit_and_due_time(waited_ms: i
 
 
 @pytest.mark.parametrize("how", ["abort", "newer producer", "overdue"])
-def test_delayed_record_of_an_aborted_transaction_is_never_seen(how: str) -> None:
+def test_delayed_record_of_an_aborted_transaction_is_never_delivered(how: str) -> None:
     talk = Talk()
     empty(talk)
     delayed(talk, b"now", b"later")

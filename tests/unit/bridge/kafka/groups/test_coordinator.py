@@ -177,7 +177,7 @@ def test_initial_delay_ends_at_the_rebalance_timeout() -> None:
     assert len(history.joined("j0").members) < 12
 
 
-def test_member_that_does_not_rejoin_in_time_is_left_behind() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     history = History()
     history.stable_pair()
     history.join("j3")
@@ -202,7 +202,7 @@ def test_unused_member_id_is_waited_for_until_its_session_ends() -> None:
     assert history.join("p'", "c-3") == JoinResponse(ErrorCode.unknown_member_id, "c-3")
 
 
-def test_new_member_is_not_waited_for_for_ever() -> None:
+def test_wait_for_a_new_member_is_limited() -> None:
     history = History()
     history.stable_pair()
     history.join("j3", rebalance_timeout_ms=NEW_MEMBER_JOIN_TIMEOUT_MS * 10)
@@ -213,7 +213,7 @@ def test_new_member_is_not_waited_for_for_ever() -> None:
     assert history.joined("j3") == JoinResponse(ErrorCode.unknown_member_id, "c-3")
 
 
-def test_newer_join_of_a_member_supersedes_the_parked_one() -> None:
+def test_newer_join_of_a_member_supersedes_the_waiting_one() -> None:
     history = History()
     history.stable_pair()
     history.join("j3")
@@ -249,7 +249,7 @@ def test_lost_join_answer_is_given_again_while_completing() -> None:
     assert history.state is GroupState.COMPLETING
 
 
-def test_changed_member_while_completing_starts_over_and_frees_parked_syncs() -> None:
+def test_changed_member_while_completing_starts_a_rebalance_and_answers_waiting_syncs() -> None:
     history = History()
     history.join("j1")
     history.join("j2")
@@ -332,7 +332,7 @@ def test_bytes_of_assignments_are_limited_and_replaced_ones_given_back() -> None
     assert group.members.held_bytes == history.coordinator._held_bytes
 
 
-def test_leader_goes_last_or_first_and_another_one_leads() -> None:
+def test_another_member_leads_whether_the_leader_leaves_last_or_first() -> None:
     for leavers in (["c-1", "c-2"], ["c-2", "c-1"], ["c-1"], ["c-2"]):
         history = History()
         history.stable_pair()
@@ -357,7 +357,7 @@ def test_silent_member_is_removed_when_its_session_ends() -> None:
     assert rejoined.generation == 3
 
 
-def test_session_is_renewed_by_commits_and_not_counted_while_parked() -> None:
+def test_session_is_renewed_by_commits_and_does_not_end_while_a_request_waits() -> None:
     history = History()
     history.stable_pair()
     history.wait(SESSION_MS - 1)
@@ -370,7 +370,7 @@ def test_session_is_renewed_by_commits_and_not_counted_while_parked() -> None:
     assert history.joined("j2''").generation == 3
 
 
-def test_member_that_never_syncs_is_removed_and_the_rest_starts_over() -> None:
+def test_member_that_never_syncs_is_removed_and_the_others_rebalance() -> None:
     history = History()
     history.join("j1")
     history.join("j2")
@@ -395,7 +395,7 @@ def test_leaving_starts_a_rebalance_and_the_last_one_ends_the_group() -> None:
     assert history.leave(MemberIdentity("c-1")) == [ErrorCode.unknown_member_id]
 
 
-def test_leader_that_leaves_hands_over() -> None:
+def test_another_member_leads_after_the_leader_has_left() -> None:
     history = History()
     history.stable_pair()
     history.leave(MemberIdentity("c-1"))
@@ -404,7 +404,7 @@ def test_leader_that_leaves_hands_over() -> None:
     assert (answer.leader_id, answer.generation) == ("c-2", 3)
 
 
-def test_leaving_with_an_unused_member_id_disturbs_nobody() -> None:
+def test_leaving_with_an_unused_member_id_starts_no_rebalance() -> None:
     history = History()
     history.stable_pair()
     history.join("p", member_id_required=True)
@@ -427,7 +427,7 @@ def test_only_members_of_the_generation_commit(member_id: str, generation: int, 
     assert history.commit(member_id, generation) is error
 
 
-def test_anybody_commits_for_a_group_without_members() -> None:
+def test_any_client_commits_for_a_group_without_members() -> None:
     history = History()
     assert history.commit("", -1) is OK
     assert history.commit("c-1", 1) is ErrorCode.illegal_generation
@@ -456,7 +456,7 @@ def test_static_member_takes_its_place_again_without_a_rebalance() -> None:
     assert history.join("zombie", "one-1", instance_id="one") == JoinResponse(ErrorCode.fenced_instance_id, "one-1")
 
 
-def test_older_client_is_told_that_its_former_self_leads() -> None:
+def test_older_static_leader_gets_its_old_id_as_the_leader() -> None:
     history = static_history()
     answer = history.join("again", instance_id="one", can_skip_assignment=False)
     assert answer == JoinResponse(OK, "one-2", 1, "consumer", "range", "one-1")
@@ -525,7 +525,7 @@ def perform(history: History, step: tuple[Any, ...], ids: dict[int, str], ticket
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=40), st.sampled_from([0, 500]))
-def test_every_request_is_answered_once_and_silence_ends_the_group(steps: list[tuple[Any, ...]], delay_ms: int) -> None:
+def test_each_request_is_answered_once_and_silence_ends_the_group(steps: list[tuple[Any, ...]], delay_ms: int) -> None:
     history = History(initial_rebalance_delay_ms=delay_ms)
     ids: dict[int, str] = {}
     tickets, sent = count(), list[tuple[str, int]]()

@@ -72,7 +72,7 @@ def test_rebalance_of_the_largest_group_keeps_the_budget() -> None:
     assert groups.units_most < UNITS_MAX // SHARE
 
 
-def test_many_groups_that_are_due_at_once_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_due_at_once_expire_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "MEMBERS_AT_ONCE", 100)
     groups = Groups(MOST)
     for number in range(20):

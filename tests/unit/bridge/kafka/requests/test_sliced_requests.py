@@ -73,7 +73,7 @@ def test_many_large_requests_have_one_slice_in_a_turn(bench: KafkaBench) -> None
     assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
 
 
-def test_of_many_large_requests_in_one_turn_few_have_a_slice_at_once(bench: KafkaBench) -> None:
+def test_few_of_many_large_requests_in_one_turn_run_a_slice_at_once(bench: KafkaBench) -> None:
     clients = [bench.connect() for _ in range(AT_ONCE_MAX + 3)]
     for client in clients:
         begin(client, (ApiKey.METADATA, 12, {"topics": [{"name": f"a b{number}"} for number in range(NAMES)]}))
@@ -113,7 +113,7 @@ def test_fetch_of_many_partitions_is_read_in_slices(bench: KafkaBench) -> None:
     assert bench.server.connections.answer_bytes == 0
 
 
-def test_fetch_of_many_partitions_waits_and_is_woken(bench: KafkaBench) -> None:
+def test_fetch_of_many_partitions_waits_and_is_completed(bench: KafkaBench) -> None:
     topic = bench.topic("orders", 1000)
     client = bench.connect()
     partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(1000)]
@@ -144,7 +144,7 @@ def test_produce_to_many_partitions_is_appended_in_slices_and_in_order(bench: Ka
     assert client.answer_to(second).responses[0].partition_responses[0].base_offset == 1
 
 
-def test_request_is_given_up_with_its_connection(bench: KafkaBench) -> None:
+def test_request_ends_with_its_connection(bench: KafkaBench) -> None:
     client = bench.connect()
     begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
     client.transport.close()
@@ -154,7 +154,7 @@ def test_request_is_given_up_with_its_connection(bench: KafkaBench) -> None:
     assert bench.server.connections.answer_bytes == 0
 
 
-def test_connection_that_has_gone_needs_no_collector(bench: KafkaBench) -> None:
+def test_closed_connection_is_freed_without_the_garbage_collector(bench: KafkaBench) -> None:
     """In an idle process none comes, and a connection that stays keeps memory around it from being given back."""
     gc.collect()
     gc.disable()
