@@ -20,7 +20,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from duolog.bridge.transactions.half_decisions import VERDICTS, Said
+from duolog.bridge.transactions.half_decisions import VERDICTS, VerdictBody
 from duolog.txn.half import Verdict
 
 ASKED_MAX: Final = 32  # Of one host, at a time; others of its half messages wait, and no look of theirs is counted.
@@ -105,7 +105,7 @@ class Callbacks:
                 body += more
         if len(body) > ANSWER_BYTES_MAX:
             raise ValueError(f"answer of more than {ANSWER_BYTES_MAX} bytes")
-        return VERDICTS.get(msgspec.json.decode(body, type=Said).verdict)  # DecodeError is a ValueError.
+        return VERDICTS.get(msgspec.json.decode(body, type=VerdictBody).verdict)  # DecodeError is a ValueError.
 
 
 def host_of(url: str) -> str:

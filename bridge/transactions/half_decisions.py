@@ -21,7 +21,8 @@ from duolog.bridge.data.reading import Later
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import Topics
-from duolog.bridge.transactions.half_messages import Decision, HalfMessageLog
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.store.entry import Promise, Stored
 from duolog.store.store import Store
 from duolog.store.unit import Frame
@@ -31,7 +32,7 @@ VERDICTS: Final = {"commit": Verdict.COMMITTED, "rollback": Verdict.ROLLED_BACK}
 _STATES: Final = {Verdict.COMMITTED: "committed", Verdict.ROLLED_BACK: "rolled back", Verdict.GIVEN_UP: "given up"}
 
 
-class Said(msgspec.Struct, forbid_unknown_fields=True):
+class VerdictBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a verdict; also what a producer answers when it is asked, where `unknown` is an answer too."""
 
     verdict: str
@@ -72,13 +73,13 @@ def decide(context: HalfDecisions, half: Stored, verdict: Verdict) -> Promise | 
         )
         frames = [planned.frame for planned in plan.frames]
         records = context.publisher.records_of(plan, now_ms)
-    return context.halves.end(half.base_offset, Decision(verdict, name, half.stored_ms, frames), now_ms, records)
+    return context.halves.end(half.base_offset, HalfDecision(verdict, name, half.stored_ms, frames), now_ms, records)
 
 
 async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
     """Answer a POST; raises HTTPException, StoreError."""
     try:
-        verdict = VERDICTS[msgspec.json.decode(body, type=Said).verdict]
+        verdict = VERDICTS[msgspec.json.decode(body, type=VerdictBody).verdict]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise web.HTTPBadRequest(text='expected {"verdict": "commit"} or {"verdict": "rollback"}') from error
     halves = context.halves

@@ -29,7 +29,8 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions import half_decisions
 from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
 from duolog.bridge.transactions.half_decisions import HalfDecisions
-from duolog.bridge.transactions.half_messages import Decision, HalfMessageLog
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.headers import CheckTransactionRequest
 from duolog.protocol.rocketmq.messages import message, properties
@@ -157,7 +158,7 @@ class CheckBackLoop:
 
     def _end_without_copy(self, half: Half) -> None:
         try:
-            self._halves.end(half.offset, Decision(Verdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
+            self._halves.end(half.offset, HalfDecision(Verdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
             self.counts.abandoned += 1
         except StoreError as error:
             log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
@@ -204,7 +205,7 @@ class CheckBackLoop:
             topic = properties.get(copy.properties, properties.REAL_TOPIC) or ""
             copy.properties = properties.join(copy.properties, _check_times(half.checks))
             frame = self._halves.given_up_frame(copy, now_ms)
-        self._halves.end(half.offset, Decision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
+        self._halves.end(half.offset, HalfDecision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
         self.counts.abandoned += 1
         self._last_abandoned = half
 

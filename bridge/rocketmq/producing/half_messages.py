@@ -28,12 +28,8 @@ from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import Topic
-from duolog.bridge.transactions.half_messages import (
-    Decision,
-    half_properties,
-    sent_properties,
-    wishes_of,
-)
+from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
+from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import EndTransactionRequest, SendRequest
 from duolog.protocol.rocketmq.messages import flags, message, properties
@@ -80,7 +76,7 @@ def prepare(
     now_ms = context.clock.now_ms()
     context.messages.halves.check_room()
     added = f"{properties.TRANSACTION_ID}\x01{unique_key}\x02"
-    group, immunity_ms = wishes_of(sent.properties)
+    group, immunity_ms = check_back_of(sent.properties)
     if not group:
         group = request.producer_group
         added += f"{properties.PGROUP}\x01{group}\x02"
@@ -128,7 +124,7 @@ def _end(
     half = bytes(stored.frame)  # Slices of bytes cost less than slices of a memoryview.
     outline = message.outline_of(half)
     raw, name, queue_id = sent_properties(half[outline[-1] :])
-    group, immunity_ms = wishes_of(raw)
+    group, immunity_ms = check_back_of(raw)
     _check(request, stored, group)
     halves = context.messages.halves
     if not halves.judge(stored.base_offset, verdict, now_ms):
@@ -149,9 +145,9 @@ def _end(
         plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
         frames, records = plan.frames, plan.records
     if gathers and not records and not (frames and frames[0].extra):
-        halves.gather(stored.base_offset, Decision(verdict, name, stored.stored_ms, frames), now_ms)
+        halves.gather(stored.base_offset, HalfDecision(verdict, name, stored.stored_ms, frames), now_ms)
         return NO_ANSWER
-    decision = Decision(verdict, name, stored.stored_ms, frames)
+    decision = HalfDecision(verdict, name, stored.stored_ms, frames)
     return _done(command, halves.end(stored.base_offset, decision, now_ms, records))
 
 

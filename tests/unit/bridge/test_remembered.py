@@ -60,8 +60,8 @@ def metadata() -> Sized:
 def paths() -> Sized:
     door = Door()
     for queue in door.topic(queues=10).queues:
-        door.halves._path_of(queue)
-    return door.halves._paths
+        door.halves._op_messages._path_of(queue)
+    return door.halves._op_messages._paths
 
 
 def modes() -> Sized:
@@ -82,7 +82,7 @@ def modes() -> Sized:
         ("duolog.bridge.rocketmq.consuming.reset_marks.MARKS_MAX", marks),
         ("duolog.bridge.monitoring.logs.KINDS_MAX", kinds_of_lines),
         ("duolog.bridge.kafka.requests.metadata_cache.CACHED_BYTES_MAX", metadata),
-        ("duolog.bridge.transactions.half_messages.PATHS_CACHED_MAX", paths),
+        ("duolog.bridge.transactions.op_messages.PATHS_CACHED_MAX", paths),
         ("duolog.bridge.rocketmq.consuming.request_modes.MODES_MAX", modes),
     ],
 )

@@ -16,7 +16,8 @@ from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.transactions.check_callbacks import Callbacks
-from duolog.bridge.transactions.half_messages import Decision, half_properties, sent_properties
+from duolog.bridge.transactions.half_properties import half_properties, sent_properties
+from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions
@@ -90,7 +91,7 @@ class History:
             verdict = decided[number] = self.rng.choice((Verdict.COMMITTED, Verdict.ROLLED_BACK))
             assert core.halves.judge(number, verdict, now_ms)
             frames = self.final(number, now_ms) if verdict is Verdict.COMMITTED else []
-            core.halves.gather(number, Decision(verdict, "orders", 0, frames), now_ms)
+            core.halves.gather(number, HalfDecision(verdict, "orders", 0, frames), now_ms)
         if decided:
             core.halves.settle(now_ms)
             core.store.when(core.state_log.barrier(), lambda error: self.answered.update(decided))

@@ -1,0 +1,107 @@
+"""Replays the frames and state records of half messages into `txn`, and makes the records of a snapshot."""
+
+import zlib
+from collections.abc import Iterable
+from itertools import chain, starmap
+from typing import Final
+
+from duolog.bridge.data import frame_formats
+from duolog.bridge.data.half_frames import HalfRequest, read_half
+from duolog.bridge.state.records import (
+    HalfIdsKnown,
+    HalfVerdicts,
+    HalvesLooked,
+    HalvesOpen,
+    Record,
+    TopicCreated,
+)
+from duolog.bridge.state.topics import QUEUE_ID_BITS
+from duolog.bridge.transactions.half_properties import check_back_of
+from duolog.protocol.rocketmq.messages import message as rocketmq_message
+from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
+from duolog.store.entry import Slot
+from duolog.store.state_log import StateLog
+from duolog.txn.half import HalfMessages, OpenPage, Verdict
+from duolog.txn.half_ids import HalfIds
+
+IDS_IN_RECORD: Final = 1000
+
+
+class HalfMessageReplay:
+    """Keeps the open half messages, their verdicts and their ids in step with the log.
+
+    `immunity_max_ms` is the immunity of a half message without a check URL: it waits for its verdict until the broker
+    gives it up.
+    """
+
+    def __init__(self, state_log: StateLog, state: HalfMessages, ids: HalfIds, immunity_max_ms: int) -> None:
+        self._state, self._ids, self._immunity_max_ms = state, ids, immunity_max_ms
+        self.half_key = self._op_key = -1  # The keys of the queues of half messages and of op messages.
+        state_log.own(HalfIdsKnown, self._replay_ids)
+        state_log.own(TopicCreated, self._replay_topic)
+        state_log.own(HalvesLooked, self._replay_looked)
+        state_log.own(HalvesOpen, self._replay_open)
+        state_log.own(HalfVerdicts, self._replay_verdicts)
+        state_log.on_frame(self._replay_frame)
+        state_log.on_sliced_snapshot(self._snapshot, state.end_snapshot)
+
+    # -- Live and at recovery
+
+    def follow_kafka(self, topic: str, request: HalfRequest, slot: Slot) -> None:
+        """Follow an appended half message of a Kafka producer."""
+        immunity_ms = request.immunity_ms if request.check_url else self._immunity_max_ms
+        self._state.prepared(slot.base_offset, request.check_url, slot.stored_ms, immunity_ms)
+        self._ids.prepared(slot.base_offset, topic, request.id)
+
+    def follow_verdict(self, offset: int, verdict: Verdict) -> None:
+        """Follow an appended verdict."""
+        self._state.decided(offset, verdict)
+        self._ids.decided(offset)
+
+    # -- Recovery
+
+    def _replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+        if key == self.half_key and form == frame_formats.KAFKA:
+            half = read_half(frame)
+            self.follow_kafka(half.topic, half.request, slot)
+        elif key == self.half_key:
+            asker, immunity_ms = check_back_of(rocketmq_message.properties_of(frame))
+            self._state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
+        elif key == self._op_key:
+            offsets = bytes(rocketmq_message.body_of(frame))[:-1].split(b",")
+            for offset, number in zip(offsets, extra, strict=True):
+                self.follow_verdict(int(offset), Verdict(number))
+
+    def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
+        if record.name == HALF_TOPIC:
+            self.half_key = record.number << QUEUE_ID_BITS
+        elif record.name == OP_HALF_TOPIC:
+            self._op_key = record.number << QUEUE_ID_BITS
+
+    def _replay_looked(self, record: HalvesLooked, slot: Slot) -> None:
+        self._state.looked(record.offsets, record.at_ms)
+        self._state.looked(record.put_off, record.at_ms, counts=False)
+
+    def _replay_open(self, record: HalvesOpen, slot: Slot) -> None:
+        self._state.restore(
+            OpenPage(
+                record.offsets,
+                record.stored_ms,
+                record.dues_ms,
+                record.checks,
+                record.askers,
+                dict(record.asker_names),
+            )
+        )
+
+    def _replay_verdicts(self, record: HalfVerdicts, slot: Slot) -> None:
+        self._state.restore_verdicts(record.end_offset, zlib.decompress(record.verdicts))
+
+    def _replay_ids(self, record: HalfIdsKnown, slot: Slot) -> None:
+        self._ids.restore(record.ids)
+
+    def _snapshot(self) -> Iterable[Record]:
+        end_offset, verdicts = self._state.verdicts()
+        decided = HalfVerdicts(end_offset, zlib.compress(verdicts, 1))
+        pages = starmap(HalvesOpen, self._state.snapshot())
+        return chain([decided], pages, map(HalfIdsKnown, self._ids.snapshot(IDS_IN_RECORD)))
