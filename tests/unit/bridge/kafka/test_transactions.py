@@ -648,15 +648,20 @@ WRONG: dict[str, tuple[Callable[[ProducerSession], Any], int]] = {
     "add a partition that is not there": (lambda session: session.add(3, session.producer, partition=9), 3),
     "write without a transactional id": (lambda session: produced(session, 12, frame(session), None), 53),
     "write under an unknown one": (lambda session: produced(session, 12, frame(session), "another"), 49),
-    "write outside of the transaction": (lambda session: produced(session, 12, frame(session, is_transactional=False)), 48),
+    "write outside of the transaction": (
+        lambda session: produced(session, 12, frame(session, is_transactional=False)), 48
+    ),
     "write with a gap in the sequence": (lambda session: produced(session, 12, frame(session, 5)), 45),
-    "write a marker": (lambda session: produced(session, 12, marker.build(0, -1, 1, *session.producer, is_commit=True)), 87),
+    "write a marker": (
+        lambda session: produced(session, 12, marker.build(0, -1, 1, *session.producer, is_commit=True)), 87
+    ),
     "a group without a name": (lambda session: committed_offset(session, 5, group=""), 24),
     "a position of no partition": (lambda session: committed_offset(session, 5, partition=9), 3),
     "a position of no partition, 4": (lambda session: committed_offset(session, 4, partition=9), 3),
     "a position with long metadata": (lambda session: committed_offset(session, 5, metadata="x" * 4097), 12),
-    "a position of an unknown member": (lambda session: session.commit_offset(5, session.producer, generation_id=4,
-                                                                        member_id="m"), 22),
+    "a position of an unknown member": (
+        lambda session: session.commit_offset(5, session.producer, generation_id=4, member_id="m"), 22
+    ),
 }  # fmt: skip
 
 
