@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
+from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers, with_header
 from duolog.protocol.kafka.record_batch import TIMESTAMP_MS_MAX, Header, Record, stamp_log_append_time
 from duolog.protocol.kafka.varint import varint
 from duolog.protocol.rocketmq.messages import properties as names
@@ -140,7 +140,7 @@ def kafka_batch(
                 value = inflate_body(body, sys_flag, inflate_bytes_max)
             except ProtocolError:
                 met_fault = True
-                headers = _one_more(headers, ROCKETMQ_SYS_FLAG, str(sys_flag).encode())
+                headers = with_header(headers, ROCKETMQ_SYS_FLAG, str(sys_flag).encode())
         if is_null and not value:
             value = None
         if index and builder.size + len(value or b"") + len(key or b"") + len(headers) > bytes_max:
@@ -320,24 +320,6 @@ def unescaped_header(name: bytes, value: bytes) -> Header | None:
     except (Base64Error, ValueError):
         return None
     return (unquote(quoted[:-1]), None) if quoted.endswith("!") else None
-
-
-def _one_more(headers: bytes, name: str, value: bytes) -> bytes:
-    """Add a header to encoded ones."""
-    count, at = _header_count(headers)
-    encoded = name.encode()
-    return b"".join((varint(count + 1), headers[at:], varint(len(encoded)), encoded, varint(len(value)), value))
-
-
-def _header_count(headers: bytes) -> tuple[int, int]:
-    """Read the count before encoded headers: (count, where it ends)."""
-    doubled = shift = at = 0
-    while True:
-        byte = headers[at]
-        doubled |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return doubled >> 1, at
 
 
 # -- A Kafka batch's records as RocketMQ's

@@ -4,7 +4,7 @@
     session.read.format("duolog-log").option("http", "127.0.0.1:9644").option("topics", "orders").load()
 
     planning      POST /api/leases: which files, which offsets are visible and committed, and a hold on the files
-    a task        one piece of a file of the log (`store/log_reader.py`), every unit checked by its CRC
+    a task        one piece of a file of the log (`store/log/log_reader.py`), every unit checked by its CRC
     rows          those of Spark's Kafka source with `includeHeaders`, so `spark.messages.as_messages` takes them
 
     option            default
@@ -47,7 +47,7 @@ from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.log_options import Offsets, read_options, with_times
 from duolog.spark.messages import BORN_TIMESTAMP
 from duolog.store.log.format import Entry
-from duolog.store.log_reader import LogReader
+from duolog.store.log.log_reader import LogReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,7 +36,7 @@ class RecordCodec(Protocol):
         """Give the name of an encoded record's type; empty if it has none."""
 
 
-class RecordsSetAside(Protocol):
+class SetAside(Protocol):
     """Takes what cannot be replayed."""
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
@@ -56,7 +56,7 @@ class UnitLog(Protocol):
 class StateLog:
     """The store's `Replayer`, and the way to change state."""
 
-    def __init__(self, codec: RecordCodec, poison: RecordsSetAside) -> None:
+    def __init__(self, codec: RecordCodec, poison: SetAside) -> None:
         self._codec = codec
         self._poison = poison
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}

@@ -142,3 +142,21 @@ def encoded_headers(headers: Sequence[Header]) -> bytes:
         parts += (varint(len(key)), key)
         parts += (varint(-1),) if value is None else (varint(len(value)), value)
     return b"".join(parts)
+
+
+def with_header(headers: bytes, name: str, value: bytes) -> bytes:
+    """Return encoded headers with one header more at the end."""
+    count, at = _header_count(headers)
+    encoded = name.encode()
+    return b"".join((varint(count + 1), headers[at:], varint(len(encoded)), encoded, varint(len(value)), value))
+
+
+def _header_count(headers: bytes) -> tuple[int, int]:
+    """Read the count before encoded headers: (count, where it ends)."""
+    doubled = shift = at = 0
+    while True:
+        byte = headers[at]
+        doubled |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return doubled >> 1, at

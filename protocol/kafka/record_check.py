@@ -12,7 +12,7 @@ from duolog.protocol.kafka import record_walk
 from duolog.protocol.kafka.compression import Buffer
 from duolog.protocol.kafka.primitive_types import new_tuple
 from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, RecordError
-from duolog.protocol.kafka.record_walk import Fault
+from duolog.protocol.kafka.record_walk import Flaw
 
 try:
     from duolog.protocol.kafka._records import walk
@@ -51,23 +51,23 @@ def check_records(data: Buffer, start: int, header: BatchHeader, names: tuple[by
 
 
 _SAID: Final = {
-    Fault.END: "the records end after {at} bytes, and the batch says {count}",
-    Fault.VARINT: "varint longer than {value} bytes at {at}",
-    Fault.OFFSET: "offset delta {value}, where the batch's offsets rise from 0 by 1",
-    Fault.KEY: "a key of {value} bytes",
-    Fault.VALUE: "a value of {value} bytes",
-    Fault.COUNT: "{value} headers",
-    Fault.HEADER_KEY: "a header key of {value} bytes",
-    Fault.HEADER_VALUE: "a header value of {value} bytes",
-    Fault.SIZE: "its fields end at {at}, and by its size it ends at {value}",
+    Flaw.END: "the records end after {at} bytes, and the batch says {count}",
+    Flaw.VARINT: "varint longer than {value} bytes at {at}",
+    Flaw.OFFSET: "offset delta {value}, where the batch's offsets rise from 0 by 1",
+    Flaw.KEY: "a key of {value} bytes",
+    Flaw.VALUE: "a value of {value} bytes",
+    Flaw.COUNT: "{value} headers",
+    Flaw.HEADER_KEY: "a header key of {value} bytes",
+    Flaw.HEADER_VALUE: "a header value of {value} bytes",
+    Flaw.SIZE: "its fields end at {at}, and by its size it ends at {value}",
 }
 
 
 def _refused(found: tuple[int, int, int, int], size: int, count: int) -> InvalidBatch:
     fault, index, at, value = found
-    if fault == Fault.HEADERS:
+    if fault == Flaw.HEADERS:
         return InvalidBatch(Reason.TOO_LARGE, f"batch of more than {HEADERS_MAX} headers")
-    if fault == Fault.REST:
+    if fault == Flaw.REST:
         return InvalidBatch(Reason.INVALID, f"{count} of {count} records take {at} bytes of {size}")
-    message = _SAID[Fault(fault)].format(at=at, value=value, count=count)
+    message = _SAID[Flaw(fault)].format(at=at, value=value, count=count)
     return InvalidBatch(Reason.INVALID, f"record {index} of the batch: {message}", (RecordError(index, message),))

@@ -12,7 +12,7 @@ SIZE_BYTES_MAX: Final = 5  # of a size, a count or an offset delta; ByteUtils.ja
 TIMESTAMP_BYTES_MAX: Final = 9  # Those of record_batch.TIMESTAMP_MS_MAX are not further apart; Kafka allows ten bytes.
 
 
-class Fault(IntEnum):
+class Flaw(IntEnum):
     """What is wrong with a record; `_records.c` has the same numbers."""
 
     END = 1  # The body ends within the record.
@@ -39,7 +39,7 @@ def walk(
     headers    the batch has at most `headers_max`
 
     Gives (earliest timestamp delta, latest one, headers, a key is null, a header key begins with one of `names`), or of
-    the first record at fault (`Fault`, its index, `at`, `value`); `at` counts from `start`.
+    the first record at fault (`Flaw`, its index, `at`, `value`); `at` counts from `start`.
     """
     body = bytes(memoryview(data)[start:])
     at = index = headers = 0
@@ -69,7 +69,7 @@ def walk(
             if n > 127:
                 n, at = _read_more(body, at, SIZE_BYTES_MAX)
             if n != 2 * index:
-                raise _Found(Fault.OFFSET, at, _undone(n))
+                raise _Found(Flaw.OFFSET, at, _undone(n))
             n = body[at]
             at += 1
             if n > 127:
@@ -77,7 +77,7 @@ def walk(
             if n == _NULL:
                 has_null_key = True
             elif n & 1:
-                raise _Found(Fault.KEY, at, _undone(n))
+                raise _Found(Flaw.KEY, at, _undone(n))
             else:
                 at += n >> 1
             n = body[at]
@@ -86,7 +86,7 @@ def walk(
                 n, at = _read_more(body, at, SIZE_BYTES_MAX)
             if n != _NULL:
                 if n & 1:
-                    raise _Found(Fault.VALUE, at, _undone(n))
+                    raise _Found(Flaw.VALUE, at, _undone(n))
                 at += n >> 1
             n = body[at]
             at += 1
@@ -94,21 +94,21 @@ def walk(
                 if n > 127:
                     n, at = _read_more(body, at, SIZE_BYTES_MAX)
                 if n & 1:
-                    raise _Found(Fault.COUNT, at, _undone(n))
+                    raise _Found(Flaw.COUNT, at, _undone(n))
                 headers += n >> 1
                 if headers > headers_max:
-                    raise _Found(Fault.HEADERS, at)
+                    raise _Found(Flaw.HEADERS, at)
                 at, has_one = _skip_headers(body, at, n >> 1, names)
                 has_name = has_name or has_one
             if at != end:
-                raise _Found(Fault.SIZE, at, end)
+                raise _Found(Flaw.SIZE, at, end)
             index += 1
     except IndexError:
-        return Fault.END, index, len(body), 0
+        return Flaw.END, index, len(body), 0
     except _Found as found:
         return found.fault, index, found.at, found.value
     if at != len(body):
-        return Fault.REST, index, at, 0
+        return Flaw.REST, index, at, 0
     return earliest, latest, headers, has_null_key, has_name
 
 
@@ -118,7 +118,7 @@ _NULL: Final = 1  # A size of -1 in zig-zag, where all negative numbers are odd.
 class _Found(Exception):
     """The first record at fault was met."""
 
-    def __init__(self, fault: Fault, at: int, value: int = 0) -> None:
+    def __init__(self, fault: Flaw, at: int, value: int = 0) -> None:
         self.fault, self.at, self.value = fault, at, value
 
 
@@ -131,7 +131,7 @@ def _skip_headers(body: bytes, at: int, count: int, names: tuple[bytes, ...]) ->
         if n > 127:
             n, at = _read_more(body, at, SIZE_BYTES_MAX)
         if n & 1:
-            raise _Found(Fault.HEADER_KEY, at, _undone(n))
+            raise _Found(Flaw.HEADER_KEY, at, _undone(n))
         has_name = has_name or body.startswith(names, at, at + (n >> 1))
         at += n >> 1
         n = body[at]
@@ -140,7 +140,7 @@ def _skip_headers(body: bytes, at: int, count: int, names: tuple[bytes, ...]) ->
             n, at = _read_more(body, at, SIZE_BYTES_MAX)
         if n != _NULL:
             if n & 1:
-                raise _Found(Fault.HEADER_VALUE, at, _undone(n))
+                raise _Found(Flaw.HEADER_VALUE, at, _undone(n))
             at += n >> 1
     return at, has_name
 
@@ -154,7 +154,7 @@ def _read_more(body: bytes, at: int, bytes_max: int) -> tuple[int, int]:
         n |= (byte & 127) << 7 * i
         if byte < 128:
             return n, at
-    raise _Found(Fault.VARINT, at - bytes_max, bytes_max)
+    raise _Found(Flaw.VARINT, at - bytes_max, bytes_max)
 
 
 def _undone(n: int) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from duolog.protocol.rocketmq.headers import Int64
+from duolog.protocol.rocketmq.header import Int64
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable, enum
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
 

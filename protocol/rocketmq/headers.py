@@ -9,53 +9,11 @@ may carry more (`ns`, `bname`, `AccessKey`, ...).
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, cast
+from typing import Self, cast
 
 import msgspec
 
-from duolog.protocol.errors import ProtocolError
-from duolog.protocol.rocketmq.codes import RequestCode
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-
-
-class MissingField(ProtocolError):
-    """A mandatory header field is absent: response code SYSTEM_ERROR, this text (Java's own) as the remark."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(f"the custom field <{field}> is null")
-        self.field = field
-
-
-class InvalidField(ProtocolError):
-    """A header field is not of its type: response code SYSTEM_ERROR, this text as the remark."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"the custom field <{field}> is illegal: {reason}")
-        self.field = field
-
-
-class Header(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all headers."""
-
-    @classmethod
-    def parse(cls, ext: Mapping[str, str]) -> Self:
-        """Read the fields from `ext`. Raises MissingField and InvalidField."""
-        try:
-            return msgspec.convert(ext, cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise _explain(cls, ext, error) from None
-
-    def to_ext(self) -> dict[str, str]:
-        """Write the fields as text; one that is None is left out."""
-        fields: dict[str, Any] = msgspec.to_builtins(self)
-        return {
-            name: value if value.__class__ is str else _as_text(value)
-            for name, value in fields.items()
-            if value is not None
-        }
-
+from duolog.protocol.rocketmq.header import Header, Int32, Int64, explain
 
 # -- Sending
 
@@ -83,7 +41,7 @@ class SendRequest(Header):
         try:
             return cast(Self, msgspec.convert(ext, form, strict=False))
         except msgspec.ValidationError as error:
-            raise _explain(form, ext, error) from None
+            raise explain(form, ext, error) from None
 
 
 SendRequestV2: type[SendRequest] = cast(
@@ -491,77 +449,3 @@ class NamespaceRequest(Header):
     """GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str
-
-
-# -- By code
-
-REQUESTS: dict[RequestCode, type[Header]] = {
-    RequestCode.SEND_MESSAGE: SendRequest,
-    RequestCode.SEND_MESSAGE_V2: SendRequest,
-    RequestCode.SEND_BATCH_MESSAGE: SendRequest,
-    RequestCode.SEND_REPLY_MESSAGE: SendRequest,
-    RequestCode.SEND_REPLY_MESSAGE_V2: SendRequest,
-    RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
-    RequestCode.RECALL_MESSAGE: RecallRequest,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReply,
-    RequestCode.PULL_MESSAGE: PullRequest,
-    RequestCode.LITE_PULL_MESSAGE: PullRequest,
-    RequestCode.POP_MESSAGE: PopRequest,
-    RequestCode.ACK_MESSAGE: AckRequest,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleRequest,
-    RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
-    RequestCode.QUERY_MESSAGE: QueryRequest,
-    RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetRequest,
-    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateConsumerOffsetRequest,
-    RequestCode.GET_MAX_OFFSET: QueueRequest,
-    RequestCode.GET_MIN_OFFSET: QueueRequest,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetRequest,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusRequest,
-    RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupRequest,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerGroupRequest,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ConsumerGroupRequest,
-    RequestCode.END_TRANSACTION: EndTransactionRequest,
-    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionRequest,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: CreateTopicRequest,
-    RequestCode.DELETE_TOPIC_IN_BROKER: TopicRequest,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: TopicRequest,
-    RequestCode.GET_TOPIC_CONFIG: TopicRequest,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRequest,
-    RequestCode.GET_TOPIC_STATS_INFO: TopicRequest,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupRequest,
-    RequestCode.GET_TOPICS_BY_CLUSTER: ClusterRequest,
-    RequestCode.GET_KV_CONFIG: KeyValueRequest,
-    RequestCode.DELETE_KV_CONFIG: KeyValueRequest,
-    RequestCode.PUT_KV_CONFIG: PutKeyValueRequest,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: NamespaceRequest,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: BrokerNameRequest,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameRequest,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteGroupRequest,
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicRequest,
-    RequestCode.VIEW_BROKER_STATS_DATA: StatsRequest,
-    RequestCode.QUERY_CONSUME_QUEUE: ConsumeQueueRequest,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: ConsumerRequest,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumerRequest,
-}
-"""The header of each request that has one of the classes above."""
-
-# -- Inside
-
-
-def _explain(cls: type[Header], ext: Mapping[str, str], error: msgspec.ValidationError) -> ProtocolError:
-    """Say which field msgspec stumbled over, in RocketMQ's words: the first that is missing, as Java checks them."""
-    for field in msgspec.structs.fields(cls):
-        if field.required and field.encode_name not in ext:
-            return MissingField(field.encode_name)
-    reason, _, place = str(error).partition(" - at `$.")
-    name = place.rstrip("`")
-    return InvalidField(name, f"{reason}: {ext.get(name)!r:.100}")
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

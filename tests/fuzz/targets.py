@@ -25,7 +25,7 @@ from duolog.protocol.kafka import (
     record_walk,
 )
 from duolog.protocol.kafka.record_batch import InvalidBatch
-from duolog.protocol.rocketmq import bodies, headers, remoting
+from duolog.protocol.rocketmq import bodies, remoting
 from duolog.protocol.rocketmq.bodies import Body
 from duolog.protocol.rocketmq.filters import subscription_filter
 from duolog.protocol.rocketmq.json import fastjson
@@ -39,6 +39,7 @@ from duolog.protocol.rocketmq.messages import (
 )
 from duolog.protocol.rocketmq.messages import compression as rocketmq_compression
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
+from duolog.protocol.rocketmq.request_headers import REQUESTS
 
 Target = Callable[[bytes], object]
 
@@ -48,7 +49,7 @@ _CRC_AT, _CRC_FROM = 17, 21
 _KAFKA_ROWS = [
     (int(row.key), version) for row in kafka.TABLE.values() for version in range(row.min_version, row.max_version + 1)
 ]
-_HEADERS = list({form.__name__: form for form in headers.REQUESTS.values()}.values())
+_HEADERS = list({form.__name__: form for form in REQUESTS.values()}.values())
 _BODIES = [
     form for form in vars(bodies).values() if isinstance(form, type) and issubclass(form, Body) and form is not Body
 ]

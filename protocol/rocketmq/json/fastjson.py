@@ -27,7 +27,7 @@ import msgspec
 from msgspec import inspect
 
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.rocketmq.headers import Int64
+from duolog.protocol.rocketmq.header import Int64
 from duolog.protocol.rocketmq.json import lenient_json
 
 Buffer = bytes | bytearray | memoryview

@@ -1,8 +1,8 @@
 """RocketMQ requests, valid and hostile, for every row of the dispatch table.
 
-The header's fields come from `protocol.rocketmq.headers.REQUESTS`, a JSON body from the form that the handler reads, so
-a new row is covered by itself. Receipts of popped messages, half messages and timers come from the world, which has
-just made some.
+The header's fields come from `protocol.rocketmq.request_headers.REQUESTS`, a JSON body from the form that the handler
+reads, so a new row is covered by itself. Receipts of popped messages, half messages and timers come from the world,
+which has just made some.
 """
 
 import inspect
@@ -20,8 +20,8 @@ from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import bodies, remoting
 from duolog.protocol.rocketmq.bodies import Body
 from duolog.protocol.rocketmq.codes import RequestCode
-from duolog.protocol.rocketmq.headers import REQUESTS
 from duolog.protocol.rocketmq.messages import batch
+from duolog.protocol.rocketmq.request_headers import REQUESTS
 from tests.unit.adversary import hostile
 
 OPAQUE = 7

@@ -18,7 +18,7 @@ from duolog.protocol.kafka import record_reader as reading
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import Reason, Record
 from duolog.protocol.kafka.record_check import HEADERS_MAX, check_records
-from duolog.protocol.kafka.record_walk import Fault
+from duolog.protocol.kafka.record_walk import Flaw
 from tests.kit.batches import NOW, RECORD, SECOND, batch_of
 from tests.kit.lacking import leave_out
 
@@ -94,33 +94,33 @@ def test_sound_records_can_be_read(body: bytes, count: int, expected: tuple[int,
 
 
 FAULTS: dict[str, tuple[bytes, tuple[int, int, int, int], str]] = {
-    "nothing": (b"", (Fault.END, 0, 0, 0), "the records end after 0 bytes, and the batch says 2"),
-    "one of two": (RECORD, (Fault.END, 1, 7, 0), "record 1 of the batch: the records end after 7 bytes"),
-    "within a varint": (RECORD + b"\x80", (Fault.END, 1, 8, 0), "the records end after 8 bytes"),
-    "behind the end": (RECORD + SECOND[:-1], (Fault.END, 1, 13, 0), "the records end after 13 bytes"),
-    "an endless size": (b"\xff" * 20, (Fault.VARINT, 0, 0, 5), "varint longer than 5 bytes at 0"),
-    "an endless timestamp": (b"\x2a\0" + b"\x80" * 20, (Fault.VARINT, 0, 2, 9), "varint longer than 9 bytes at 2"),
-    "offset 1 at first": (SECOND, (Fault.OFFSET, 0, 4, 1), "offset delta 1, where the batch's offsets rise"),
-    "offset 0 twice": (RECORD + RECORD, (Fault.OFFSET, 1, 11, 0), "record 1 of the batch: offset delta 0, where"),
-    "offset 2^32": (record("00 00 8080808020 01 01 00"), (Fault.OFFSET, 0, 8, 1 << 32), "offset delta 4294967296"),
-    "a key of -2": (record("00 00 00 03 01 00"), (Fault.KEY, 0, 5, -2), "a key of -2 bytes"),
-    "a value of -2": (record("00 00 00 01 03 00"), (Fault.VALUE, 0, 6, -2), "a value of -2 bytes"),
-    "-1 headers": (record("00 00 00 01 01 01"), (Fault.COUNT, 0, 7, -1), "record 0 of the batch: -1 headers"),
-    "a null header key": (record("00 00 00 01 01 02 01 01"), (Fault.HEADER_KEY, 0, 8, -1), "a header key of -1 bytes"),
+    "nothing": (b"", (Flaw.END, 0, 0, 0), "the records end after 0 bytes, and the batch says 2"),
+    "one of two": (RECORD, (Flaw.END, 1, 7, 0), "record 1 of the batch: the records end after 7 bytes"),
+    "within a varint": (RECORD + b"\x80", (Flaw.END, 1, 8, 0), "the records end after 8 bytes"),
+    "behind the end": (RECORD + SECOND[:-1], (Flaw.END, 1, 13, 0), "the records end after 13 bytes"),
+    "an endless size": (b"\xff" * 20, (Flaw.VARINT, 0, 0, 5), "varint longer than 5 bytes at 0"),
+    "an endless timestamp": (b"\x2a\0" + b"\x80" * 20, (Flaw.VARINT, 0, 2, 9), "varint longer than 9 bytes at 2"),
+    "offset 1 at first": (SECOND, (Flaw.OFFSET, 0, 4, 1), "offset delta 1, where the batch's offsets rise"),
+    "offset 0 twice": (RECORD + RECORD, (Flaw.OFFSET, 1, 11, 0), "record 1 of the batch: offset delta 0, where"),
+    "offset 2^32": (record("00 00 8080808020 01 01 00"), (Flaw.OFFSET, 0, 8, 1 << 32), "offset delta 4294967296"),
+    "a key of -2": (record("00 00 00 03 01 00"), (Flaw.KEY, 0, 5, -2), "a key of -2 bytes"),
+    "a value of -2": (record("00 00 00 01 03 00"), (Flaw.VALUE, 0, 6, -2), "a value of -2 bytes"),
+    "-1 headers": (record("00 00 00 01 01 01"), (Flaw.COUNT, 0, 7, -1), "record 0 of the batch: -1 headers"),
+    "a null header key": (record("00 00 00 01 01 02 01 01"), (Flaw.HEADER_KEY, 0, 8, -1), "a header key of -1 bytes"),
     "a header value of -2": (
-        record("00 00 00 01 01 02 00 03"), (Fault.HEADER_VALUE, 0, 9, -2), "a header value of -2 bytes",
+        record("00 00 00 01 01 02 00 03"), (Flaw.HEADER_VALUE, 0, 9, -2), "a header value of -2 bytes",
     ),
     "a size that is too small": (
-        b"\x0a" + RECORD[1:], (Fault.SIZE, 0, 7, 6), "its fields end at 7, and by its size it ends at 6",
+        b"\x0a" + RECORD[1:], (Flaw.SIZE, 0, 7, 6), "its fields end at 7, and by its size it ends at 6",
     ),
-    "a size that is too large": (b"\x0e" + RECORD[1:] + b"\0", (Fault.SIZE, 0, 7, 8), "it ends at 8"),
-    "a negative size": (b"\x0b" + RECORD[1:], (Fault.SIZE, 0, 7, -5), "it ends at -5"),
+    "a size that is too large": (b"\x0e" + RECORD[1:] + b"\0", (Flaw.SIZE, 0, 7, 8), "it ends at 8"),
+    "a negative size": (b"\x0b" + RECORD[1:], (Flaw.SIZE, 0, 7, -5), "it ends at -5"),
     "a value in the next record": (
-        record("00 00 00 01 0e 00") + SECOND, (Fault.SIZE, 0, 14, 7), "at 14, and by its size it ends at 7",
+        record("00 00 00 01 0e 00") + SECOND, (Flaw.SIZE, 0, 14, 7), "at 14, and by its size it ends at 7",
     ),
-    "a key of 2^34 bytes": (record("00 00 00 feffffff7f 01 00"), (Fault.END, 0, 11, 0), "the records end after 11"),
-    "headers without end": (record("00 00 00 01 01 feffffff7f"), (Fault.HEADERS, 0, 11, 0), "more than 262144 headers"),
-    "one byte more": (RECORD + SECOND + b"\0", (Fault.REST, 2, 14, 0), "2 of 2 records take 14 bytes of 15"),
+    "a key of 2^34 bytes": (record("00 00 00 feffffff7f 01 00"), (Flaw.END, 0, 11, 0), "the records end after 11"),
+    "headers without end": (record("00 00 00 01 01 feffffff7f"), (Flaw.HEADERS, 0, 11, 0), "more than 262144 headers"),
+    "one byte more": (RECORD + SECOND + b"\0", (Flaw.REST, 2, 14, 0), "2 of 2 records take 14 bytes of 15"),
 }  # fmt: skip
 
 
@@ -131,8 +131,8 @@ def test_each_fault_is_found_and_said(body: bytes, expected: tuple[int, ...], me
         check_records(body, 0, rb.read_header(batch_of(body, 2, 1)))
     assert message in str(refused.value)
     fault, index, _, _ = expected
-    assert refused.value.reason is (Reason.TOO_LARGE if fault == Fault.HEADERS else Reason.INVALID)
-    is_of_a_record = fault not in (Fault.HEADERS, Fault.REST)
+    assert refused.value.reason is (Reason.TOO_LARGE if fault == Flaw.HEADERS else Reason.INVALID)
+    is_of_a_record = fault not in (Flaw.HEADERS, Flaw.REST)
     assert [error.index for error in refused.value.record_errors] == [index] * is_of_a_record
     assert all(
         str(refused.value) == f"record {index} of the batch: {each.message}" for each in refused.value.record_errors
@@ -140,7 +140,7 @@ def test_each_fault_is_found_and_said(body: bytes, expected: tuple[int, ...], me
 
 
 def test_every_kind_of_fault_is_among_them() -> None:
-    assert {Fault(expected[0]) for _, expected, _ in FAULTS.values()} == set(Fault)
+    assert {Flaw(expected[0]) for _, expected, _ in FAULTS.values()} == set(Flaw)
 
 
 # -- Any bytes

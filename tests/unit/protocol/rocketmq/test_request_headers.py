@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import headers
-from duolog.protocol.rocketmq.headers import (
-    Header,
-    InvalidField,
-    MissingField,
-    SendRequest,
-    SendRequestV2,
-)
+from duolog.protocol.rocketmq.header import Header, InvalidField, MissingField
+from duolog.protocol.rocketmq.headers import SendRequest, SendRequestV2
+from duolog.protocol.rocketmq.request_headers import REQUESTS
 
 ANSWERS: list[type[Header]] = [
     headers.SendAnswer,
@@ -24,7 +20,7 @@ ANSWERS: list[type[Header]] = [
     headers.OffsetAnswer,
     headers.TimestampAnswer,
 ]
-ALL = sorted({*headers.REQUESTS.values(), SendRequestV2, *ANSWERS}, key=lambda form: form.__name__)
+ALL = sorted({*REQUESTS.values(), SendRequestV2, *ANSWERS}, key=lambda form: form.__name__)
 
 # A number of each type fits 32 bits; text is any but "null", which stands for no text in a field that may be absent.
 VALUES: dict[str, st.SearchStrategy[Any]] = {

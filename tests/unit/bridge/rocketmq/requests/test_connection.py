@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import headers, remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.request_headers import REQUESTS
 from tests.kit.disk import FailingDisk
 from tests.unit.bridge.rocketmq.office import Office
 
@@ -39,7 +40,7 @@ def test_what_is_not_there_is_said_to_be_not_supported(code: int, json: bool) ->
     assert 413 <= answer.version <= 479
 
 
-@pytest.mark.parametrize("code", sorted(TABLE.keys() & headers.REQUESTS.keys()))
+@pytest.mark.parametrize("code", sorted(TABLE.keys() & REQUESTS.keys()))
 def test_missing_field_is_named(code: int) -> None:
     answer = office().connect().ask(code)
     assert answer is not None
@@ -65,7 +66,7 @@ BODIES = st.one_of(
 
 
 def names_of(code: int) -> list[str]:
-    header = headers.REQUESTS.get(RequestCode(code))
+    header = REQUESTS.get(RequestCode(code))
     if header is None:
         return ["producerGroup", "namespace", "key"]
     names = list(header.__struct_encode_fields__)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import RealFiles
-from duolog.store.log_reader import LogReader
+from duolog.store.log.log_reader import LogReader
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Frame
