@@ -267,7 +267,7 @@ def _ask_member(
             told = connection.refusal(command, error)
         connection.reply(command, told)
 
-    channel.call(RequestCode(command.code), ext, body, done, CALL_MS)
+    channel.calls.ask(RequestCode(command.code), ext, body, done, CALL_MS)
 
 
 def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:

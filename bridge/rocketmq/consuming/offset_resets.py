@@ -216,7 +216,7 @@ class _Reset:
             }
             for channel, client in list(members.channels.items()):
                 if client.version < TOLD_BY_PULL_VERSION:
-                    channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+                    channel.calls.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
         self._context.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
         return answer(self._command, body=body, promise=self._promise)
 
@@ -271,7 +271,9 @@ class _Survey:
         while self._waiting < ASKED_AT_ONCE and (member := next(self._left, None)) is not None:
             client_id, channel = member
             self._waiting += 1
-            channel.call(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._ext, b"", partial(self._take, client_id))
+            channel.calls.ask(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._ext, b"", partial(self._take, client_id)
+            )
         self._is_asking = False
         if not self._waiting:
             self._connection.answered()

@@ -144,6 +144,7 @@ class PopCheckpoints:
         self._bytes_max = bytes_max
         self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `cost_bytes`, of all checkpoints.
         self._checkpoints: dict[CheckpointName, PopCheckpoint] = {}
+        self.find = self._checkpoints.get
         self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # by group and queue
         self._of_group: dict[str, set[CheckpointName]] = {}
         self._wheel: Wheel[PopCheckpoint] = Wheel()
@@ -155,15 +156,14 @@ class PopCheckpoints:
             (GroupDeleted, self._replay_group_deleted),
         ):
             state_log.own(record_type, replay)  # type: ignore[arg-type]
-        self._moment = state_log.on_copied_snapshot(lambda: self._checkpoints, self._records_of)
+        self._moment = state_log.on_copied_snapshot(
+            lambda: self._checkpoints, lambda name: _records_of(self._checkpoints.get(name))
+        )
 
     # -- Asking
 
     def __len__(self) -> int:
         return len(self._checkpoints)
-
-    def find(self, name: CheckpointName) -> PopCheckpoint | None:
-        return self._checkpoints.get(name)
 
     def in_order(self, group: str, key: int) -> PopCheckpoint | None:
         """Give what the group popped of the queue in order and has not acked."""
@@ -327,22 +327,6 @@ class PopCheckpoints:
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
-    def _records_of(self, name: CheckpointName) -> list[Record] | None:
-        each = self._checkpoints.get(name)
-        if each is None:
-            return None
-        offsets = each.offsets if each.is_ordered else each.pending
-        records: list[Record] = [
-            taken(
-                name, offsets, each.due_ms, each.next_offset, is_ordered=each.is_ordered, failures=each.failures,
-                attempt_id=each.attempt_id,
-            )
-        ]  # fmt: skip
-        if each.pending_count < len(offsets):
-            records.append(settled(name, [offset for offset in offsets if not each.is_pending(offset)]))
-        records += (PopDelayed(*name, offset, name.pop_ms, due_ms) for offset, due_ms in each.later.items())
-        return records
-
 
 def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
     return min(due_ms, now_ms + max(0, min(due_ms - pop_ms, INVISIBLE_MS_MAX)))
@@ -368,3 +352,21 @@ def taken(
 
 def settled(name: CheckpointName, offsets: Iterable[int]) -> PopSettled:
     return PopSettled(*name, [offset - name.start_offset for offset in offsets])
+
+
+def _records_of(each: PopCheckpoint | None) -> list[Record] | None:
+    """Give the records that restore a checkpoint; None if there is no such checkpoint any more."""
+    if each is None:
+        return None
+    name = each.name
+    offsets = each.offsets if each.is_ordered else each.pending
+    records: list[Record] = [
+        taken(
+            name, offsets, each.due_ms, each.next_offset, is_ordered=each.is_ordered, failures=each.failures,
+            attempt_id=each.attempt_id,
+        )
+    ]  # fmt: skip
+    if each.pending_count < len(offsets):
+        records.append(settled(name, [offset for offset in offsets if not each.is_pending(offset)]))
+    records += (PopDelayed(*name, offset, name.pop_ms, due_ms) for offset, due_ms in each.later.items())
+    return records

@@ -242,7 +242,7 @@ class ProducerChecks:
             offset_msg_id=message_id(sent.store_host, stored.position),
             broker_name=self._broker_name,
         )
-        connection.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(sent)))
+        connection.calls.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(sent)))
         return True
 
     def _next(self, group: str) -> RocketMQConnection | None:

@@ -34,7 +34,7 @@ def send_reply(context: RocketMQContext, connection: RocketMQConnection, command
     assert stored is not None, "only a batch is answered later"
     pushed = _pushed(context, connection, request)
     assert isinstance(command.body, memoryview), "decoded from a frame"
-    requester.notify(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_ext(), bytes(command.body))
+    requester.calls.notify(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_ext(), bytes(command.body))
     return stored
 
 

@@ -1,15 +1,16 @@
-"""A RocketMQ client's connection: command, row of the table, handler, answer as soon as it is ready.
+"""A RocketMQ client's connection: it decodes a request, finds its row in the table, calls the handler, and answers.
 
-    malformed frame or header         closed, as Java's decoder does
-    unknown code                      REQUEST_CODE_NOT_SUPPORTED
-    too many requests in work         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
-    handler gives an Answer           it leaves when its promise is kept; answers are matched by `opaque`, in no order
-    handler gives None                somebody answers later: a held pull, a read that waits for the disk
-    handler raises what is ANSWERABLE its code and text
-    handler raises anything else      a fault: SYSTEM_ERROR, now or later
-    one-way request                   never answered
+    malformed frame or header            the connection is closed, as Java's decoder does
+    unknown code                         REQUEST_CODE_NOT_SUPPORTED
+    too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
+    the handler returns an Answer        the answer is sent when the log keeps its promise; answers are matched by
+                                         `opaque` and leave in any order
+    the handler returns None             the answer is sent later: a held pull, a read that waits for a reader thread
+    the handler raises an ANSWERABLE     the answer has the error's code and text
+    the handler raises anything else     the error is reported as a fault; the answer is SYSTEM_ERROR
+    one-way request                      no answer
 
-A name server is asked over the same connection: its codes mean nothing else to a broker, so each port serves both.
+The ports of the broker and of the name server serve the same table, for no code means two things.
 """
 
 import logging
@@ -28,10 +29,9 @@ from duolog.bridge.net.purgatory import Held, Purgatory, Waiting
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
-from duolog.bridge.rocketmq.requests import client_calls
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BackgroundQueue, Steps
-from duolog.bridge.rocketmq.requests.client_calls import CALL_MS, Call, Done
+from duolog.bridge.rocketmq.requests.client_calls import ClientCalls
 from duolog.bridge.rocketmq.requests.errors import (
     ANSWERABLE,
     RequestRefused,
@@ -61,7 +61,6 @@ Promised = deque[tuple[Promise, Sequence[Buffer], Kind]]
 log = logging.getLogger("bridge")
 
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
-_OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,6 @@ class RocketMQConnection(Connection):
 
     __slots__ = (
         "_durable",
-        "_next_opaque",
         "_written",
         "calls",
         "context",
@@ -104,15 +102,14 @@ class RocketMQConnection(Connection):
     def __init__(self, context: ConnectionContext) -> None:
         super().__init__(context.server, context.store)
         self.context = context
-        self.route_misses = RouteMisses()  # Of the name server.
-        self.calls: dict[int, Call] = {}  # Our own requests that wait for an answer, by opaque.
-        self.is_member = False  # It is in a group; its end will be told to `broker.rocketmq_members`.
-        self.held: set[Held] = set()  # Its pulls in the purgatory.
-        self.waiting_bytes = 0  # Of its requests that wait in lanes.
-        self.packed_peer = NO_HOST  # As the born host of its messages.
-        self._durable: Promised = deque()  # Answers that wait for the next fsync,
-        self._written: Promised = deque()  # and for the next write.
-        self._next_opaque = 0  # Of our own requests; the client numbers its requests by itself.
+        self.route_misses = RouteMisses()  # Topics whose route the client asked for in vain.
+        self.calls = ClientCalls(self, context.purgatory)  # The broker's own requests to this client.
+        self.is_member = False  # The connection is in a group; `heartbeats` removes it when it closes.
+        self.held: set[Held] = set()  # The client's requests in the purgatory.
+        self.waiting_bytes = 0  # Of the requests that wait in background queues.
+        self.packed_peer = NO_HOST  # The client's address, as the born host of its messages.
+        self._durable: Promised = deque()  # Answers that wait for the next fsync.
+        self._written: Promised = deque()  # Answers that wait for the next write.
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
         super().connection_made(transport)
@@ -123,7 +120,7 @@ class RocketMQConnection(Connection):
         for held in self.held:
             self.context.purgatory.release(held)
         self.held.clear()
-        client_calls.give_up(self)
+        self.calls.give_up()
         admission = self.context.admission
         for waiting in (self._durable, self._written):
             for _, _, kind in waiting:
@@ -137,13 +134,13 @@ class RocketMQConnection(Connection):
     def received(self, frame: memoryview) -> None:
         command = remoting.decode(frame)
         if command.flag & FLAG_RESPONSE:
-            client_calls.take_answer(self, command)
+            self.calls.take_answer(command)
         else:
             self.take(command)
 
     def received_all(self) -> None:
         if self.context.halves.gathered:
-            self._append_gathered()
+            append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
 
     def take(self, command: RemotingCommand) -> None:
         """Handle a request, now or when its turn comes."""
@@ -157,18 +154,18 @@ class RocketMQConnection(Connection):
             self._go(command, row)
 
     def go(self, command: RemotingCommand) -> None:
-        """Handle a request whose turn has come."""
+        """Handle a background request whose turn has come."""
         self._go(command, self.context.table[command.code])
 
     def _go(self, command: RemotingCommand, row: Row) -> None:
-        """Handle a request, and let the answer go, or let somebody answer later."""
+        """Handle a request, and send the answer if the handler returned one."""
         self.doing = row.name
         try:
             given = self._handle(command, row)
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
             given = self.refusal(command, error)
         if given is None:
-            # Who answers later needs none of these, and any of them may be 16 MiB.
+            # A later answer needs none of these fields, and each of them may take 16 MiB.
             command.ext, command.body, command.remark, command.language = {}, b"", None, ""
         elif not command.flag & FLAG_ONEWAY:
             self.send(given, row.kind)
@@ -179,13 +176,11 @@ class RocketMQConnection(Connection):
         context = self.context
         context.metrics.requests[row.counter] += 1
         if context.halves.gathered and command.code not in GATHERING:
-            self._append_gathered()  # The decisions came before this request, so they are in the log before it, too.
+            # The decisions came before this request, so they are in the log before it, too.
+            append_gathered(context.halves, context.metrics, self.server.clock.now_ms())
         if row.is_limited and not command.flag & FLAG_ONEWAY:
             context.admission.check(row.kind)
         return row.handler(context.handlers, self, command)
-
-    def _append_gathered(self) -> None:
-        append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
         """Give the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""
@@ -203,7 +198,7 @@ class RocketMQConnection(Connection):
     # -- Answers
 
     def reply(self, asked: RemotingCommand, given: Answer) -> None:
-        """Send the answer to a request that waited, if anybody wants one."""
+        """Send the answer to a request that waited, unless the request is one-way."""
         if not asked.flag & FLAG_ONEWAY:
             row = self.context.table.get(asked.code)
             self.send(given, row.kind if row is not None else Kind.ADMIN)
@@ -211,7 +206,7 @@ class RocketMQConnection(Connection):
     def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
         """Let the answer go as soon as its promise is kept, whatever else is unanswered.
 
-        The log keeps promises of one kind in the order in which it gave them, so only the first is waited for.
+        The log keeps promises of one kind in the order in which it gave them, so only the first one is awaited.
         """
         promise = answer.promise
         if promise is None or self.log.kept(promise):
@@ -280,7 +275,7 @@ class RocketMQConnection(Connection):
         self.unanswered += 1
 
     def end_read(self, asked: RemotingCommand) -> None:
-        """Its thread has looked."""
+        """Count a request whose reader thread has finished."""
         self.context.admission.end_read(self.context.table[asked.code].kind)
         self.answered()
 
@@ -289,30 +284,12 @@ class RocketMQConnection(Connection):
     def hold_request(
         self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_bytes: int = 0
     ) -> Held | None:
-        """Hold a request in the purgatory; None if there is no room for it: then it is to be answered at once."""
+        """Hold a request in the purgatory; None if the purgatory has no room: then the caller answers at once."""
         held = self.context.purgatory.hold(waiting, keys, deadline_mono_ms, self, extra_bytes=extra_bytes)
         if held is not None:
             self.held.add(held)
         return held
 
     def let_go(self, held: Held) -> None:
-        """Forget a request that is not held any more; it may still be unanswered."""
+        """Forget a request that the purgatory no longer holds; the request may still be unanswered."""
         self.held.discard(held)
-
-    # -- Our own requests
-
-    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Send the client a one-way request."""
-        self.answers.write(remoting.encode(remoting.request(code, self._new_opaque(), ext, body, oneway=True)))
-
-    def call(
-        self, code: int, ext: dict[str, str], body: Buffer | Sequence[Buffer], done: Done, timeout_ms: int = CALL_MS
-    ) -> None:
-        """Send the client a request; `done` gets the answer, None if none comes in time or the client goes."""
-        opaque = self._new_opaque()
-        if client_calls.ask(self, opaque, done, timeout_ms):
-            self.answers.write(remoting.encode(remoting.request(code, opaque, ext, body)))
-
-    def _new_opaque(self) -> int:
-        self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
-        return self._next_opaque

@@ -86,7 +86,7 @@ def test_only_so_many_of_our_requests_wait_for_one_client(office: Office) -> Non
     client = office.connect()
     given: list[RemotingCommand | None] = []
     for _ in range(CALLS_MAX + 1):
-        client.connection.call(RequestCode.GET_CONSUMER_RUNNING_INFO, {}, b"", given.append)
+        client.connection.calls.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {}, b"", given.append)
     assert given == [None]
     office.server.flush()
     office.loop.turn()
