@@ -307,7 +307,7 @@ class Broker(Core):
     async def _settle(self) -> None:
         """Wait until all that was appended is as durable as promised, for at most `server.stop_ms`."""
         try:
-            self.positions.settle_all(self.clock.now_ms())
+            self.group_offsets.settle_all(self.clock.now_ms())
         except StoreError as error:
             log.warning("positions not kept reason=%r", str(error))
         settled: asyncio.Future[None] = self.loop.create_future()

@@ -68,10 +68,10 @@ from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.clock_set_back import ClockSetBack
 from duolog.bridge.state.deleted_topics import DeletedTopics
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
-from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.records import ClusterNamed
 from duolog.bridge.state.topic_configs import broker_defaults
@@ -116,24 +116,24 @@ class Core:
             ),
             config_defaults=broker_defaults(options),
         )
-        self.positions = Positions(self.state_log, self.topics.__contains__, options.groups)
+        self.group_offsets = GroupOffsets(self.state_log, self.topics.__contains__, options.groups)
         self.producers = Producers(self.state_log, options.kafka)
         self.expiring_queues = ExpiringQueues(self.state_log)
         self.delay_parser, self.expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
         self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
         self.transactions = Transactions(
-            self.state_log, self.topics, self.positions, self.producers, self.delays, options
+            self.state_log, self.topics, self.group_offsets, self.producers, self.delays, options
         )
         self.isolation = self.transactions.isolation
         self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
         self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
-        self.rocketmq_state = RocketMQState(self.state_log, self.positions, options)
+        self.rocketmq_state = RocketMQState(self.state_log, self.group_offsets, options)
         self.clock_set_back = ClockSetBack()
         self.deleted_topics = DeletedTopics(self.state_log, self.topics.__contains__)
         for owner in (
-            self.positions,
+            self.group_offsets,
             self.producers,
             self.delays,
             self.transactions,
@@ -230,7 +230,7 @@ class Core:
             sliced_requests=SlicedRequests(),
             topics=self.topics,
             metadata_cache=MetadataCache(),
-            positions=self.positions,
+            group_offsets=self.group_offsets,
             groups=self.kafka_groups,
             client_protocols=self.client_protocols,
             count_failed=partial(dead_letters.failed_of, self.rocketmq_context),
@@ -258,8 +258,8 @@ class Core:
                 self.idempotency_keys,
             ),
             groups=GroupContext(
-                positions=self.positions,
-                lags=GroupLags(self.topics, self.positions, self._subscribed_topics),
+                group_offsets=self.group_offsets,
+                lags=GroupLags(self.topics, self.group_offsets, self._subscribed_topics),
                 client_protocols=self.client_protocols,
                 kafka_groups=self.kafka_groups,
                 rocketmq_members=self.rocketmq_state.members,
@@ -314,7 +314,7 @@ class Core:
                 expiring_queues=self.expiring_queues,
                 wall_time=self.wall_time,
             ),
-            groups=group_context(state, self.positions, self.client_protocols, self.server),
+            groups=group_context(state, self.group_offsets, self.client_protocols, self.server),
             pop=PopContext(state.pop_checkpoints, set()),
             names=NameServerContext(state.key_values, ExpectedTopics(), WritePermission()),
             requests=request_context(state.admission, self.clock, self.options.rocketmq.wait_ms),
@@ -354,7 +354,7 @@ class Core:
 
     def _expire(self, now_ms: int) -> Iterator[None]:
         """Remove groups and transactional ids that nobody uses, and transactions that nobody can read."""
-        yield from self.positions.expire(now_ms, self.is_alive)
+        yield from self.group_offsets.expire(now_ms, self.is_alive)
         yield from self.transactions.tidy(now_ms)
 
     def _clock_was_set_back(self, now_ms: int) -> None:

@@ -34,7 +34,7 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     server = core.server
     leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context
     members, admission, popped = rocketmq.groups.members, rocketmq.requests.admission, rocketmq.pop.checkpoints
-    positions, transactions, checks = core.positions, core.transactions, check_backs
+    positions, transactions, checks = core.group_offsets, core.transactions, check_backs
     delays, schedules, rates = core.delays, core.schedules, core.rates
     counts, maintenance = rocketmq.groups.consume_counts, core.maintenance
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))

@@ -34,10 +34,10 @@ from duolog.bridge.rocketmq.consuming.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
 from duolog.bridge.rocketmq.requests.admission import Admission
 from duolog.bridge.state.client_protocols import ClientProtocols
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
-from duolog.bridge.state.positions import Positions
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
@@ -73,7 +73,7 @@ class DelayedContext:
 class GroupContext:
     """Consumer groups of both client protocols; `group` is always a group's Kafka spelling."""
 
-    positions: Positions
+    group_offsets: GroupOffsets
     lags: GroupLags
     client_protocols: ClientProtocols
     kafka_groups: GroupCoordinator[Any]

@@ -44,8 +44,8 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry.redrive import RedriveRefused
+from duolog.bridge.state.group_offsets import TooManyGroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
-from duolog.bridge.state.positions import TooManyPositions
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import TopicError, TopicExists
 from duolog.delay.recurring import BadSchedule
@@ -57,7 +57,7 @@ from duolog.store.errors import Fault, StoreError
 STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
-REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyPositions, IllegalMessage)
+REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyGroupOffsets, IllegalMessage)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

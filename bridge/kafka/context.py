@@ -16,7 +16,7 @@ from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.state.client_protocols import ClientProtocols
-from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.kafka_transactions import Transactions
@@ -50,7 +50,7 @@ class KafkaContext:
 
     topics: Topics
     metadata_cache: MetadataCache
-    positions: Positions
+    group_offsets: GroupOffsets
     groups: GroupCoordinator[WaitingRequest]
     client_protocols: ClientProtocols
     count_failed: Callable[[str], tuple[int, int]]

@@ -203,7 +203,7 @@ def list_groups(context: KafkaContext, connection: OrderedConnection, request: K
             return None
         return types.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=_CLASSIC)
 
-    group_ids = {*(group.group_id for group in context.groups.groups()), *context.positions.groups()}
+    group_ids = {*(group.group_id for group in context.groups.groups()), *context.group_offsets.groups()}
     entity = types.ListGroupsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=Elements(map(listed, group_ids))
     )
@@ -231,7 +231,7 @@ def _described(context: KafkaContext, request: KafkaRequest, group_id: str) -> A
     group = context.groups.group(group_id)
     error, message = ErrorCode.none, None
     protocol_type, state = _type_and_state(context, group_id, group)
-    if context.client_protocols.active(group_id) is None and group_id not in context.positions:
+    if context.client_protocols.active(group_id) is None and group_id not in context.group_offsets:
         protocol_type, state = "", "Dead"
         if request.version >= 6:
             error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
@@ -281,9 +281,9 @@ def delete_groups(context: KafkaContext, connection: OrderedConnection, request:
 def _delete(context: KafkaContext, group_id: str) -> tuple[ErrorCode, Promise | None]:
     if context.client_protocols.active(group_id) is not None:
         return ErrorCode.non_empty_group, None
-    if group_id not in context.positions:
+    if group_id not in context.group_offsets:
         return ErrorCode.group_id_not_found, None
     try:
-        return ErrorCode.none, context.positions.delete_group(group_id, context.clock.now_ms())
+        return ErrorCode.none, context.group_offsets.delete_group(group_id, context.clock.now_ms())
     except ANSWERABLE as error:
         return code_of(error), None

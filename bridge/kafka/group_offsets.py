@@ -1,6 +1,6 @@
 """Committed offsets of groups: OffsetCommit 2..9, OffsetFetch 1..9, OffsetDelete 0.
 
-`bridge/state/positions.py` keeps the committed offsets for both client protocols.
+`bridge/state/group_offsets.py` keeps the committed offsets for both client protocols.
 
 Retention times in OffsetCommit are ignored, as in Kafka since 2.1. A request with `require_stable` gets
 UNSTABLE_OFFSET_COMMIT for a partition in which an open transaction holds an offset of the group, for the commit of that
@@ -21,8 +21,8 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.positions import Position
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.group_offsets import GroupOffset
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -46,7 +46,7 @@ def offset_commit(context: KafkaContext, connection: OrderedConnection, request:
     promise = None
     if error is ErrorCode.none and positions:
         try:
-            promise = context.positions.commit(body.group_id, positions, context.clock.now_ms())
+            promise = context.group_offsets.commit(body.group_id, positions, context.clock.now_ms())
         except ANSWERABLE as refusal:
             results = with_error(results, code_of(refusal))
     elif error is not ErrorCode.none:
@@ -90,7 +90,7 @@ def requested_offsets(body: Any) -> Partitions:
 
 def check_partitions(
     context: KafkaContext, asked: Partitions
-) -> Generator[None, None, tuple[Results, list[CommittedPosition]]]:
+) -> Generator[None, None, tuple[Results, list[CommittedOffset]]]:
     """Check each partition on its own; return the results, and the positions of those without an error."""
     results: Results = {}
     positions = []
@@ -107,7 +107,7 @@ def check_partitions(
             else:
                 of_topic[index] = ErrorCode.none
                 epoch = getattr(partition, "committed_leader_epoch", -1)
-                positions.append(CommittedPosition(topic.key(index), partition.committed_offset, epoch, metadata))
+                positions.append(CommittedOffset(topic.key(index), partition.committed_offset, epoch, metadata))
             yield
     return results, positions
 
@@ -155,7 +155,7 @@ def _fetch(
     types = request.types
     is_stable_wanted = getattr(request.body, "require_stable", False)
     unstable = context.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
-    positions = context.positions.reported(group_id, context.clock.now_ms())
+    positions = context.group_offsets.reported(group_id, context.clock.now_ms())
     if asked is None:
         wanted = _known_partitions(context, positions)
     else:
@@ -178,7 +178,7 @@ def _fetch(
 
 
 def _known_partitions(
-    context: KafkaContext, positions: Mapping[int, Position]
+    context: KafkaContext, positions: Mapping[int, GroupOffset]
 ) -> list[tuple[str, Topic | None, Iterable[int]]]:
     indexes: dict[int, list[int]] = {}
     for key in positions:
@@ -197,8 +197,8 @@ def _unstable(make_partition: Any, index: int) -> Any:
     )
 
 
-def _position(make_partition: Any, index: int, position: Position | None) -> Any:
-    position = position or Position(-1)
+def _position(make_partition: Any, index: int, position: GroupOffset | None) -> Any:
+    position = position or GroupOffset(-1)
     return make_partition(
         partition_index=index,
         committed_offset=position.offset,
@@ -228,7 +228,7 @@ def offset_delete(context: KafkaContext, connection: OrderedConnection, request:
                     yield
         results, keys = _deletable(context, subscribed, asked)
         try:
-            promise = context.positions.delete(body.group_id, keys, context.clock.now_ms())
+            promise = context.group_offsets.delete(body.group_id, keys, context.clock.now_ms())
         except ANSWERABLE as refusal:
             error, results = code_of(refusal), {}
     topics = Elements(
@@ -264,7 +264,7 @@ def _deletable(context: KafkaContext, subscribed: Collection[str], asked: Partit
 
 
 def _check_deletion(context: KafkaContext, group_id: str, group: ClassicGroup[Any] | None) -> ErrorCode:
-    if group is None and group_id not in context.positions:
+    if group is None and group_id not in context.group_offsets:
         return ErrorCode.group_id_not_found
     if not context.client_protocols.admits(group_id, ClientProtocol.KAFKA):
         return ErrorCode.non_empty_group

@@ -38,7 +38,7 @@ from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.client_protocols import ClientProtocols
-from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
@@ -50,7 +50,7 @@ from duolog.txn.isolation import Isolation
 class RocketMQState:
     """The owners of the RocketMQ side's state. Each registers its records with the state log when it is made."""
 
-    def __init__(self, state_log: StateLog, positions: Positions, options: Options) -> None:
+    def __init__(self, state_log: StateLog, positions: GroupOffsets, options: Options) -> None:
         rocketmq = options.rocketmq
         self.members: GroupMembers[RocketMQConnection] = GroupMembers(
             groups_max=rocketmq.groups_max,
@@ -92,11 +92,11 @@ class RocketMQMessageContext:
 
 @dataclass(frozen=True, slots=True)
 class RocketMQGroupContext:
-    """Consumer and producer groups: their configs, members, positions, and what the broker tells them."""
+    """Consumer and producer groups: their configs, members, group offsets, and what the broker tells them."""
 
     configs: GroupConfigs
     members: GroupMembers[RocketMQConnection]
-    positions: Positions
+    group_offsets: GroupOffsets
     client_protocols: ClientProtocols
     change_notifications: ChangeNotifications
     request_modes: RequestModes
@@ -154,14 +154,14 @@ class RocketMQContext:
 
 
 def group_context(
-    state: RocketMQState, positions: Positions, client_protocols: ClientProtocols, server: Server
+    state: RocketMQState, positions: GroupOffsets, client_protocols: ClientProtocols, server: Server
 ) -> RocketMQGroupContext:
     """Make the context of groups."""
     unsent_bytes_max = server.connections.limits.unsent_bytes_max
     return RocketMQGroupContext(
         configs=state.group_configs,
         members=state.members,
-        positions=positions,
+        group_offsets=positions,
         client_protocols=client_protocols,
         change_notifications=ChangeNotifications(state.group_configs, state.members, server, unsent_bytes_max),
         request_modes=state.request_modes,

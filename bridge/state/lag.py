@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from duolog.bridge.state.positions import Position, Positions
+from duolog.bridge.state.group_offsets import GroupOffset, GroupOffsets
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
 from duolog.store.index.queue import Queue
 
@@ -21,7 +21,7 @@ class QueueLag(NamedTuple):
 
     topic: Topic
     queue: Queue
-    position: Position | None  # None: it has committed none yet.
+    position: GroupOffset | None  # None: it has committed none yet.
 
     @property
     def lag(self) -> int:
@@ -52,7 +52,7 @@ class GroupLags:
     """Computes the lag of groups; a group is named by its Kafka spelling."""
 
     topics: Topics
-    positions: Positions
+    group_offsets: GroupOffsets
     subscribed: Callable[[str], Iterator[str | None]]
     """Gives the topics that a group's live members subscribe to, some of them more than once."""
 
@@ -67,7 +67,7 @@ class GroupLags:
 
     def of_queues(self, group: str) -> Iterator[QueueLag | None]:
         """Give each queue of a group, in the order of topics' numbers."""
-        numbers = {key >> QUEUE_ID_BITS for key in self.positions.all_of(group)}
+        numbers = {key >> QUEUE_ID_BITS for key in self.group_offsets.all_of(group)}
         for name in self.subscribed(group):
             topic = None if name is None else self.topics.get(name)
             if topic is not None:
@@ -77,5 +77,5 @@ class GroupLags:
             topic = self.topics.by_number(number)
             for queue in () if topic is None else topic.queues:
                 assert topic is not None
-                yield QueueLag(topic, queue, self.positions.fetch(group, queue.key))
+                yield QueueLag(topic, queue, self.group_offsets.fetch(group, queue.key))
             yield None

@@ -91,22 +91,22 @@ class LeaderEpochsStarted(_Record, frozen=True, tag=14):
 # -- Groups
 
 
-class CommittedPosition(NamedTuple):
+class CommittedOffset(NamedTuple):
     key: int
     offset: int  # the next one to be read
     leader_epoch: int = -1
     metadata: str = ""
 
 
-class PositionsCommitted(_Record, frozen=True, tag=20):
+class GroupOffsetsCommitted(_Record, frozen=True, tag=20):
     """Without positions it only says that the group was alive at `commit_ms`."""
 
     group: str
-    positions: Sequence[CommittedPosition]
+    positions: Sequence[CommittedOffset]
     commit_ms: int
 
 
-class PositionsDeleted(_Record, frozen=True, tag=21):
+class GroupOffsetsDeleted(_Record, frozen=True, tag=21):
     group: str
     keys: Sequence[int]
 
@@ -182,7 +182,7 @@ class TransactionGrew(_Record, frozen=True, tag=56):
     at_ms: int
     keys: Sequence[int] = ()
     group: str | None = None
-    positions: Sequence[CommittedPosition] = ()
+    positions: Sequence[CommittedOffset] = ()
 
 
 class QueueTransactions(_Record, frozen=True, tag=57):
@@ -460,8 +460,8 @@ Record = (
     | TopicDeleted
     | TopicNumbersUsed
     | LeaderEpochsStarted
-    | PositionsCommitted
-    | PositionsDeleted
+    | GroupOffsetsCommitted
+    | GroupOffsetsDeleted
     | GroupDeleted
     | GroupConfigured
     | ProducerIdsReserved

@@ -22,10 +22,10 @@ from duolog.bridge.config import Options
 from duolog.bridge.data import frame_formats, pending_frames
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, Producers
 from duolog.bridge.state.records import (
-    CommittedPosition,
+    CommittedOffset,
     Record,
     TransactionalIdSettled,
     TransactionalIdsForgotten,
@@ -57,7 +57,7 @@ TIDIED_AT_ONCE: Final = 1000  # Queues whose aborted transactions are checked in
 ENDED_AT_ONCE: Final = 100  # Transactions past their deadlines, and expired ids, in one turn of the loop.
 DELAYED_MAX: Final = 10_000  # Records of one transaction. Its commit makes timers of them, at 1 us for each.
 
-Transaction = coordinator.Transaction[CommittedPosition]
+Transaction = coordinator.Transaction[CommittedOffset]
 
 
 class Transactions:
@@ -67,7 +67,7 @@ class Transactions:
         self,
         state_log: StateLog,
         topics: Topics,
-        positions: Positions,
+        positions: GroupOffsets,
         producers: Producers,
         delays: Delays,
         options: Options,
@@ -76,7 +76,7 @@ class Transactions:
         self._delays = delays
         self._id_expiration_ms = options.txn.id_expiration_ms
         self.isolation = Isolation()
-        self.coordinator: Coordinator[CommittedPosition] = Coordinator()
+        self.coordinator: Coordinator[CommittedOffset] = Coordinator()
         self.rules = TransactionRules(self.coordinator, self.isolation, _limits(options))
         TransactionReplay(state_log, self.coordinator, self.isolation, topics, self._decide_delayed)
         state_log.on_extra(pending_frames.HELD_EXTRA_KIND, self._replay_delayed)
@@ -133,7 +133,7 @@ class Transactions:
         transactional_id: str,
         producer: Producer,
         group: str,
-        positions: Sequence[CommittedPosition],
+        positions: Sequence[CommittedOffset],
         now_ms: int,
         *,
         adds_itself: bool,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from duolog.bridge.state.records import (
-    CommittedPosition,
+    CommittedOffset,
     GroupDeleted,
     QueueTransactions,
     Record,
@@ -34,7 +34,7 @@ class TransactionReplay:
     def __init__(
         self,
         state_log: StateLog,
-        coordinator: Coordinator[CommittedPosition],
+        coordinator: Coordinator[CommittedOffset],
         isolation: Isolation,
         topics: Topics,
         on_end: Callable[[int, bool], None],

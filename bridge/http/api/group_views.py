@@ -19,7 +19,7 @@ def known_groups(context: HttpContext) -> set[str]:
     """Groups with positions, or with live members of either client protocol; by their Kafka spelling."""
     kafka = (group.group_id for group in context.groups.kafka_groups.groups())
     rocketmq = map(group_of_rocketmq, context.groups.rocketmq_members.consumers)
-    return {*context.groups.positions.groups(), *kafka, *rocketmq}
+    return {*context.groups.group_offsets.groups(), *kafka, *rocketmq}
 
 
 def has_group(context: HttpContext, name: str) -> bool:

@@ -38,7 +38,7 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.retry.redrive import WAYS
 from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
@@ -166,11 +166,11 @@ class GroupApi:
         name = request.match_info["name"] if wanted.topics else await self._known(request)
         group = self._without_members(name)
         rows: list[Json] = []
-        positions: list[CommittedPosition] = []
+        positions: list[CommittedOffset] = []
         for topic, queue in self._queues(group, wanted.topics):
             offset = await self._target(topic, queue, wanted)
-            before = self._context.groups.positions.fetch(group, queue.key)
-            positions.append(CommittedPosition(queue.key, offset))
+            before = self._context.groups.group_offsets.fetch(group, queue.key)
+            positions.append(CommittedOffset(queue.key, offset))
             rows.append({
                 "topic": topic.name, "queue": queue.queue_id, "from": before and before.offset, "to": offset,
             })  # fmt: skip
@@ -182,7 +182,7 @@ class GroupApi:
             records = context.groups.rocketmq_pop_checkpoints.forgetting(
                 group, [position.key for position in positions]
             )
-            changes = [*records, *context.groups.positions.records(group, positions, now_ms)]
+            changes = [*records, *context.groups.group_offsets.records(group, positions, now_ms)]
             await self._kept(context.state_log.commit(changes, now_ms).promise)
         return answer({"group": name, "executed": wanted.execute, "positions": rows})
 
@@ -196,9 +196,9 @@ class GroupApi:
         context, now_ms = self._context, self._context.clock.now_ms()
         if rocketmq_group(group) in SYSTEM_GROUPS:
             raise web.HTTPConflict(text=f"{name} is a group of the system's own")
-        count = len(context.groups.positions.reported(group, now_ms))
+        count = len(context.groups.group_offsets.reported(group, now_ms))
         if execute == "true":
-            await self._kept(context.groups.positions.delete_group(group, now_ms))
+            await self._kept(context.groups.group_offsets.delete_group(group, now_ms))
         return answer({"group": name, "executed": execute == "true", "positions": count})
 
     # -- What is named

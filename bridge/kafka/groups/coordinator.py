@@ -1,7 +1,7 @@
 """The group coordinator: it finds the classic group of a request, enforces the limits, and knows the next deadline.
 
 `classic_group.py` decides what a group does. The coordinator keeps a group while it has members or reserved member ids;
-committed offsets outlive it in `bridge/state/positions.py`. A member id is never given out twice, so no member mistakes
+committed offsets outlive it in `state/group_offsets.py`. A member id is never given out twice, so no member mistakes
 the first generation of a new group for a generation of an earlier group with the same name. For the same reason the log
 holds nothing of this: after a restart members learn that they are unknown, and join again.
 

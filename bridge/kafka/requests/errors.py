@@ -7,7 +7,7 @@ from typing import Final
 
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import NotSupported, ProduceRefused
-from duolog.bridge.state.positions import MetadataTooLarge, TooManyPositions
+from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import (
@@ -74,7 +74,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (NotSupported, ErrorCode.invalid_record),  # Clients do not retry, and show the message.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),
-    (TooManyPositions, ErrorCode.group_max_size_reached),
+    (TooManyGroupOffsets, ErrorCode.group_max_size_reached),
 )
 
 _REASONS: dict[Reason, ErrorCode] = {

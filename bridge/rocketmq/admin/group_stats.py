@@ -48,7 +48,9 @@ def stats_topics(context: RocketMQContext, name: str, asked: str | None = None) 
     if asked:
         topic = context.topics.by_rocketmq_name(asked)
         return [topic] if topic is not None else []
-    numbers = dict.fromkeys(key >> QUEUE_ID_BITS for key in context.groups.positions.all_of(group_of_rocketmq(name)))
+    numbers = dict.fromkeys(
+        key >> QUEUE_ID_BITS for key in context.groups.group_offsets.all_of(group_of_rocketmq(name))
+    )
     return [topic for topic in map(context.topics.by_number, numbers) if topic is not None]
 
 
@@ -57,7 +59,7 @@ def write_stats(
 ) -> Generator[None, None, int]:
     """Write how far a group is in these topics, and give how many messages it has before it."""
     group, behind = group_of_rocketmq(name), 0
-    positions = context.groups.positions.reported(group, context.clock.now_ms())
+    positions = context.groups.group_offsets.reported(group, context.clock.now_ms())
 
     def row(place: tuple[Topic, Queue]) -> bytes:
         nonlocal behind

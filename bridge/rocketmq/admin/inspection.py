@@ -88,8 +88,8 @@ def _groups_of_topic(context: RocketMQContext, command: RemotingCommand, topic: 
     found = set[str]()
     if topic is not None:
         keys = {queue.key for queue in topic.queues}
-        for number, group in enumerate(list(context.groups.positions.groups())):
-            if not context.groups.positions.all_of(group).keys().isdisjoint(keys):
+        for number, group in enumerate(list(context.groups.group_offsets.groups())):
+            if not context.groups.group_offsets.all_of(group).keys().isdisjoint(keys):
                 found.add(context.groups.configs.name_of(group))
             if not number % GROUPS_AT_ONCE:
                 yield
@@ -103,7 +103,7 @@ def _groups_of_topic(context: RocketMQContext, command: RemotingCommand, topic: 
 
 def topics_of_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     name = GroupRequest.parse(command.ext).group
-    numbers = {key >> QUEUE_ID_BITS for key in context.groups.positions.all_of(group_of_rocketmq(name))}
+    numbers = {key >> QUEUE_ID_BITS for key in context.groups.group_offsets.all_of(group_of_rocketmq(name))}
     topics = {topic.rocketmq_name for topic in map(context.topics.by_number, numbers) if topic is not None}
     topics |= (context.groups.members.subscriptions(name) or {}).keys()
     return answer(command, body=TopicList(topic_list=sorted(topics)), promise=context.state_log.barrier())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.records import GroupDeleted, MessagesExpired, Record
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
@@ -29,7 +29,7 @@ class ExpiredRanges:
     def __init__(
         self,
         state_log: StateLog,
-        positions: Positions,
+        positions: GroupOffsets,
         queues_max: int = QUEUES_MAX,
         ranges_in_all_max: int = RANGES_IN_ALL_MAX,
     ) -> None:

@@ -28,7 +28,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.names import group_of_rocketmq
@@ -184,11 +184,11 @@ class _Reset:
         if context.topics.by_number(self._topic.number) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
         group, now_ms = group_of_rocketmq(request.group), context.clock.now_ms()
-        positions = [CommittedPosition(queue.key, offset) for queue, offset in found.items()]
+        positions = [CommittedOffset(queue.key, offset) for queue, offset in found.items()]
         keys = [queue.key for queue in found]
         records = [
             *context.pop.checkpoints.forgetting(group, keys),
-            *context.groups.positions.records(group, positions, now_ms),
+            *context.groups.group_offsets.records(group, positions, now_ms),
         ]
         self._promise = context.state_log.commit(records, now_ms).promise
         rows = {

@@ -5,9 +5,9 @@
     SEARCH_OFFSET_BY_TIMESTAMP (29)  by the time of storing: LOWER the first at or after it, UPPER the last at or before
     GET_EARLIEST_MSG_STORETIME (32)  when the first was stored; -1: there is none
     QUERY_CONSUMER_OFFSET (14)       a group's position; QUERY_NOT_FOUND: the client begins where its user wishes
-    UPDATE_CONSUMER_OFFSET (15)      answered: durable first; one-way: collected, see `bridge/state/positions.py`
+    UPDATE_CONSUMER_OFFSET (15)      answered: durable first; one-way: collected, see `bridge/state/group_offsets.py`
 
-Positions are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
+Group offsets are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
 """
 
 from duolog.bridge.data.reading import Later
@@ -17,8 +17,8 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.positions import TooManyPositions
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.group_offsets import TooManyGroupOffsets
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -102,7 +102,7 @@ def query_consumer_offset(context: RocketMQContext, connection: RocketMQConnecti
     request = QueryConsumerOffsetRequest.parse(command.ext)
     topic = _topic(context, request.topic, request.queue_id)
     group, key = group_of_rocketmq(request.consumer_group), topic.key(request.queue_id)
-    position = context.groups.positions.reported(group, context.clock.now_ms()).get(key)
+    position = context.groups.group_offsets.reported(group, context.clock.now_ms()).get(key)
     start_offset = topic.queues[request.queue_id].start_offset
     if position is not None:
         # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
@@ -132,7 +132,7 @@ def update_consumer_offset(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group[:200]} not exist!"
         )
     group = group_of_rocketmq(request.consumer_group)
-    positions = [CommittedPosition(topic.key(request.queue_id), request.commit_offset)]
+    positions = [CommittedOffset(topic.key(request.queue_id), request.commit_offset)]
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         # It was on its way while a tool moved the group, whose member does not know yet.
         return answer(command, remark="Offset has been previously reset", promise=context.state_log.barrier())
@@ -147,21 +147,21 @@ def update_consumer_offset(
     context.groups.configs.ensure(request.consumer_group, now_ms)
     # Who pops in order moves by its acks, so this is a tool.
     forgotten = context.pop.checkpoints.forgetting(group, [position.key for position in positions])
-    records = [*forgotten, *context.groups.positions.records(group, positions, now_ms)]
+    records = [*forgotten, *context.groups.group_offsets.records(group, positions, now_ms)]
     promise = context.state_log.commit(records, now_ms).promise
     if forgotten:
         context.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
     return answer(command, promise=promise)
 
 
-def commit_one_way(context: RocketMQContext, group: str, position: CommittedPosition) -> None:
+def commit_one_way(context: RocketMQContext, group: str, position: CommittedOffset) -> None:
     """Take a position that no answer confirms. One that cannot be taken is counted: its group reads a part again."""
     if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
         context.metrics.dropped_commits["rocketmq"] += 1
         return
     try:
-        context.groups.positions.commit_later(group, [position], context.clock.mono_ms(), context.clock.now_ms())
-    except (StoreError, TooManyPositions):
+        context.groups.group_offsets.commit_later(group, [position], context.clock.mono_ms(), context.clock.now_ms())
+    except (StoreError, TooManyGroupOffsets):
         context.metrics.refused_commits["rocketmq"] += 1
 
 

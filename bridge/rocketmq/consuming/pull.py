@@ -28,7 +28,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -126,7 +126,7 @@ def _commit(context: RocketMQContext, topic: Topic, request: PullRequest) -> Non
         return
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
         return  # A tool moved the group, and its member does not know yet.
-    commit_one_way(context, group, CommittedPosition(topic.key(request.queue_id), request.commit_offset))
+    commit_one_way(context, group, CommittedOffset(topic.key(request.queue_id), request.commit_offset))
 
 
 # -- One pull

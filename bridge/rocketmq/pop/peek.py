@@ -61,7 +61,7 @@ def _places(context: RocketMQContext, group: str, topic: Topic, queue_id: int) -
 
 
 def _position(context: RocketMQContext, group: str, queue: Queue) -> int:
-    position = context.groups.positions.fetch(group_of_rocketmq(group), queue.key)
+    position = context.groups.group_offsets.fetch(group_of_rocketmq(group), queue.key)
     return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
 
 

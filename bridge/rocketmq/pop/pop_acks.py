@@ -23,7 +23,7 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import (
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
-from duolog.bridge.state.records import CommittedPosition, PopDelayed, Record
+from duolog.bridge.state.records import CommittedOffset, PopDelayed, Record
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -89,8 +89,8 @@ def _acked(context: RocketMQContext, checkpoint: PopCheckpoint, offsets: Sequenc
     records: list[Record] = [settled(checkpoint.name, offsets)]
     if checkpoint.is_ordered:
         left = next((offset for offset in checkpoint.pending if offset not in offsets), checkpoint.next_offset)
-        position = CommittedPosition(checkpoint.name.key, left)
-        records += context.groups.positions.records(checkpoint.name.group, [position], context.clock.now_ms())
+        position = CommittedOffset(checkpoint.name.key, left)
+        records += context.groups.group_offsets.records(checkpoint.name.group, [position], context.clock.now_ms())
     return records
 
 

@@ -32,7 +32,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedPosition, Record
+from duolog.bridge.state.records import CommittedOffset, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -139,7 +139,7 @@ class _Unit:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.frames: list[Frame] = []  # Dead letters of what has expired.
-        self.positions: list[CommittedPosition] = []
+        self.positions: list[CommittedOffset] = []
         self.refusals: list[Exception] = []  # Of queues that cannot be popped.
         self.is_awaited = False  # The answer waits for it: it tells of dead letters.
 
@@ -180,7 +180,7 @@ class Pop:
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
         self._retries: list[PopSource] = []
-        self._passed: list[CommittedPosition] = []  # Positions behind what was looked at and not wanted.
+        self._passed: list[CommittedOffset] = []  # Positions behind what was looked at and not wanted.
         self._held: Held | None = None
         self._is_counted = False  # Among the connection's unanswered requests.
         self._until_mono_ms = context.clock.mono_ms() + min(request.poll_time, POLL_MS_MAX)
@@ -247,18 +247,18 @@ class Pop:
             if found.buffers:
                 return self._of(source, found, before)
             offset = found.next_offset
-            self._passed.append(CommittedPosition(queue.key, offset))
+            self._passed.append(CommittedOffset(queue.key, offset))
         return None
 
     def _position(self, source: PopSource, end: int) -> int:
         """Where the group goes on in a queue. One that it has not read yet: at its beginning, or as it wishes."""
         queue = source.queue
-        position = self._context.groups.positions.fetch(self._group, queue.key)
+        position = self._context.groups.group_offsets.fetch(self._group, queue.key)
         if position is not None:
             return max(position.offset, queue.start_offset)
         if source.is_retry or self._request.init_mode != FROM_END or queue.start_offset == 0:
             return queue.start_offset  # Where all that was ever sent is still there, it was there from the start.
-        self._passed.append(CommittedPosition(queue.key, end))
+        self._passed.append(CommittedOffset(queue.key, end))
         return end
 
     def _room_bytes(self) -> int:
@@ -273,8 +273,10 @@ class Pop:
         context = self._context
         if self._passed:
             passed, self._passed = self._passed, []
-            context.groups.positions.commit_later(self._group, passed, context.clock.mono_ms(), context.clock.now_ms())
-            context.groups.positions.settle(self._group, context.clock.now_ms())
+            context.groups.group_offsets.commit_later(
+                self._group, passed, context.clock.mono_ms(), context.clock.now_ms()
+            )
+            context.groups.group_offsets.settle(self._group, context.clock.now_ms())
 
     # -- Taking
 
@@ -301,10 +303,10 @@ class Pop:
                 )
             )  # fmt: skip
             if not request.order:
-                positions.append(CommittedPosition(each.source.queue.key, each.next_offset))
+                positions.append(CommittedOffset(each.source.queue.key, each.next_offset))
             context.groups.reset_marks.clear(request.consumer_group, each.source.queue.key)
         if positions:
-            records += context.groups.positions.records(self._group, positions, now_ms)
+            records += context.groups.group_offsets.records(self._group, positions, now_ms)
         promise = context.state_log.commit(records, now_ms, unit.frames).promise
         context.metrics.dead_letters += len(unit.frames)
         if not taken_of:
@@ -335,7 +337,7 @@ class Pop:
         unit.is_awaited |= bool(split.frames) or split.reports
         if split.found.buffers:
             return [self._of(read.source, split.found, read.before)]
-        unit.positions.append(CommittedPosition(queue.key, split.found.next_offset))
+        unit.positions.append(CommittedOffset(queue.key, split.found.next_offset))
         if read.before is not None:
             unit.records.append(settled(read.before.name, read.before.pending))
         return []
@@ -398,7 +400,7 @@ class Pop:
     def _defer(self, source: PopSource, read: Later[Records]) -> None:
         """Let a reader thread fetch; meanwhile no other pop of the group takes from that queue."""
         place = self._group, source.queue.key
-        popping, fetch = self._context.pop.reading, self._context.groups.positions.fetch
+        popping, fetch = self._context.pop.reading, self._context.groups.group_offsets.fetch
         flow = self._context.requests.admission
         flow.begin_read(Kind.PULL)
         popping.add(place)
@@ -428,7 +430,7 @@ class Pop:
             before = popped.in_order(self._group, source.queue.key) if self._request.order else None
             return self._take([self._of(source, cold, before)])
         if not cold.buffers:
-            self._passed.append(CommittedPosition(source.queue.key, cold.next_offset))
+            self._passed.append(CommittedOffset(source.queue.key, cold.next_offset))
         self._move_on()
         return self._nothing(ResponseCode.POLLING_TIMEOUT)
 

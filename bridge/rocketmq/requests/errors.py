@@ -12,7 +12,7 @@ from duolog.bridge.rocketmq.consuming.members import TooManyMembers
 from duolog.bridge.rocketmq.namesrv.key_values import TooManyValues
 from duolog.bridge.rocketmq.pop.pop_checkpoints import TooManyPopped
 from duolog.bridge.rocketmq.requests.admission import Busy
-from duolog.bridge.state.positions import MetadataTooLarge, TooManyPositions
+from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import (
     InvalidQueueCount,
@@ -65,7 +65,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (Busy, ResponseCode.SYSTEM_BUSY),
     (TooManyPopped, ResponseCode.POLLING_FULL),  # A consumer pops again after a while.
     (TooManyGroups, ResponseCode.SYSTEM_ERROR),
-    (TooManyPositions, ResponseCode.SYSTEM_ERROR),
+    (TooManyGroupOffsets, ResponseCode.SYSTEM_ERROR),
     (TooManyValues, ResponseCode.SYSTEM_ERROR),
     (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),

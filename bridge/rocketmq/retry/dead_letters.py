@@ -24,7 +24,7 @@ def failed_of(context: RocketMQContext, group: str) -> UnreadFailures:
 
 def position_in(context: RocketMQContext, group: str, queue: Queue) -> int:
     """Give the first offset of a queue that the group has not behind it."""
-    position = context.groups.positions.fetch(group, queue.key)
+    position = context.groups.group_offsets.fetch(group, queue.key)
     return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
 
 

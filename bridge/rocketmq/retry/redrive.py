@@ -29,7 +29,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     retries_of,
 )
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedPosition, Record
+from duolog.bridge.state.records import CommittedOffset, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
 from duolog.protocol.rocketmq.messages import message, properties
@@ -124,7 +124,7 @@ async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queu
             continue  # Somebody else redrove them while the disk was read.
         again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
         now_ms = context.clock.now_ms()
-        position = CommittedPosition(queue.key, found.next_offset)
+        position = CommittedOffset(queue.key, found.next_offset)
         records: list[Record] = []
         frames: list[Frame] = []
         for topic, queue_id, each in again:
@@ -132,7 +132,7 @@ async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queu
             frames += plan.frames
             records += plan.records
         context.state_log.commit(
-            [*records, *context.groups.positions.records(group, [position], now_ms)], now_ms, frames
+            [*records, *context.groups.group_offsets.records(group, [position], now_ms)], now_ms, frames
         )
         count += len(frames)
         await asyncio.sleep(0)

@@ -22,7 +22,7 @@ from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -199,7 +199,7 @@ class World(ManualCore):
         messages = [Message("", b"m", b"UNIQ_KEY\x01U%d\x02TAGS\x01paid\x02" % n, born_ms=now_ms) for n in range(20)]
         for queue_id in range(4):
             self.publisher.publish_messages(orders, queue_id, messages, now_ms)
-        self.positions.commit("idle", [CommittedPosition(orders.queues[0].key, 1)], now_ms)
+        self.group_offsets.commit("idle", [CommittedOffset(orders.queues[0].key, 1)], now_ms)
         self.settle()
 
     def kafka(self) -> Attacker:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from duolog.bridge.config import Options
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.state import records, topic_configs
-from duolog.bridge.state.positions import Positions
+from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topics import Topics, system_topics
 from duolog.store.entry import Slot
@@ -20,12 +20,12 @@ NOW = 1_700_000_000_000
 class State:
     state_log: StateLog
     topics: Topics
-    positions: Positions
+    group_offsets: GroupOffsets
     producers: Producers
 
     def picture(self) -> object:
         """All that replay must give again, in values that compare; what belonged to deleted topics is removed first."""
-        for owner in (self.positions, self.producers):
+        for owner in (self.group_offsets, self.producers):
             list(owner.sweep(lambda key: key >> QUEUE_ID_BITS not in self.topics))
         return (
             sorted(
@@ -33,9 +33,9 @@ class State:
                 for t in self.topics.all()
             ),
             self.topics._next_number,
-            {group: dict(self.positions.all_of(group)) for group in self.positions.groups()},
-            {name: group.commit_ms for name, group in self.positions._groups.items()},
-            self.positions._count,
+            {group: dict(self.group_offsets.all_of(group)) for group in self.group_offsets.groups()},
+            {name: group.commit_ms for name, group in self.group_offsets._groups.items()},
+            self.group_offsets._count,
             [(name, w.epoch, w.next_sequence, w.batches) for name, w in self.producers._windows.items()],
             self.producers._reserved,
         )
@@ -50,7 +50,7 @@ def new_state(options: Options | None = None) -> State:
         system=system_topics("DefaultCluster", "duolog"),
         config_defaults=topic_configs.broker_defaults(options),
     )
-    positions = Positions(state_log, catalog.__contains__, options.groups)
+    positions = GroupOffsets(state_log, catalog.__contains__, options.groups)
     return State(state_log, catalog, positions, Producers(state_log, options.kafka))
 
 

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from duolog.bridge.config import KIB
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, FailingDisk
@@ -19,7 +19,7 @@ def run(disk: CrashDisk, number: int) -> ManualCore:
     core = ManualCore(disk=disk, store=OPTIONS)
     topic = core.topic("orders", 1)
     core.publish(topic, bytes(APPENDED))
-    core.positions.commit("g", [CommittedPosition(topic.key(0), number)], core.clock.now_ms())
+    core.group_offsets.commit("g", [CommittedOffset(topic.key(0), number)], core.clock.now_ms())
     core.settle()
     return core
 
@@ -37,7 +37,7 @@ def test_what_a_start_reads_is_bounded_though_every_run_is_killed_soon() -> None
     core = ManualCore(disk=disk, store=OPTIONS)
     topic = core.topic("orders", 1)
     assert topic.queues[0].end_offset == 40
-    assert core.positions.all_of("g")[topic.key(0)].offset == 39
+    assert core.group_offsets.all_of("g")[topic.key(0)].offset == 39
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO])

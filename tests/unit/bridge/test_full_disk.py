@@ -184,7 +184,7 @@ def test_kafka_deletes_a_topic_and_a_group_and_records() -> None:
         retention_time=-1,
         topics=[{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
     )
-    assert "g" in bench.positions
+    assert "g" in bench.group_offsets
     bench.fill_disk(1)
     client = bench.connect()
     (result,) = client.ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",)).responses
@@ -195,4 +195,4 @@ def test_kafka_deletes_a_topic_and_a_group_and_records() -> None:
     assert moved.partitions[0].error_code is ErrorCode.none
     again = ManualCore(disk=bench.disk.after_kill())
     assert again.topics.get("orders") is None
-    assert "g" not in again.positions
+    assert "g" not in again.group_offsets

@@ -13,10 +13,11 @@ import pytest
 
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.bridge.state.records import (
-    CommittedPosition,
+    CommittedOffset,
     EpochStart,
     GroupConfigured,
     GroupDeleted,
+    GroupOffsetsCommitted,
     HalfIdsKnown,
     HalvesLooked,
     HalvesOpen,
@@ -25,7 +26,6 @@ from duolog.bridge.state.records import (
     PopDelayed,
     PopSettled,
     PopTaken,
-    PositionsCommitted,
     QueuesExpire,
     QueueTransactions,
     Record,
@@ -68,11 +68,11 @@ def filled(count: int) -> ManualCore:
         key, group = key_of(core, number), f"g{number}"
         records += [
             LeaderEpochsStarted([EpochStart(key, 1, 0)]),
-            PositionsCommitted(group, [CommittedPosition(key, 5)], NOW),
+            GroupOffsetsCommitted(group, [CommittedOffset(key, 5)], NOW),
             QueuesExpire([key]),
             TransactionalIdSettled(f"id{number}", number, 0, 60_000, 0, NOW),
             TransactionalIdSettled(f"empty{number}", number + 500, 0, 60_000, 0, NOW),
-            TransactionGrew(number, NOW, [key], "g0", [CommittedPosition(key, 7)]),
+            TransactionGrew(number, NOW, [key], "g0", [CommittedOffset(key, 7)]),
             QueueTransactions(key, [(number, 3)], bytes(31) + b"\1"),
             PopTaken(group, key, 0, NOW, [0, 1, 2], LATER, 3),
             RequestModeSet(group, "topic", "POP", number),
@@ -105,7 +105,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "an epoch": [LeaderEpochsStarted([EpochStart(key, 2, 1)])],
         "a group goes": [GroupDeleted(group)],
         "a group changes": [GroupConfigured(group, {})],
-        "positions": [PositionsCommitted(group, [CommittedPosition(key, 6)], LATER)],
+        "positions": [GroupOffsetsCommitted(group, [CommittedOffset(key, 6)], LATER)],
         "a queue with expiry": [QueuesExpire([key + 1])],
         "ranges": [MessagesExpired(group, key, [(7, 9)])],
         "a mode": [RequestModeSet(group, "topic", "PULL", 0)],
@@ -120,7 +120,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "an id is forgotten": [TransactionalIdsForgotten([f"id{number}"])],
         "a transaction begins": [TransactionGrew(number + 500, NOW)],
         "queues of a transaction": [TransactionGrew(number, NOW, [key + 1])],
-        "positions of a transaction": [TransactionGrew(number, NOW, (), "g1", [CommittedPosition(key, 8)])],
+        "positions of a transaction": [TransactionGrew(number, NOW, (), "g1", [CommittedOffset(key, 8)])],
         "a look": [HalvesLooked([10_000 + number], LATER)],
         "transactions of a queue": [QueueTransactions(key, [(number, 4)], b"")],
     }

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from duolog.bridge.state.records import CommittedPosition, ProducerBatch, TopicDeleted
+from duolog.bridge.state.records import CommittedOffset, ProducerBatch, TopicDeleted
 from duolog.bridge.state.topics import TopicError
 from duolog.store.entry import Slot
 from duolog.store.errors import Corruption
@@ -59,9 +59,9 @@ class History:
             self.state.topics.delete(topic, self.now_ms)
 
     def commit(self) -> None:
-        group, topic, positions = self.random.choice(GROUPS), self.topic(), self.state.positions
+        group, topic, positions = self.random.choice(GROUPS), self.topic(), self.state.group_offsets
         part = [
-            CommittedPosition(topic.key(queue_id), self.random.randrange(100), 0, self.random.choice(["", "note"]))
+            CommittedOffset(topic.key(queue_id), self.random.randrange(100), 0, self.random.choice(["", "note"]))
             for queue_id in range(topic.queue_count)
         ]
         if self.random.random() < 0.5:
@@ -72,7 +72,7 @@ class History:
             positions.advance(self.now_ms + 1000, self.now_ms)
 
     def forget(self) -> None:
-        group, positions = self.random.choice(GROUPS), self.state.positions
+        group, positions = self.random.choice(GROUPS), self.state.group_offsets
         match self.random.randrange(3):
             case 0:
                 positions.delete(group, [*positions.all_of(group)][:1], self.now_ms)
@@ -120,7 +120,7 @@ def test_snapshot_is_the_state_at_its_beginning_though_the_state_goes_on_changin
         if history.random.random() < 0.7:
             history.step()
     records.close()
-    assert not live.positions._snapshot.is_active
+    assert not live.group_offsets._snapshot.is_active
     assert sorted(taken) == sorted(expected)
     assert replayed(log, since, taken).picture() == live.picture()
 
@@ -141,7 +141,7 @@ def test_records_about_what_is_gone_change_nothing() -> None:
     log = MemoryLog()
     live = open_state(log)
     topic, _ = live.topics.create("orders", 2, {}, NOW)
-    live.positions.commit("g", [CommittedPosition(topic.key(0), 5)], NOW)
+    live.group_offsets.commit("g", [CommittedOffset(topic.key(0), 5)], NOW)
     live.producers.remember(topic.key(0), 1, 0, ProducerBatch(0, 0, 0, 0, NOW))
     live.topics.add_queues(topic, 3, NOW, "a test")
     live.topics.delete(topic, NOW)

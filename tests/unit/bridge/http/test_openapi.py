@@ -7,7 +7,7 @@ import pytest
 
 from duolog.bridge.http.openapi.document import document, routes
 from duolog.bridge.http.openapi.operations import OPERATIONS
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.http import HttpBench
 from tests.unit.adversary.http_requests import BODIES
@@ -139,7 +139,7 @@ def _office_with_a_dead_letter() -> Office:
     offset = int(str(client.send(body=b"a").ext["msgId"])[16:], 16)
     given_up = {"offset": offset, "group": "billing", "delayLevel": 0, "maxReconsumeTimes": 0}
     assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **given_up).code == 0
-    office.positions.commit("billing", [CommittedPosition(topic.key(0), 1)], office.clock.now_ms())
+    office.group_offsets.commit("billing", [CommittedOffset(topic.key(0), 1)], office.clock.now_ms())
     office.publisher.publish_batch(topic, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"a")]), office.clock.now_ms())
     office.settle()
     return office

@@ -51,7 +51,7 @@ class Bench:
             delayed=SimpleNamespace(delays=SimpleNamespace(is_paused=lambda topic: False)),
             transactions=None,
             groups=SimpleNamespace(
-                positions=state.positions,
+                group_offsets=state.group_offsets,
                 client_protocols=SimpleNamespace(active=lambda group: None),
                 kafka_groups=SimpleNamespace(groups=list, group=lambda name: None),
                 rocketmq_members=SimpleNamespace(consumers={}, client_ids=lambda group: []),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.asking import commit, fetch_positions, join, versions_of
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
@@ -30,14 +30,14 @@ def test_committed_positions_are_fetched(bench: KafkaBench, client: Client, vers
 def test_positions_are_fetched_while_the_disk_is_full(bench: KafkaBench, client: Client, version: int) -> None:
     key = bench.topic().key(0)
     assert commit(client, 8, 5) is OK
-    bench.positions.commit_later("g", [CommittedPosition(key, 7)], bench.clock.mono_ms(), bench.clock.now_ms())
+    bench.group_offsets.commit_later("g", [CommittedOffset(key, 7)], bench.clock.mono_ms(), bench.clock.now_ms())
     bench.fill_disk(1)
     assert commit(client, 8, 9) is ErrorCode.kafka_storage_error
     found, _ = fetch_positions(client, version)
     assert (found.committed_offset, found.error_code) == (7, OK)
     bench.fill_disk(0)
     bench.pass_ms(1000)
-    assert bench.positions.all_of("g")[key].offset == 7
+    assert bench.group_offsets.all_of("g")[key].offset == 7
 
 
 def test_commit_is_answered_when_the_log_keeps_it(bench: KafkaBench, client: Client) -> None:
@@ -63,7 +63,7 @@ def test_invalid_commit_is_refused(
 ) -> None:
     bench.topic()
     assert commit(client, version, 1, partition, **dict(values)) is error
-    assert "g" not in bench.positions
+    assert "g" not in bench.group_offsets
 
 
 def test_positions_of_subscribed_topics_are_not_deleted(bench: KafkaBench, client: Client) -> None:

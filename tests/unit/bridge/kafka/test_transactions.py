@@ -12,7 +12,7 @@ import pytest
 
 from duolog.bridge.config import DAY_MS, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.kafka import batch_builder, marker, record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.store.errors import OffsetOutOfRange
@@ -425,8 +425,8 @@ def fetched_offset(session: ProducerSession, *, stable: bool) -> tuple[ErrorCode
 def test_positions_become_the_groups_with_the_commit(version: int, commit: bool, kept: int) -> None:
     session = ProducerSession()
     empty(session)
-    position = CommittedPosition(session.bench.topics.get("orders").key(0), 3)
-    session.bench.positions.commit(GROUP, [position], session.bench.clock.now_ms())
+    position = CommittedOffset(session.bench.topics.get("orders").key(0), 3)
+    session.bench.group_offsets.commit(GROUP, [position], session.bench.clock.now_ms())
     if version < 5:
         assert session.add_group(3, session.producer) is NONE
     assert session.commit_offset(version, session.producer) is NONE
@@ -455,20 +455,20 @@ def test_pending_offsets_are_deleted_with_their_group_and_their_topic() -> None:
         session.begin()
         session.commit_offset(5, session.producer)
         if gone == "group":
-            session.bench.positions.delete_group(GROUP, session.bench.clock.now_ms())
+            session.bench.group_offsets.delete_group(GROUP, session.bench.clock.now_ms())
         else:
             session.bench.topics.delete(session.bench.topics.get("orders"), session.bench.clock.now_ms())
             session.bench.sweep()
         pending = 0 if gone == "group" else 1  # The group counts, too.
         assert session.bench.transactions.coordinator.pending_count == pending
         assert session.end(5, session.producer, commit=True).error_code is NONE
-        assert not session.bench.positions.all_of(GROUP)
+        assert not session.bench.group_offsets.all_of(GROUP)
 
 
 def test_group_does_not_expire_while_a_transaction_holds_it() -> None:
     session = ProducerSession()
     positions, now_ms = session.bench.positions, session.bench.clock.now_ms()
-    positions.commit(GROUP, [CommittedPosition(session.bench.topics.get("orders").key(0), 3)], now_ms)
+    positions.commit(GROUP, [CommittedOffset(session.bench.topics.get("orders").key(0), 3)], now_ms)
     session.begin()
     session.commit_offset(5, session.producer)
     list(positions.expire(now_ms + 365 * DAY_MS, session.bench.is_alive))

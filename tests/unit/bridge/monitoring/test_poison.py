@@ -17,8 +17,8 @@ from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.state import records
 from duolog.bridge.state.records import (
     ClusterNamed,
-    CommittedPosition,
-    PositionsCommitted,
+    CommittedOffset,
+    GroupOffsetsCommitted,
     encode,
 )
 from duolog.delay.recurring import (
@@ -136,13 +136,13 @@ BAD_STATE = {
 def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit_is_replayed(payload: bytes) -> None:
     core = ManualCore()
     topic = core.topic("orders", 1)
-    good = encode(PositionsCommitted("g", [CommittedPosition(topic.key(0), 7)], 1))
+    good = encode(GroupOffsetsCommitted("g", [CommittedOffset(topic.key(0), 7)], 1))
     frame = Frame(topic.queues[0], frame_formats.ROCKETMQ, b"body", 1)
     core.store.append([StateRecord(payload), frame, StateRecord(good)], core.clock.now_ms())
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     assert again.poison.counts == {"state record": 1}
-    assert again.positions.all_of("g")[topic.key(0)].offset == 7
+    assert again.group_offsets.all_of("g")[topic.key(0)].offset == 7
     assert again.topic("orders").queues[0].end_offset == 1
 
 

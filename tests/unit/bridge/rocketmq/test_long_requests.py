@@ -12,7 +12,7 @@ from duolog.bridge.rocketmq.admin import broker_settings, groups, inspection, to
 from duolog.bridge.rocketmq.consuming import change_notifications
 from duolog.bridge.rocketmq.requests import json_answers
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.rocketmq.bodies import (
     BatchAck,
     BatchAckRequest,
@@ -44,7 +44,9 @@ def office() -> Office:
     for number in range(COUNT):
         topic, now_ms = office.topic(f"t{number}"), office.clock.now_ms()
         office.rocketmq_context.groups.configs.ensure(f"g{number}", now_ms)
-        office.state_log.commit(office.positions.records(f"g{number}", [CommittedPosition(topic.key(0), 0)], now_ms), 0)
+        office.state_log.commit(
+            office.group_offsets.records(f"g{number}", [CommittedOffset(topic.key(0), 0)], now_ms), 0
+        )
     for number in range(COUNT):
         office.connect().beat("crowd", client_id=str(number))
     office.settle()

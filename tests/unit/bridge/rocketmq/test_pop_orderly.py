@@ -70,7 +70,7 @@ def test_whole_batch_at_another_time(office: Office, client: Client, maximum: in
     assert counted(answer) == [(one.body, 1) for one in first]
     for one in got(answer):
         assert ack(client, one).code == 0
-    assert office.positions.fetch("billing", office.topic().key(0)).offset == maximum
+    assert office.group_offsets.fetch("billing", office.topic().key(0)).offset == maximum
 
 
 def test_another_time_for_the_message_in_the_middle(office: Office, client: Client) -> None:

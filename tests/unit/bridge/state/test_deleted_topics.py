@@ -10,9 +10,9 @@ import pytest
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
 from duolog.bridge.state.records import (
-    CommittedPosition,
+    CommittedOffset,
+    GroupOffsetsCommitted,
     MessagesExpired,
-    PositionsCommitted,
     ProducerBatch,
     TransactionalIdSettled,
     TransactionGrew,
@@ -26,8 +26,8 @@ NOW = 1_000_000
 
 
 def fill_positions(core: ManualCore, keys: list[int]) -> None:
-    positions = [CommittedPosition(key, 1, -1, "x") for key in keys]
-    core.state_log.commit([PositionsCommitted(f"group-{number}", positions, NOW) for number in range(COUNT)], NOW)
+    positions = [CommittedOffset(key, 1, -1, "x") for key in keys]
+    core.state_log.commit([GroupOffsetsCommitted(f"group-{number}", positions, NOW) for number in range(COUNT)], NOW)
 
 
 def fill_producers(core: ManualCore, keys: list[int]) -> None:
@@ -61,7 +61,7 @@ def fill_held(core: ManualCore, keys: list[int]) -> None:
 
 
 def fill_transactions(core: ManualCore, keys: list[int]) -> None:
-    positions = [CommittedPosition(key, 1, -1, "") for key in keys]
+    positions = [CommittedOffset(key, 1, -1, "") for key in keys]
     for number in range(COUNT):
         settled = TransactionalIdSettled(f"id-{number}", number, 0, 60_000, State.EMPTY, NOW, NO_PRODUCER, NO_EPOCH)
         grew = [TransactionGrew(number, NOW, keys), TransactionGrew(number, NOW, (), "group", positions)]
@@ -69,7 +69,7 @@ def fill_transactions(core: ManualCore, keys: list[int]) -> None:
 
 
 def positions(core: ManualCore) -> int:
-    return sum(len(core.positions.all_of(group)) for group in core.positions.groups())
+    return sum(len(core.group_offsets.all_of(group)) for group in core.group_offsets.groups())
 
 
 def isolation(core: ManualCore) -> int:

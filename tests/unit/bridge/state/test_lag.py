@@ -4,13 +4,13 @@ import re
 from typing import Any
 
 from duolog.bridge.kafka.groups.group_requests import JoinRequest, SyncRequest
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
 
 
 def committed(core: ManualCore, group: str, *positions: tuple[int, int]) -> None:
-    core.positions.commit(group, [CommittedPosition(key, at) for key, at in positions], core.clock.now_ms())
+    core.group_offsets.commit(group, [CommittedOffset(key, at) for key, at in positions], core.clock.now_ms())
 
 
 def metric(bench: HttpBench, name: str) -> dict[str, float]:

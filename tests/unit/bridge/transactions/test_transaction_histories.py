@@ -16,7 +16,7 @@ import pytest
 from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.state.producers import ProducerError
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import marker, record_batch, record_reader
 from duolog.protocol.rocketmq.messages import message
@@ -246,7 +246,7 @@ class History:
     def commit_position(self, instance: Instance, queue: int, offset: int) -> tuple[Promise, Callable[[], None]]:
         assert instance.producer is not None
         assert instance.transaction is not None
-        core, position = self.core, CommittedPosition(self.topic.key(queue), offset)
+        core, position = self.core, CommittedOffset(self.topic.key(queue), offset)
         if not instance.is_version_2:
             core.transactions.add_group(instance.name, instance.producer, GROUP, core.clock.now_ms())
             self.open_of[instance.name] = instance.transaction
@@ -341,7 +341,7 @@ class History:
             assert from_there[: len(read)] == read, "what was read once is lost"
         committed = {change.transaction for change in done if change.is_commit}
         positions = {each.position for each in done if each.position is not None and each.transaction in committed}
-        kept = {position.offset for position in core.positions.all_of(GROUP).values()}
+        kept = {position.offset for position in core.group_offsets.all_of(GROUP).values()}
         assert kept <= positions, "a position of a transaction that was not committed"
         assert bool(kept) == bool(positions)
 
@@ -419,7 +419,7 @@ def picture(core: ManualCore) -> object:
         },
         queues,
         {name: (each.epoch, each.next_sequence, [*each.batches]) for name, each in core.producers._windows.items()},
-        dict(core.positions.all_of(GROUP)),
+        dict(core.group_offsets.all_of(GROUP)),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.kafka.compression import Codec
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import message
@@ -39,8 +39,8 @@ def fail(office: Office, body: bytes, raw: str = "", **fields: object) -> str:
 def commit(office: Office, *offsets: int) -> None:
     """Let the group billing have these positions in the queues of orders."""
     topic = office.topic()
-    positions = [CommittedPosition(topic.key(queue), offset) for queue, offset in enumerate(offsets)]
-    office.positions.commit("billing", positions, office.clock.now_ms())
+    positions = [CommittedOffset(topic.key(queue), offset) for queue, offset in enumerate(offsets)]
+    office.group_offsets.commit("billing", positions, office.clock.now_ms())
     office.settle()
 
 
@@ -110,9 +110,9 @@ def test_reset_shows_what_it_would_do_and_then_does_it(
     rows = [{"topic": "orders", "queue": queue, "from": (1, 0)[queue], "to": to[queue]} for queue in (0, 1)]
     path = "/api/groups/billing/reset"
     assert bench.ask("POST", path, wanted) == (200, {"group": "billing", "executed": False, "positions": rows})
-    assert [office.positions.fetch("billing", office.topic().key(0)).offset] == [1], "a dry run changes nothing"
+    assert [office.group_offsets.fetch("billing", office.topic().key(0)).offset] == [1], "a dry run changes nothing"
     assert bench.ask("POST", path, {**wanted, "execute": True})[1]["executed"]
-    assert [office.positions.fetch("billing", office.topic().key(queue)).offset for queue in (0, 1)] == to
+    assert [office.group_offsets.fetch("billing", office.topic().key(queue)).offset for queue in (0, 1)] == to
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_delete_shows_what_it_would_do_and_then_does_it(office: Office, bench: H
     commit(office, 1, 0)
     shown = {"group": "billing", "executed": False, "positions": 2}
     assert bench.ask("DELETE", "/api/groups/billing") == (200, shown)
-    assert "billing" in office.positions
+    assert "billing" in office.group_offsets
     assert bench.ask("DELETE", "/api/groups/billing?execute=true") == (200, shown | {"executed": True})
-    assert "billing" not in office.positions
+    assert "billing" not in office.group_offsets
     assert bench.ask("DELETE", "/api/groups/billing")[0] == 404

@@ -65,12 +65,12 @@ def test_a_deleted_group_keeps_its_positions_if_that_is_wished(office: Office, c
     topic = office.topic()
     client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, SubscriptionGroupConfig(group_name="billing"))
     commit(client, 0)
-    kept = office.positions.fetch("billing", topic.key(0))
+    kept = office.group_offsets.fetch("billing", topic.key(0))
     assert client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="billing", cleanOffset=clean).code == 0
     assert office.rocketmq_context.groups.configs.get("billing") is None
-    assert office.positions.fetch("billing", topic.key(0)) == (None if clean else kept)
+    assert office.group_offsets.fetch("billing", topic.key(0)) == (None if clean else kept)
     again = Office(office.disk.after_kill())
-    assert again.positions.fetch("billing", topic.key(0)) == (None if clean else kept)
+    assert again.group_offsets.fetch("billing", topic.key(0)) == (None if clean else kept)
 
 
 def test_a_group_of_the_systems_own_is_not_deleted(client: Client) -> None:

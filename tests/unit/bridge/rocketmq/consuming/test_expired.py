@@ -16,8 +16,8 @@ from duolog.bridge.rocketmq.consuming.expired import DEAD_AT_ONCE
 from duolog.bridge.rocketmq.consuming.expired_ranges import RANGES_MAX, ExpiredRanges, merged
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state import records
-from duolog.bridge.state.positions import Positions
-from duolog.bridge.state.records import CommittedPosition, MessagesExpired
+from duolog.bridge.state.group_offsets import GroupOffsets
+from duolog.bridge.state.records import CommittedOffset, MessagesExpired
 from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -390,7 +390,7 @@ def test_pop_leaves_out_what_has_expired(office: Office, client: Client, order: 
         assert ack(client, one).code == 0
     office.settle()
     assert nothing(client, order=order)
-    assert office.positions.fetch("billing", office.topic().queues[0].key).offset == 4
+    assert office.group_offsets.fetch("billing", office.topic().queues[0].key).offset == 4
     assert dead(office) == [b"0", b"2"]
 
 
@@ -480,10 +480,10 @@ def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None
     office.state_log.commit([MessagesExpired("billing", key, ranges)], office.clock.now_ms())
     found = office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
     assert (len(found), found[0]) == (RANGES_MAX, (0, 5))
-    office.positions.commit("billing", [CommittedPosition(key, 100)], office.clock.now_ms())
+    office.group_offsets.commit("billing", [CommittedOffset(key, 100)], office.clock.now_ms())
     office.state_log.commit([MessagesExpired("billing", key, [(99, 100)])], office.clock.now_ms())
     assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
-    office.positions.commit("billing", [CommittedPosition(key, 200)], office.clock.now_ms())
+    office.group_offsets.commit("billing", [CommittedOffset(key, 200)], office.clock.now_ms())
     for payload in office.state_log.snapshot():  # As it is appended before segments go.
         office.state_log.replay_state(payload, Slot(0, -1, 0))
     assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
@@ -492,13 +492,13 @@ def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None
     assert again.rocketmq_context.groups.expired_ranges.ranges(
         "billing", key
     ) == office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
-    again.positions.delete_group("billing", 0)
+    again.group_offsets.delete_group("billing", 0)
     assert not again.rocketmq_context.groups.expired_ranges.has("billing", key, 0)
 
 
 def test_ranges_of_all_and_queues_are_bounded() -> None:
     state_log = StateLog(records, Poison())
-    positions = Positions(state_log, lambda number: True, GroupsOptions())
+    positions = GroupOffsets(state_log, lambda number: True, GroupsOptions())
     expired = ExpiredRanges(state_log, positions, queues_max=2, ranges_in_all_max=4)
     log = MemoryLog()
     state_log.attach(log)
@@ -583,7 +583,7 @@ class History:
 
     def commit(self) -> None:
         if self.rng.random() < 0.5:
-            position = self.office.positions.fetch("billing", self.office.topic().queues[0].key)
+            position = self.office.group_offsets.fetch("billing", self.office.topic().queues[0].key)
             self.offset = position.offset if position is not None else 0  # Its member died, and another begins there.
         else:
             self.clients[0].ask(
@@ -604,7 +604,7 @@ class History:
         queue = office.topic("orders", 1).queues[0]
         behind = self.given.union(map(int, dead(office)))
         assert behind.issuperset(range(self.heard)), "a member was told that it has these behind it"
-        position = office.positions.fetch("billing", queue.key)
+        position = office.group_offsets.fetch("billing", queue.key)
         offset = begin = position.offset if position is not None else 0
         given: Counter[int] = Counter()
         while offset < queue.visible_end:

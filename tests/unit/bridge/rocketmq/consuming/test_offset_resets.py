@@ -261,5 +261,5 @@ def test_positions_of_many_queues_are_moved_in_turns_of_the_loop(
     office.loop.turn = run  # type: ignore[method-assign]
     assert len(turns) >= 2 * many.queue_count // 50
     assert max(turns) < 100 * 50  # All queues would be eight times as many.
-    assert len(office.positions.all_of("billing")) == many.queue_count
+    assert len(office.group_offsets.all_of("billing")) == many.queue_count
     assert all(office.rocketmq_context.groups.reset_marks.find("billing", queue.key) == 0 for queue in many.queues)

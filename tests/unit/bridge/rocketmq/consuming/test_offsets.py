@@ -68,7 +68,7 @@ def test_answered_position_is_durable_first_and_a_one_way_one_is_collected(offic
     units = office.store.next_position
     client.ask(UPDATE, **POSITION, commitOffset=3, oneway=True)
     client.ask(UPDATE, **POSITION, commitOffset=4, oneway=True)
-    assert (office.store.next_position, office.positions.fetch("billing", topic.key(0)).offset) == (units, 2)
+    assert (office.store.next_position, office.group_offsets.fetch("billing", topic.key(0)).offset) == (units, 2)
     assert client.ask(QUERY, **POSITION) is None  # what it reports is not durable yet
     office.settle()
     assert client.last_answer().ext == {"offset": "4"}
@@ -119,4 +119,4 @@ def test_positions_that_are_refused(office: Office, client: Client, fields: dict
 def test_positions_are_one_table_with_kafka(office: Office, client: Client) -> None:
     topic = office.topic()
     client.ask(UPDATE, **{**POSITION, "consumerGroup": "team%billing"}, commitOffset=5)
-    assert office.positions.fetch("team..billing", topic.key(0)).offset == 5
+    assert office.group_offsets.fetch("team..billing", topic.key(0)).offset == 5

@@ -277,7 +277,7 @@ def test_position_of_a_group_that_is_active_in_kafka_is_dropped(office: Office, 
     office.kafka_groups_with_members.add("billing")
     client.pull(0, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2)
     office.pass_ms(2000)
-    assert office.positions.fetch("billing", topic.key(0)) is None
+    assert office.group_offsets.fetch("billing", topic.key(0)) is None
     assert office.metrics.dropped_commits["rocketmq"] == 1
 
 

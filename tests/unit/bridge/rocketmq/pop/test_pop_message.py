@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duolog.bridge.rocketmq.consuming.assignment import allocate
-from duolog.bridge.state.records import CommittedPosition
+from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.rocketmq.bodies import (
     AssignmentRequest,
     BatchAck,
@@ -288,7 +288,7 @@ def test_what_was_read_for_a_pop_is_left_if_the_group_has_moved(office: Office, 
     for one in popped:
         assert ack(again, one).code == 0
     if not order:
-        cold.positions.commit("billing", [CommittedPosition(cold.topic().key(0), 2)], cold.clock.now_ms())
+        cold.group_offsets.commit("billing", [CommittedOffset(cold.topic().key(0), 2)], cold.clock.now_ms())
         cold.settle()
     threads.run()
     cold.settle()

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from duolog.bridge.config import GroupsOptions
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.records import (
-    CommittedPosition,
+    CommittedOffset,
     GroupDeleted,
-    PositionsCommitted,
-    PositionsDeleted,
+    GroupOffsetsCommitted,
+    GroupOffsetsDeleted,
     Record,
 )
 from duolog.store.copy_on_write import CopyOnWrite
@@ -38,7 +38,7 @@ COLLECT_MS = 1000
 ALIVE_MS = 24 * 3600 * 1000  # A group that lives without committing is noted so often, so that it does not expire.
 
 
-class TooManyPositions(Exception):
+class TooManyGroupOffsets(Exception):
     """`groups.count_max`, `groups.positions_max` or `groups.positions_text_bytes_max`; expiry makes room."""
 
 
@@ -46,7 +46,7 @@ class MetadataTooLarge(Exception):
     """The text that a client attached to a position is longer than `groups.metadata_bytes_max`."""
 
 
-class Position(NamedTuple):
+class GroupOffset(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
@@ -56,7 +56,7 @@ class Position(NamedTuple):
 class _Collected(NamedTuple):
     """A position that nobody waits for."""
 
-    position: CommittedPosition
+    position: CommittedOffset
     is_new: bool  # The group had no position for this queue: it takes a place in the table.
 
 
@@ -64,12 +64,12 @@ class _Group:
     __slots__ = ("commit_ms", "positions", "text_bytes")
 
     def __init__(self) -> None:
-        self.positions: dict[int, Position] = {}
+        self.positions: dict[int, GroupOffset] = {}
         self.text_bytes = 0  # Invariant: the sum of `_text_bytes_of` over its positions.
         self.commit_ms = -1
 
 
-class Positions:
+class GroupOffsets:
     """The table. `knows_topic(number)` says whether a topic is still there."""
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool], options: GroupsOptions) -> None:
@@ -77,23 +77,23 @@ class Positions:
         self._groups: dict[str, _Group] = {}
         self._count = 0
         self._text_bytes = 0  # Invariant: the sum of `text_bytes` over all groups.
-        self._dead: list[dict[int, Position]] = []  # Of deleted groups: `advance` gives the memory back in slices.
+        self._dead: list[dict[int, GroupOffset]] = []  # Of deleted groups: `advance` gives the memory back in slices.
         self._collected: dict[str, dict[int, _Collected]] = {}  # Invariant: no group's dict is empty.
         self._collected_new = 0  # Invariant: how many of all collected positions are new.
         self._due_mono_ms: int | None = None
-        state_log.own(PositionsCommitted, self._replay_committed)
-        state_log.own(PositionsDeleted, self._replay_deleted)
+        state_log.own(GroupOffsetsCommitted, self._replay_committed)
+        state_log.own(GroupOffsetsDeleted, self._replay_deleted)
         state_log.own(GroupDeleted, self._replay_group_deleted)
-        self._snapshot: CopyOnWrite[str, tuple[Mapping[int, Position], int]] = CopyOnWrite(self._copy_of)
+        self._snapshot: CopyOnWrite[str, tuple[Mapping[int, GroupOffset], int]] = CopyOnWrite(self._copy_of)
         state_log.on_sliced_snapshot(self._begin_snapshot, self._snapshot.end)
 
     # -- Reading
 
-    def fetch(self, group: str, key: int) -> Position | None:
+    def fetch(self, group: str, key: int) -> GroupOffset | None:
         found = self._groups.get(group)
         return found.positions.get(key) if found else None
 
-    def all_of(self, group: str) -> Mapping[int, Position]:
+    def all_of(self, group: str) -> Mapping[int, GroupOffset]:
         """All positions of a group, by queue key; for a while some of deleted topics may be among them."""
         found = self._groups.get(group)
         return found.positions if found else {}
@@ -104,7 +104,7 @@ class Positions:
     def __contains__(self, group: str) -> bool:
         return group in self._groups
 
-    def reported(self, group: str, now_ms: int) -> Mapping[int, Position]:
+    def reported(self, group: str, now_ms: int) -> Mapping[int, GroupOffset]:
         """All positions of a group, collected ones included.
 
         Where the log refuses to take the collected ones, they are reported all the same: they were never more durable.
@@ -113,7 +113,7 @@ class Positions:
             self.settle(group, now_ms)
         except StoreError:
             collected = {
-                key: Position(position.offset, position.leader_epoch, position.metadata, now_ms)
+                key: GroupOffset(position.offset, position.leader_epoch, position.metadata, now_ms)
                 for key, (position, _) in self._collected[group].items()
             }
             return {**self.all_of(group), **collected}
@@ -121,23 +121,23 @@ class Positions:
 
     # -- Committing
 
-    def commit(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Promise:
-        """Commit positions that an answer will confirm; raises TooManyPositions, MetadataTooLarge, StoreError."""
+    def commit(self, group: str, positions: Sequence[CommittedOffset], now_ms: int) -> Promise:
+        """Commit positions that an answer will confirm; raises TooManyGroupOffsets, MetadataTooLarge, StoreError."""
         return self._state_log.commit(self.records(group, positions, now_ms), now_ms).promise
 
-    def records(self, group: str, positions: Sequence[CommittedPosition], now_ms: int) -> Sequence[Record]:
+    def records(self, group: str, positions: Sequence[CommittedOffset], now_ms: int) -> Sequence[Record]:
         """Give what `commit` would append, for who appends it in a unit of his own at once. Raises as it does."""
         self.check(group, positions)
         return self.checked_records(group, positions, now_ms)
 
     def checked_records(
-        self, group: str, positions: Sequence[CommittedPosition], now_ms: int
-    ) -> Sequence[PositionsCommitted]:
+        self, group: str, positions: Sequence[CommittedOffset], now_ms: int
+    ) -> Sequence[GroupOffsetsCommitted]:
         """The same of positions that were checked when they were promised: this refuses nothing."""
         parts = range(0, len(positions) or 1, POSITIONS_IN_RECORD)
-        return [PositionsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
+        return [GroupOffsetsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
 
-    def commit_later(self, group: str, positions: Sequence[CommittedPosition], mono_ms: int, now_ms: int) -> None:
+    def commit_later(self, group: str, positions: Sequence[CommittedOffset], mono_ms: int, now_ms: int) -> None:
         """Collect positions that nobody waits for; they become state within a second, a new group's at once."""
         if group not in self._groups:
             self.commit(group, positions, now_ms)
@@ -213,11 +213,11 @@ class Positions:
         if not collected:
             del self._collected[group]
 
-    def check(self, group: str, positions: Sequence[CommittedPosition]) -> None:
+    def check(self, group: str, positions: Sequence[CommittedOffset]) -> None:
         """Raise what `commit` would; StoreErrors aside."""
         options = self._options
         if group not in self._groups and len(self._groups) >= options.count_max:
-            raise TooManyPositions(f"{len(self._groups)} groups; groups.count_max is {options.count_max}")
+            raise TooManyGroupOffsets(f"{len(self._groups)} groups; groups.count_max is {options.count_max}")
         longest, has_text = options.metadata_bytes_max, False
         for position in positions:
             has_text = has_text or position.metadata != ""
@@ -229,7 +229,7 @@ class Positions:
         if count + len(latest) > options.positions_max:
             new_count = sum(key not in known and key not in collected for key in latest)
             if new_count and count + new_count > options.positions_max:
-                raise TooManyPositions(
+                raise TooManyGroupOffsets(
                     f"{count + new_count} positions of groups; groups.positions_max is {options.positions_max}"
                 )
         if not has_text:
@@ -238,7 +238,7 @@ class Positions:
             _text_bytes_of(position.metadata) - _text_bytes(known.get(key)) for key, position in latest.items()
         )
         if more_bytes > 0 and self._text_bytes + more_bytes > options.positions_text_bytes_max:
-            raise TooManyPositions(
+            raise TooManyGroupOffsets(
                 f"{self._text_bytes + more_bytes} bytes of text at positions; "
                 f"groups.positions_text_bytes_max is {options.positions_text_bytes_max}"
             )
@@ -247,7 +247,7 @@ class Positions:
 
     def delete(self, group: str, keys: Sequence[int], now_ms: int) -> Promise:
         """Forget some positions of a group."""
-        return self._state_log.commit([PositionsDeleted(group, keys)], now_ms).promise
+        return self._state_log.commit([GroupOffsetsDeleted(group, keys)], now_ms).promise
 
     def kept(self, group: str) -> list[Record]:
         """Give records of all positions of a group, to follow its deletion where they are to outlive it."""
@@ -280,13 +280,13 @@ class Positions:
             return None
         quiet_ms = now_ms - group.commit_ms
         if quiet_ms >= min(ALIVE_MS, retention_ms) and is_active(name):
-            return PositionsCommitted(name, (), now_ms)
+            return GroupOffsetsCommitted(name, (), now_ms)
         is_over = quiet_ms >= retention_ms and name not in self._collected
         return GroupDeleted(name) if is_over else None
 
     # -- Replay
 
-    def _replay_committed(self, record: PositionsCommitted, slot: Slot) -> None:
+    def _replay_committed(self, record: GroupOffsetsCommitted, slot: Slot) -> None:
         if self._snapshot.is_active:
             self._snapshot.before_change(record.group)
         group = self._groups.get(record.group)
@@ -297,7 +297,7 @@ class Positions:
             if self._knows_topic(key >> 16):
                 if metadata or group.text_bytes:
                     text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
-                group.positions[key] = Position(offset, leader_epoch, metadata, record.commit_ms)
+                group.positions[key] = GroupOffset(offset, leader_epoch, metadata, record.commit_ms)
         group.commit_ms = max(group.commit_ms, record.commit_ms)
         group.text_bytes += text_bytes
         self._text_bytes += text_bytes
@@ -305,7 +305,7 @@ class Positions:
         if self._collected:
             self._drop_collected(record.group, [position.key for position in record.positions])
 
-    def _replay_deleted(self, record: PositionsDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: GroupOffsetsDeleted, slot: Slot) -> None:
         group = self._groups.get(record.group)
         if group is not None:
             self._forget(record.group, group, record.keys)
@@ -353,25 +353,25 @@ class Positions:
             _records_of(name, positions, commit_ms) for name, (positions, commit_ms) in self._snapshot.entries()
         )
 
-    def _copy_of(self, name: str) -> tuple[Mapping[int, Position], int] | None:
+    def _copy_of(self, name: str) -> tuple[Mapping[int, GroupOffset], int] | None:
         group = self._groups.get(name)
         return None if group is None else (group.positions.copy(), group.commit_ms)
 
 
-def _records_of(name: str, positions: Mapping[int, Position], commit_ms: int) -> Iterator[Record]:
+def _records_of(name: str, positions: Mapping[int, GroupOffset], commit_ms: int) -> Iterator[Record]:
     """Yield records of bounded size. A record has one commit time, so there is one for each time, and one more for the
     group's own."""
     left = iter(positions.items())
     while some := [*islice(left, POSITIONS_IN_RECORD)]:
-        by_time: dict[int, list[CommittedPosition]] = {}
+        by_time: dict[int, list[CommittedOffset]] = {}
         for key, (offset, leader_epoch, metadata, at_ms) in some:
-            by_time.setdefault(at_ms, []).append(CommittedPosition(key, offset, leader_epoch, metadata))
+            by_time.setdefault(at_ms, []).append(CommittedOffset(key, offset, leader_epoch, metadata))
         for at_ms, committed in sorted(by_time.items()):
-            yield PositionsCommitted(name, committed, at_ms)
-    yield PositionsCommitted(name, [], commit_ms)
+            yield GroupOffsetsCommitted(name, committed, at_ms)
+    yield GroupOffsetsCommitted(name, [], commit_ms)
 
 
-def _text_bytes(position: Position | None) -> int:
+def _text_bytes(position: GroupOffset | None) -> int:
     return _text_bytes_of(position.metadata) if position is not None else 0
 
 
