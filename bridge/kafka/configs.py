@@ -43,7 +43,7 @@ _FROM_TOPIC, _FROM_BROKER, _DEFAULT = 1, 4, 5  # DescribeConfigsResponse.java#Co
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.java
 
 
-class Described(NamedTuple):
+class ConfigValue(NamedTuple):
     """A config as DescribeConfigs shows it; `source` is a ConfigSource of Kafka."""
 
     name: str
@@ -51,12 +51,12 @@ class Described(NamedTuple):
     source: int
 
 
-def described(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> Described:
-    """Describe a topic's config: its value, and the source of the value."""
-    value = value_of(name, overrides, broker)
+def config_value(name: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> ConfigValue:
+    """Return the value of a topic's config and its source; `defaults` are those of the broker's settings."""
+    value = value_of(name, overrides, defaults)
     if name in overrides:
-        return Described(name, value, _FROM_TOPIC)
-    return Described(name, value, _DEFAULT if value == TABLE[name].default else _FROM_BROKER)
+        return ConfigValue(name, value, _FROM_TOPIC)
+    return ConfigValue(name, value, _DEFAULT if value == TABLE[name].default else _FROM_BROKER)
 
 
 def overrides_of(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _rows(context: KafkaContext, request: KafkaRequest, resource_type: int, name
         topic = _topic(context, name)
         for row in TABLE.values():
             yield _row(
-                request, described(row.name, topic.configs, context.topics.config_defaults),
+                request, config_value(row.name, topic.configs, context.topics.config_defaults),
                 row.type, row.doc, _synonyms(topic, row.name, context.topics.config_defaults),
             )  # fmt: skip
     elif resource_type == _BROKER:
@@ -122,10 +122,10 @@ def _rows(context: KafkaContext, request: KafkaRequest, resource_type: int, name
 
 def _row(
     request: KafkaRequest,
-    config: Described,
+    config: ConfigValue,
     type_: ConfigType,
     doc: str,
-    synonyms: Iterable[Described],
+    synonyms: Iterable[ConfigValue],
     *,
     read_only: bool = False,
 ) -> Any:
@@ -143,17 +143,17 @@ def _row(
     )
 
 
-def _synonyms(topic: Topic, name: str, broker: Mapping[str, str]) -> list[Described]:
+def _synonyms(topic: Topic, name: str, defaults: Mapping[str, str]) -> list[ConfigValue]:
     """List the values that the sources of a config have, the one in force first."""
-    chain = [Described(name, TABLE[name].default, _DEFAULT)]
-    if name in broker:
-        chain.insert(0, Described(name, broker[name], _FROM_BROKER))
+    chain = [ConfigValue(name, TABLE[name].default, _DEFAULT)]
+    if name in defaults:
+        chain.insert(0, ConfigValue(name, defaults[name], _FROM_BROKER))
     if name in topic.configs:
-        chain.insert(0, Described(name, topic.configs[name], _FROM_TOPIC))
+        chain.insert(0, ConfigValue(name, topic.configs[name], _FROM_TOPIC))
     return chain
 
 
-def _broker_configs(context: KafkaContext) -> Iterator[tuple[Described, ConfigType]]:
+def _broker_configs(context: KafkaContext) -> Iterator[tuple[ConfigValue, ConfigType]]:
     """Describe the settings that have names in Kafka. kafka-python expects `advertised.listeners` from the file."""
     options = context.options
     host, port = context.addresses.kafka
@@ -189,7 +189,7 @@ def _broker_configs(context: KafkaContext) -> Iterator[tuple[Described, ConfigTy
     }
     for name, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield Described(name, text, _FROM_BROKER), _TYPES[type(value)]
+        yield ConfigValue(name, text, _FROM_BROKER), _TYPES[type(value)]
 
 
 _TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, str: ConfigType.STRING}

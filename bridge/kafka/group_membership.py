@@ -87,6 +87,7 @@ def _warn_of_failed_messages(context: KafkaContext, group: str) -> None:
 def join_group(
     context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
 ) -> Answer | OutboxSlot | None:
+    """Hand the request to its group. The slot is filled when the group replies, often not before others have joined."""
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
         return run_all(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
@@ -114,6 +115,7 @@ def join_group(
 
 
 def sync_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> OutboxSlot:
+    """Hand the request to its group. The slot is filled when the leader has sent the assignments."""
     body = request.body
     sync = SyncRequest(
         group_id=body.group_id,
@@ -131,6 +133,7 @@ def sync_group(context: KafkaContext, connection: OrderedConnection, request: Ka
 
 
 def heartbeat(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+    """Renew the session of a member, or tell the member to rejoin."""
     body = request.body
     instance_id = getattr(body, "group_instance_id", None)
     error = context.groups.heartbeat(
@@ -222,6 +225,7 @@ def _type_and_state(
 
 
 def describe_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Describe groups; one without members and committed offsets is Dead."""
     groups = Elements(_described(context, request, group_id) for group_id in unique(request.body.groups))
     entity = request.types.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
@@ -263,6 +267,7 @@ def _described_members(request: KafkaRequest, group: ClassicGroup[WaitingRequest
 
 
 def delete_groups(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Delete the committed offsets of groups without members."""
     types = request.types
     promise: Promise | None = context.barrier()
 

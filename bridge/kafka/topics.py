@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
-from duolog.bridge.kafka.configs import described, overrides_of
+from duolog.bridge.kafka.configs import config_value, overrides_of
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import (
@@ -108,7 +108,7 @@ def _partition_count(context: KafkaContext, spec: Any) -> int:
 
 def _created_configs(context: KafkaContext, request: KafkaRequest, overrides: dict[str, str]) -> tuple[Any, ...]:
     make = request.types.CreatableTopicConfigs
-    configs = (described(name, overrides, context.topics.config_defaults) for name in TOPIC_CONFIGS)
+    configs = (config_value(name, overrides, context.topics.config_defaults) for name in TOPIC_CONFIGS)
     return tuple(
         make(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         for name, value, source in configs

@@ -38,7 +38,7 @@ from duolog.bridge.kafka.groups.group_requests import (
     SyncRequest,
     SyncResponse,
 )
-from duolog.bridge.kafka.groups.members import GroupMembers, Member
+from duolog.bridge.kafka.groups.members import ClassicMembers, Member
 from duolog.bridge.kafka.groups.rebalance import GroupState, Rebalance
 from duolog.bridge.kafka.groups.replies import Replies, Reply, Ticket
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -55,7 +55,7 @@ class ClassicGroup(Generic[Ticket]):
     def __init__(self, group_id: str, options: GroupsOptions, new_id: Callable[[], str]) -> None:
         """`new_id` returns the part of a member id that nobody has used before."""
         self.group_id, self._options, self._new_id = group_id, options, new_id
-        self.members = GroupMembers()
+        self.members = ClassicMembers()
         self._replies: Replies[Ticket] = Replies()
         self.rebalance = Rebalance(group_id, self.members, self._replies, options.initial_rebalance_delay_ms)
 

@@ -32,7 +32,7 @@ class Member:
         return dict(self.protocols).get(protocol_name or "", b"")
 
 
-class GroupMembers:
+class ClassicMembers:
     """The members by id, in the order in which they joined.
 
     Invariants: each static member's instance id leads to its member id; `_protocol_counts` counts the members that

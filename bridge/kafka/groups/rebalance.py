@@ -3,7 +3,7 @@
     PreparingRebalance      members send JoinGroup; ends when all have, or when the longest rebalance timeout is over
     CompletingRebalance     members send SyncGroup; ends when the leader's has brought the assignments
 
-GroupMembers that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
+ClassicMembers that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Generic
 
 from duolog.bridge.kafka.groups.group_requests import JoinedMember, JoinResponse, SyncRequest, SyncResponse
-from duolog.bridge.kafka.groups.members import GroupMembers, Member
+from duolog.bridge.kafka.groups.members import ClassicMembers, Member
 from duolog.bridge.kafka.groups.replies import Replies, Ticket
 from duolog.protocol.kafka.api_messages import ErrorCode
 
@@ -61,7 +61,7 @@ class Rebalance(Generic[Ticket]):
         "generation", "next_deadline_ms", "protocol_name", "reserved_ids", "state",
     )  # fmt: skip
 
-    def __init__(self, group_id: str, members: GroupMembers, replies: Replies[Ticket], initial_delay_ms: int) -> None:
+    def __init__(self, group_id: str, members: ClassicMembers, replies: Replies[Ticket], initial_delay_ms: int) -> None:
         self._group_id, self._members, self._replies = group_id, members, replies
         self._initial_delay_ms = initial_delay_ms
         self.state = GroupState.EMPTY
@@ -191,7 +191,7 @@ class Rebalance(Generic[Ticket]):
             self._replies.add(ticket, SyncResponse(ErrorCode.rebalance_in_progress))
             self.renew_session(self._members[member_id], now_ms)
 
-    # -- GroupMembers that go, or come back under another id
+    # -- ClassicMembers that go, or come back under another id
 
     def remove(self, member: Member, error: ErrorCode) -> None:
         """Remove a member, and reply to its waiting requests with an error; `after_removals` must follow."""

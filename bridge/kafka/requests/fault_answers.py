@@ -189,6 +189,7 @@ def _is_array(field: "Field[Any]") -> bool:
 
 
 def is_nullable_array(field: "Field[Any]") -> bool:
+    """Whether the field is an array that may be null, which in requests mostly means all."""
     return _is_array(field) and type(None) in get_args(field.type)
 
 
