@@ -198,7 +198,10 @@ class Transaction(Generic[PositionT]):
 
 
 class Coordinator(Generic[PositionT]):
-    """All transactional ids, in the order of their last change."""
+    """All transactional ids, in the order of their last change.
+
+    The class has more than 20 methods because each change keeps several tables and sums in step.
+    """
 
     def __init__(self) -> None:
         self._by_name: OrderedDict[str, Transaction[PositionT]] = OrderedDict()

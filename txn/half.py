@@ -1,28 +1,28 @@
-"""Half messages: sent but not decided, and when to ask their producers what became of them.
+"""Half messages: their verdicts, and when the broker sends a check-back to their producers.
 
-    state        commit       rollback       unknown     a look, asked less than `checks_max` times   the look after
-    unheard of   UnknownHalf  UnknownHalf    -           -                                            -
-    open         committed    rolled back    open        open, asked; next look an interval later     given up
+    state        commit       rollback       unknown     a check, fewer than `checks_max` so far      the next check
+    unknown      UnknownHalf  UnknownHalf    -           -                                            -
+    open         committed    rolled back    open        open; next check an interval later           given up
     committed    repeated(1)  Decided        -           -                                            -
     rolled back  Decided      repeated(1)    -           -                                            -
     given up     Decided      Decided        -           -                                            -
 
-(1) The same verdict once more changes nothing, and is no error. Whoever is open past its last day is given up, too.
+(1) A repeated verdict changes nothing and is no error. A half message that is open for too long is given up, too.
 
-A half message is named by its offset in the one queue that all of them lie in, from which it never moves; offsets rise.
-It is first looked at when it has had its immunity, then once in each interval, until it was asked `checks_max` times.
-`judge` and `due` only say what to do. The caller appends that, and then `prepared`, `decided` and `looked` change the
-state, live and at recovery alike.
+A half message is identified by its offset in the queue of half messages, which never changes. It is first checked after
+its immunity, then once in each interval, until it was checked `checks_max` times. `judge` and `due` decide and change
+nothing. The caller appends the decision, and then `prepared`, `decided` and `looked` change the state, live and at
+recovery.
 
-A million open ones take 33 MB: columns of numbers in pages, kept by offset, and pages in a heap by their next look.
+A million open half messages take 33 MB: pages of columns, in the order of offsets, and a heap of pages by next check.
 
-    pages     [ 17 18 21 22 .. ]  [ 530 531 .. ]  [ 2014 ]        a decided one is a hole, until half are holes: then
-    due        +6 .. +4 ..         +9 ..           +11            the page is written anew, and joined to its neighbour
+    pages     [ 17 18 21 22 .. ]  [ 530 531 .. ]  [ 2014 ]        a decided one leaves a hole; when half are holes,
+    due        +6 .. +4 ..         +9 ..           +11            the page is rewritten, and joined with its neighbour
     heap      (+4, page 1)  (+9, page 2)  (+11, page 3)           if both fit into one
 
-So nothing is done for an open one between two looks, and one that cannot be asked is in nobody's way. Times are wall
-milliseconds. What RocketMQ does: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java. There each check
-appends the half message again, under a new offset, and a late verdict for the old one decides it twice.
+So an open half message costs nothing between two checks. Times are wall milliseconds. Apache RocketMQ's way is in
+TransactionalMessageServiceImpl.java and EndTransactionProcessor.java: there each check appends the half message again,
+with a new offset, and a late verdict for the old offset decides it twice.
 """
 
 import sys
@@ -85,7 +85,10 @@ class OpenPage(NamedTuple):
 
 
 class HalfMessages:
-    """All of them. Invariant: `looked`, `decided` and `prepared` alone change it."""
+    """The open half messages and the latest verdicts. Only `prepared`, `looked` and `decided` change them.
+
+    The class has more than 20 methods because pages, the heap of their due times and the sums must change together.
+    """
 
     def __init__(
         self,

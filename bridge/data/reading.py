@@ -1,20 +1,20 @@
-"""Reading a queue in a protocol's own form, whoever wrote it.
+"""Reads a queue in the format of a client protocol, whichever protocol wrote its messages.
 
     written by     read by Kafka                            read by RocketMQ
-    Kafka          the frame as it is                       records converted, from the offset asked for on
-    RocketMQ       each run of records as one batch         the frame as it is, if its tag is wanted
+    Kafka          the frame as it is stored                records, converted, from the requested offset on
+    RocketMQ       each run of messages as one batch        the frame as it is stored, if its tag is wanted
 
-Frames go out as slices of what the store gave, untouched. What is not in memory comes as a `Later`. The end is the
-queue's `visible_end`, or its last stable offset for RocketMQ and for Kafka's read_committed; the caller passes it, so
-that one answer has one end. Markers and what was aborted are passed over for RocketMQ; Kafka's clients do so.
+Frames are slices of what the store returns, without a copy. A read that needs the disk returns a `Later`. The caller
+passes the end of the read, so that one answer has one end: the queue's `visible_end`, or its last stable offset for
+RocketMQ and for Kafka's read_committed. For RocketMQ, markers and aborted records are skipped; Kafka's clients do so
+themselves.
 
-A batch that a RocketMQ client reads in several pulls is inflated once: the last ones stay open, up to
-`convert.cache_bytes`. One that cannot be opened, or lies about its records, is passed over from the fault on: its
-offsets go by, a warning says where, nobody stalls. A record of RocketMQ that is none reaches Kafka as its bytes.
+A batch that RocketMQ clients read in several pulls is inflated once (`open_batches.py`), up to `convert.cache_bytes`.
+A batch that cannot be inflated, or whose records are invalid, is skipped from the first invalid record on. The log
+warns of the batch, and no consumer stalls. A RocketMQ message that cannot be decoded reaches Kafka clients as bytes.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,6 +24,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import frame_formats
+from duolog.bridge.data.open_batches import OpenBatches
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.state.topics import Topic
 from duolog.protocol import convert
@@ -32,7 +33,6 @@ from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import marker, record_batch, record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import Record
-from duolog.protocol.kafka.record_reader import FIRST, Mark, OpenBatch
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter
 from duolog.protocol.rocketmq.messages.message import NO_HOST, stored_properties_of
 from duolog.store.entry import Buffer, Stored
@@ -52,10 +52,8 @@ INFLATED_BYTES_MAX: Final = 8 << 20  # of the batches opened in one read, after 
 FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
 MOST_ENTRIES: Final = 512
 PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
-MARKS_MAX: Final = 64  # places remembered in an open batch: as many readers go on in it without walking to theirs
 TIMES_AT_ONCE_MAX: Final = 256  # Records of a batch that are looked at for a time in the loop,
 INFLATED_AT_ONCE_MAX: Final = 256 << 10  # if they are not longer than this.
-RECORDS_WALKED: Final = 256  # at a time, on the way to the offset asked for
 
 _FORM: Final = attrgetter("form")
 
@@ -473,93 +471,3 @@ def _listed(found: Stored | ColdRead | None) -> list[Stored] | ColdRead:
     if found is None:
         return []
     return found if isinstance(found, ColdRead) else [found]
-
-
-# -- Open batches
-
-
-class _Open:
-    __slots__ = ("batch", "marks")
-
-    def __init__(self, batch: OpenBatch) -> None:
-        self.batch = batch
-        self.marks: dict[int, Mark] = {batch.header.base_offset: FIRST}  # by the offset to go on from; oldest first
-
-
-class OpenBatches:
-    """Batches that were opened lately, the last used at the end; their inflated bytes stay within `bytes_max`.
-
-    The one in use stays, even if it alone is larger: else each pull would inflate it anew.
-    """
-
-    def __init__(self, bytes_max: int, inflate_bytes_max: int) -> None:
-        self._bytes_max, self._inflate_bytes_max = bytes_max, inflate_bytes_max
-        self._opened: OrderedDict[int, _Open] = OrderedDict()  # by position of the entry
-        self._bytes = 0
-        self.inflated_bytes = 0  # ever; what is opened twice counts twice
-
-    def read(self, entry: Stored, offset: int, max_count: int, max_bytes: int) -> tuple[list[Record], int]:
-        """Read records of a batch from `offset` on: (records, the offset to go on from).
-
-        At least one, if there is one; a control batch has none. Raises ProtocolError if the next one is faulty.
-        """
-        opened = self._open(entry)
-        header, body = opened.batch
-        if header.is_control:
-            return [], entry.next_offset
-        mark = opened.marks.get(offset) or _walk(opened, offset)
-        count = min(max_count, max(1, max_bytes * header.record_count // max(len(body), 1)))
-        records, behind = _read_sound(opened.batch, mark, count)
-        if behind.skipped == header.record_count:
-            return records, entry.next_offset
-        next_offset = records[-1].offset + 1
-        if len(opened.marks) == MARKS_MAX:
-            _start, oldest, *_ = opened.marks
-            del opened.marks[oldest]
-        opened.marks[next_offset] = behind
-        return records, next_offset
-
-    def _open(self, entry: Stored) -> _Open:
-        opened = self._opened.get(entry.position)
-        if opened is not None:
-            self._opened.move_to_end(entry.position)
-            return opened
-        opened = self._opened[entry.position] = _Open(record_reader.open_batch(entry.frame, self._inflate_bytes_max))
-        self._bytes += len(opened.batch.body)
-        self.inflated_bytes += len(opened.batch.body)
-        while self._bytes > self._bytes_max and len(self._opened) > 1:
-            _, oldest = self._opened.popitem(last=False)
-            self._bytes -= len(oldest.batch.body)
-        return opened
-
-
-def _read_sound(batch: OpenBatch, mark: Mark, count: int) -> tuple[list[Record], Mark]:
-    """Read up to so many records, fewer if there is a fault ahead. Raises ProtocolError if it is in the next one."""
-    while True:
-        try:
-            return record_reader.read_records(batch, mark, count)
-        except ProtocolError:
-            if count == 1:
-                raise
-            count //= 2
-
-
-def _walk(opened: _Open, offset: int) -> Mark:
-    """Give the place of the first record at or behind `offset`, from the nearest place known before it.
-
-    Only where a fault or a gap in the offsets lies between are the records read on the way: 1.5 us each.
-    """
-    at = max(known for known in opened.marks if known <= offset)
-    mark = opened.marks[at]
-    if (found_mark := record_reader.skip_records(opened.batch, mark, offset - at)) is not None:
-        return found_mark
-    step = RECORDS_WALKED
-    while at < offset and mark.skipped < opened.batch.header.record_count:
-        found, behind = _read_sound(opened.batch, mark, min(step, offset - at))
-        if found[-1].offset < offset:
-            at, mark = found[-1].offset + 1, behind
-        elif len(found) == 1:
-            break  # There is a gap before it.
-        else:
-            step = len(found) // 2
-    return mark

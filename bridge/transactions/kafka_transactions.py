@@ -61,7 +61,11 @@ Transaction = coordinator.Transaction[CommittedOffset]
 
 
 class Transactions:
-    """The owner of transactional ids, and of the open and aborted transactions of all queues."""
+    """The owner of transactional ids, and of the open and aborted transactions of all queues.
+
+    The class has more than 20 methods because it has one for each request of the transaction APIs, and one for each
+    duty of the clock. Decisions are made by `TransactionRules`, and replay is done by `TransactionReplay`.
+    """
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ from duolog.store.unit import Frame, FrameRun, Part
 NO_TIME: Final = -1  # The timestamps of a published batch are those of the producer.
 
 
-class Log(Protocol):
+class AppendLog(Protocol):
     """The part of the store that the publisher uses."""
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
@@ -90,7 +90,7 @@ class Publisher:
 
     def __init__(
         self,
-        log: Log,
+        log: AppendLog,
         state_log: StateLog,
         owners: PublishOwners,
         metrics: Metrics,

@@ -363,7 +363,7 @@ def stored_properties_of(buffer: Buffer) -> bytes:
             properties_at = topic_at + 3 + buffer[topic_at]
             return bytes(buffer[properties_at : properties_at + _U16.unpack_from(buffer, properties_at - 2)[0]])
     except (struct.error, IndexError):
-        pass  # VerdictBody by the other way.
+        pass  # The other way says it.
     return properties_of(buffer)
 
 
