@@ -467,7 +467,7 @@ def test_pending_offsets_are_deleted_with_their_group_and_their_topic() -> None:
 
 def test_group_does_not_expire_while_a_transaction_holds_it() -> None:
     session = ProducerSession()
-    positions, now_ms = session.bench.positions, session.bench.clock.now_ms()
+    positions, now_ms = session.bench.group_offsets, session.bench.clock.now_ms()
     positions.commit(GROUP, [CommittedOffset(session.bench.topics.get("orders").key(0), 3)], now_ms)
     session.begin()
     session.commit_offset(5, session.producer)
