@@ -1,8 +1,8 @@
 """A broker without sockets, threads or a clock of its own: its core on a disk in memory, driven by the test.
 
 What was appended in a turn is written at its end and synced at once, unless `is_stalled`: then answers that wait for
-the log stay away until `settle`. Connections are made by what stands on this: a desk of Kafka clients, an office of
-RocketMQ's, a door.
+the log stay away until `settle`. Connections are made by the classes that build on this one, such as
+`KafkaBench` (`tests/unit/bridge/kafka/bench.py`).
 """
 
 from typing import Any, cast
