@@ -2,12 +2,14 @@
 
 Imports nothing of the project. The main names:
 
-    Store                    store/store.py      append, promises, reading, retention, checkpoints
-    Replayer                 store/recovery/replay.py     who owns the state that the log holds
-    Frame, State, Promise    store/entry.py      what crosses the border
+    Store                    store/store.py               an open data directory and its parts
+    Frame, StateRecord       store/unit.py                what is appended
+    Slot, Promise, Stored    store/entry.py               what append and read return
+    StateLog                 store/state_log.py           commits state records and replays them into their owners
+    Replayer                 store/recovery/replay.py     receives state records and frames at recovery
     StoreOptions             store/options.py
-    Files, RealFiles         store/files.py      the one door to the disk
-    Flusher                  store/flusher.py    the only threads
+    Files, RealFiles         store/files.py               all access to the file system
+    Flusher                  store/flusher.py             all threads
 
 A first look:
 
@@ -15,8 +17,8 @@ A first look:
     queue = store.queue(queue_key(topic=1, queue_id=0))
     appended = store.append([Frame(queue, FIRST_FRAME_FORM, b"hello")], now_ms)
     store.when(appended.promise, lambda error: print(error or "kept"))
-    store.write()                                  # at the end of each turn of the loop
-    flusher.wake()                                 # the fsync; then the promise is kept
-    print([bytes(stored.frame) for stored in store.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)])
+    store.write()                                  # at the end of each loop turn
+    flusher.wake()                                 # starts the fsync; then the promise is kept
+    print([bytes(stored.frame) for stored in store.reader.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)])
     store.close(now_ms)
 """

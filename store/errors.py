@@ -1,4 +1,4 @@
-"""What can be wrong with the store: states of affairs, never the peer's fault.
+"""The errors of the store. None of them is caused by the content of a request.
 
 Each front door maps these to its own wire codes in one table (`bridge/kafka/requests/errors.py`,
 `bridge/rocketmq/requests/errors.py`).
@@ -6,17 +6,17 @@ Each front door maps these to its own wire codes in one table (`bridge/kafka/req
 
 import errno
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # Of an OSError: there may be room again later.
-# No file can be opened at present: by no means a sign that the disk fails, for nothing was asked of it.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # The disk is full; there may be space again later.
+# No file can be opened at present. The disk has not failed, because no operation reached it.
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 
 
 class StoreError(Exception):
-    """Base of all that the store raises on purpose; the message carries the values."""
+    """Base of the errors that the store raises on purpose; the message has the values."""
 
 
 class OffsetOutOfRange(StoreError):
-    """The offset asked for is below the start or above the end of its queue."""
+    """The requested offset is below the log start or above the end of its queue."""
 
     def __init__(self, queue: str, offset: int, start: int, end: int) -> None:
         super().__init__(f"offset {offset} of {queue} is outside {start}..{end}")
@@ -28,15 +28,18 @@ class EntryTooLarge(StoreError):
 
 
 class DiskFull(StoreError):
-    """The disk is above its mark, or a write met ENOSPC or EMFILE; it resumes by itself when there is room again."""
+    """Appends are refused: the disk is used above `store.disk_full_ratio`, or a write met ENOSPC or EMFILE.
+
+    The store accepts appends again by itself when there is space.
+    """
 
 
 class WritingEnded(StoreError):
-    """A failed write or fsync ended writing for the life of this process: what is on disk is no longer known."""
+    """A failed write or fsync ended writing until a restart, because the content of the disk is no longer known."""
 
 
 class Corruption(StoreError):
-    """A unit that was durable once no longer reads back; the message names segment, position and what was expected."""
+    """A unit that was durable cannot be read back; the message has the segment, position and expected value."""
 
 
 class DataDirectoryInUse(StoreError):
@@ -44,26 +47,26 @@ class DataDirectoryInUse(StoreError):
 
 
 class Fault(StoreError):
-    """A bug of ours ended the work that was asked for. It was reported where it happened; this tells those who wait."""
+    """A bug ended the requested work. The bug was reported where it happened; a Fault goes to the callers that wait."""
 
 
 # -- What must end the process
 
 
 class Fatal(Exception):
-    """Going on could break the promise about stored data, so the process ends; the next start recovers from the log.
+    """Continuing could break the promise about stored data, so the process ends; the next start recovers from the log.
 
-    These are no StoreErrors: no front door answers them. `bridge/monitoring/faults.py` ends the process, and
+    A Fatal is not a StoreError: no front door answers it. `bridge/monitoring/faults.py` ends the process, and
     docs/internals/errors.md names every place that raises one.
     """
 
 
 class HalfApplied(Fatal):
-    """A unit was appended, but the state in memory did not follow it: what it decided could be decided differently."""
+    """A unit was appended, but the state in memory was not updated: later decisions could contradict the log."""
 
 
 class _Following:
-    """A context as a class, for one made of a generator takes a microsecond more."""
+    """A context manager as a class, because one made of a generator takes a microsecond more."""
 
     __slots__ = ("_what",)
 
@@ -75,13 +78,15 @@ class _Following:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
-            raise HalfApplied(f"{self._what} was appended, and its state could not follow: {error!r}") from error
+            raise HalfApplied(
+                f"{self._what} was appended, and the state in memory could not be updated: {error!r}"
+            ) from error
 
 
 def following(what: str) -> _Following:
-    """Bring state up to what was just appended; whatever that raises becomes HalfApplied."""
+    """Run the update of state that follows an append; any error in it becomes HalfApplied."""
     return _Following(what)
 
 
 class HalfWritten(Fatal):
-    """The log's write step broke off by an error that is not the disk's: what is written is not known."""
+    """The write of the log was broken off by an error that is not the disk's: what was written is not known."""

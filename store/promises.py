@@ -1,4 +1,4 @@
-"""Those who wait until the log is kept up to a position."""
+"""The callbacks that wait until the log is written, or durable, up to a position."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,10 +9,11 @@ Done = Callable[[StoreError | None], None]
 
 
 class Promises:
-    """Ordered by position. Promises come almost in order, so adding and keeping one costs the same however many wait.
+    """Waiting callbacks in the order of their positions.
 
-    Not bounded here: each is held by an answer, and all answers in flight share one limit. Callbacks may add promises.
-    What a callback raises goes to `contain`, so that the others are called all the same.
+    They are added almost in order, so adding and keeping a promise takes constant time. Their number is not limited
+    here: each belongs to an unsent answer, and the unsent answers share a limit. Callbacks may add promises. An error
+    that a callback raises is passed to `contain`, and the other callbacks are called.
     """
 
     __slots__ = ("_contain", "_waiting")
@@ -25,7 +26,7 @@ class Promises:
         return len(self._waiting)
 
     def add(self, end: int, done: Done) -> None:
-        """Call `done` once the log is kept up to `end`."""
+        """Call `done` once the log is written, or durable, up to `end`."""
         waiting = self._waiting
         at = len(waiting)
         while at and waiting[at - 1][0] > end:
@@ -36,17 +37,17 @@ class Promises:
             waiting.insert(at, (end, done))
 
     def keep(self, position: int) -> None:
-        """The log is kept up to here: call those who waited for no more."""
+        """Call the callbacks that waited for this position or a lower one."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             done = waiting.popleft()[1]
             try:
                 done(None)
-            except Exception as error:  # noqa: BLE001 - the others wait for the log as well
+            except Exception as error:  # noqa: BLE001 - the other callbacks wait for the log, too
                 self._contain(error)
 
     def fail(self, beyond: int, error: StoreError) -> None:
-        """Call those who wait for more than position `beyond` with the error."""
+        """Call the callbacks that wait for a position above `beyond` with the error."""
         waiting = self._waiting
         failed: list[Done] = []
         while waiting and waiting[-1][0] > beyond:
@@ -54,5 +55,5 @@ class Promises:
         for done in reversed(failed):
             try:
                 done(error)
-            except Exception as fault:  # noqa: BLE001 - the others wait for the log as well
+            except Exception as fault:  # noqa: BLE001 - the other callbacks wait for the log, too
                 self._contain(fault)

@@ -1,14 +1,14 @@
-"""The spare file: blocks of the disk that are given up when it is full, so that room can be made.
+"""The spare file: reserved disk space that is freed when the disk is full, so that deletions can be written.
 
-    data/spare   `store.spare_bytes` of reserved blocks; its content means nothing
+    data/spare   `store.spare_bytes` of reserved blocks; the content has no meaning
 
-              ENOSPC                            room again, and enough of it
-    held  ------------->  given up (removed)  ------------------------------->  held
+              ENOSPC                  the disk has enough space again
+    held  ------------->  removed  ------------------------------------>  held
 
-To make room a deletion must be written, then a checkpoint, then a snapshot; only then do segments go. They all need a
-few blocks, and a disk without any has none. Once the log has met ENOSPC, nothing but deletions is appended: `Store`
-refuses the rest until the disk is below its mark again. A file system that copies on write or compresses may
-reserve nothing; then this file is of no use, and does no harm.
+Before a segment can be removed, a deletion, a checkpoint and a snapshot must be written, and each needs some blocks.
+Once a write of the log has met ENOSPC, only deletions are appended: `WriteState` refuses the rest until the disk is
+below `store.disk_resume_ratio`. On a file system that copies on write or compresses, the file may reserve
+nothing; it is then useless but harmless.
 """
 
 from contextlib import suppress
@@ -24,10 +24,13 @@ class Spare:
     def __init__(self, files: Files, size: int) -> None:
         self._files = files
         self.size = size
-        self.is_held = False  # As far as this run knows: an earlier run may have left the file.
+        self.is_held = False  # Whether this run holds the file. A file of an earlier run may exist all the same.
 
     def hold(self) -> None:
-        """Reserve the blocks, also of a file that an earlier run left. Raises OSError, and leaves none then."""
+        """Create the file, or take over that of an earlier run, and reserve its blocks.
+
+        Raises OSError; the file is removed then.
+        """
         try:
             self._reserve()
         except OSError:
@@ -46,6 +49,6 @@ class Spare:
             self._files.close(handle)
 
     def give_up(self) -> None:
-        """Remove the file, if there is one. Raises OSError."""
+        """Remove the file if it exists. Raises OSError."""
         with suppress(FileNotFoundError):
             self._files.remove(SPARE_PATH)

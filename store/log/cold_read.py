@@ -1,4 +1,4 @@
-"""Reads that have to wait for the disk: what `Store.read` returns instead of blocking the loop."""
+"""Reads that must wait for the disk: what `EntryReader` returns instead of blocking the loop."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,10 @@ FindRows = Callable[[], list[Row]]
 
 
 class ColdRead:
-    """A read that is not in memory. Start it once; `done` is called in the loop's thread, with entries or an error."""
+    """A read of a queue that memory cannot serve.
+
+    Start it once; `done` is called in the loop's thread with the entries or an error.
+    """
 
     __slots__ = ("_executor", "_find_rows", "_frames", "_offset", "_queue")
 
@@ -29,7 +32,7 @@ class ColdRead:
         def finish(found: list[Stored] | Failure) -> None:
             queue = self._queue
             if self._offset < queue.start_offset:
-                # Retention was faster: whatever was or was not found is not there any more.
+                # Retention has raised the log start meanwhile, so the result no longer counts.
                 done(OffsetOutOfRange(str(queue), self._offset, queue.start_offset, queue.visible_end))
             elif isinstance(found, OSError):
                 done(StoreError(f"reading {queue} at {self._offset}: {found}"))
@@ -43,7 +46,7 @@ class ColdRead:
 
 
 class ColdEntries:
-    """A read of entries by their places, some of which are not in memory. Start it once; `done` as for `ColdRead`."""
+    """A read of entries by their locations that memory cannot serve in full. Used as `ColdRead` is."""
 
     __slots__ = ("_executor", "_frames", "_in_memory", "_rows")
 
@@ -51,7 +54,7 @@ class ColdEntries:
         self._executor = executor
         self._frames = frames
         self._rows = rows
-        self._in_memory = in_memory  # they follow the rows
+        self._in_memory = in_memory  # Entries that follow those of the rows.
 
     def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
         def finish(found: list[Stored] | Failure) -> None:

@@ -2,12 +2,12 @@
 
     durable <= written <= next_position
 
-    append        encodes a unit into the tail                     positions below next_position are assigned
+    append        encodes a unit into the write buffer             positions below next_position are assigned
     write         one pwrite of all that was appended              kill -9 does not lose what is below `written`
     SyncTask      fdatasync in the flusher's thread                power loss does not lose what is below `durable`
 
-Errors: OSError comes through as the disk raised it, and leaves all that was not written in the tail: writing again
-writes the same bytes to the same place. What an error means for those who wait is decided in `store/store.py`.
+Errors: an OSError is raised as it is, and the unwritten bytes stay in the write buffer: writing again writes the same
+bytes to the same place. `store/write_state.py` decides what the error means for appends and promises.
 """
 
 from dataclasses import dataclass
@@ -35,23 +35,25 @@ class CommitLog:
         self._files = files
         self._segment_bytes = min(options.segment_bytes, UNIT_SIZE_MAX)
         self._reserve_bytes = options.reserve_bytes
-        self._created = -1  # start of the newest segment file of this run; its name is synced with its first bytes
+        self._created = (
+            -1
+        )  # Start of the newest segment file of this run. Its directory entry is synced with its first bytes.
         # A unit that fits below this position fits into the open chunk and the active segment.
         self._room_end = next_position
 
     # -- Appending
 
     def begin(self, size: int) -> Chunk:
-        """Make room for a unit of `size` bytes at `next_position`; returns its chunk, where it starts at byte `used`.
+        """Return a chunk with room for a unit of `size` bytes, which is encoded at its byte `used`.
 
-        Raises EntryTooLarge. Until `commit` nothing has happened.
+        Raises EntryTooLarge. Nothing of the log changes before `commit`.
         """
         if self.next_position + size > self._room_end:
             self._make_room(size)
         return self.write_buffer.open
 
     def commit(self, chunk: Chunk, size: int, stored_ms: int, entry_count: int, flags: int = 0) -> None:
-        """Seal the unit that was encoded at the place that `begin` gave: it is part of the log now."""
+        """Seal the unit that was encoded at byte `used` of the chunk; from now on it is part of the log."""
         at = chunk.used
         unit = chunk.writable[at : at + size]
         seal_unit(unit, self.epoch, self.next_position, self.durable, stored_ms, entry_count, flags)
@@ -60,7 +62,7 @@ class CommitLog:
 
     def _make_room(self, size: int) -> None:
         if size > self._segment_bytes:
-            raise EntryTooLarge(f"a unit of {size} bytes, and a segment takes {self._segment_bytes}")
+            raise EntryTooLarge(f"the unit has {size} bytes, the limit is {self._segment_bytes} (store.segment_bytes)")
         segment = self.segments.active
         if self.next_position + size > segment.start + self._segment_bytes:
             segment = self.segments.add(self.next_position)
@@ -75,7 +77,7 @@ class CommitLog:
     # -- Writing
 
     def write(self) -> None:
-        """Write all that was appended: one pwrite, or one for each segment that it touches. Raises OSError."""
+        """Write everything appended by one pwrite, or one for each segment. Raises OSError."""
         while self.written < self.next_position:
             segment = self.segments.find(self.written)
             end = self.next_position if segment.end is None else segment.end
@@ -84,7 +86,7 @@ class CommitLog:
             self.written = end
 
     def _file_with_room(self, segment: Segment, size: int) -> int:
-        """Return the segment's file with blocks for `size` bytes: a full disk shows here, not in a half-done write."""
+        """Return the segment's file with blocks for `size` bytes, so that a full disk stops no write halfway."""
         if not segment.exists:
             self._give_back_reserve(segment.start)
             self.segments.create_file(segment)
@@ -97,7 +99,7 @@ class CommitLog:
         return file
 
     def _give_back_reserve(self, end: int) -> None:
-        """Cut the segment that was sealed at `end` to what it holds; all of it is written by now."""
+        """Truncate the segment that was sealed at `end` to its content, which is written by now."""
         for segment in self.segments.between(end - 1, end):
             if segment.reserved > end - segment.start:
                 self._files.truncate(self.segments.file_of(segment), end - segment.start)
@@ -106,7 +108,7 @@ class CommitLog:
     # -- Syncing
 
     def sync_task(self, end: int) -> "SyncTask":
-        """Return what makes the log durable up to `end`, which must be written. One task at a time."""
+        """Return the task that makes the log durable up to `end`, which must be written. At most one task runs."""
         assert self.durable < end <= self.written, f"sync to {end}, {self.durable} .. {self.written}"
         segments = self.segments.between(self.durable, end)
         handles = [self.segments.file_of(segment) for segment in segments]
@@ -115,7 +117,7 @@ class CommitLog:
         return SyncTask(self._files, segments, handles, self._created >= self.durable, end)
 
     def synced(self, task: "SyncTask") -> None:
-        """Take note that the task came through."""
+        """Note that the task succeeded."""
         assert self.durable < task.end <= self.written, f"synced to {task.end}, {self.durable} .. {self.written}"
         self.durable = task.end
         for segment in task.segments:
@@ -124,16 +126,16 @@ class CommitLog:
 
 @dataclass(slots=True)
 class SyncTask:
-    """Makes the log durable up to `end`: `run` blocks, and belongs into the flusher's thread."""
+    """Makes the log durable up to `end`. `run` blocks and belongs in the flusher's thread."""
 
     files: Files
     segments: list[Segment]
-    handles: list[int]  # of the segments
-    names: bool  # one of the segments is new: the directory is to be synced too
+    handles: list[int]  # Open files of the segments.
+    names: bool  # Whether a segment file is new, so that the directory must be synced, too.
     end: int
 
     def run(self) -> None:
-        """Raises OSError; then nobody knows what is on disk, and writing ends."""
+        """Sync the files. Raises OSError; the content of the disk is then unknown, and writing ends."""
         for handle in self.handles:
             self.files.sync(handle)
         if self.names:

@@ -1,7 +1,7 @@
-"""From index rows to frames: slices of the tail, or reads of segment files.
+"""Reads the frames of index rows: slices of the write buffer, or reads of segment files.
 
-A queue's entries lie scattered among those of other queues. Those that lie close are fetched by one read: a small gap
-between two is cheaper to read along than to skip.
+The entries of a queue lie between those of other queues. Entries that lie close together are fetched by one read,
+because reading a small gap costs less than another call.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from duolog.store.log.commitlog import CommitLog
 from duolog.store.log.format import ENTRY_HEADER_SIZE
 from duolog.store.log.segment import Segment
 
-CACHED_GAP_BYTES = 16 * 1024  # costs as much to copy as another call
-DISK_GAP_BYTES = 64 * 1024  # the kernel would read most of it ahead anyway
-SPAN_BYTES_MAX = 1 << 20  # of one read, unless a single frame is larger
+CACHED_GAP_BYTES = 16 * 1024  # Copying so many bytes costs as much as another call.
+DISK_GAP_BYTES = 64 * 1024  # The kernel would read most of the gap ahead anyway.
+SPAN_BYTES_MAX = 1 << 20  # Size of one read, unless a single frame is larger.
 
-# Reads `size` bytes at a place of a segment's file; None: it would block.
+# Reads `size` bytes at a byte offset of a segment's file; None if that would block.
 ReadSegment = Callable[[Segment, int, int], Buffer | None]
 
 
@@ -30,7 +30,7 @@ class Frames:
         self._log = log
 
     def cached(self, rows: list[Row]) -> list[Stored]:
-        """Return the entries of the first rows, as many as can be had without waiting for the disk."""
+        """Return the entries of the first rows, as many as can be read without waiting for the disk."""
         floor = self._log.write_buffer.floor
         if rows[0][1] >= floor:
             return self._from_write_buffer(rows)
@@ -44,10 +44,10 @@ class Frames:
         """Return the entries of all rows, waiting for the disk. Raises OSError, StoreError for a removed segment."""
         return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
 
-    # -- Tail
+    # -- The write buffer
 
     def in_write_buffer(self, row: Row) -> Stored | None:
-        """Return one entry if the tail holds it."""
+        """Return one entry if the write buffer holds it."""
         base_offset, position, size, count, latest_ms, stored_ms, tags, form, _ = row
         chunk = self._log.write_buffer.chunk_of(position)
         if chunk is None:
@@ -58,7 +58,7 @@ class Frames:
 
     def _from_write_buffer(self, rows: list[Row]) -> list[Stored]:
         chunk = self._log.write_buffer.chunk_of(rows[0][1])
-        assert chunk is not None, f"position {rows[0][1]} is not in the tail"
+        assert chunk is not None, f"position {rows[0][1]} is not in the write buffer"
         end = chunk.end
         if rows[-1][1] < end:
             return _cut(rows, chunk.view, chunk.start)
@@ -81,7 +81,7 @@ class Frames:
         return found
 
     def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
-        """Group neighbouring rows that one read fetches."""
+        """Group neighbouring rows into spans that one read fetches."""
         first = end = limit = 0  # of the span: its first row, where its bytes end, up to where it may grow
         segment: Segment | None = None
         for number, (_, position, size, *_) in enumerate(rows):
@@ -103,7 +103,7 @@ class Frames:
         return self._files.read_cached(file, size, at)
 
     def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
-        # A handle of its own, so that none is closed under it by the loop's thread.
+        # The thread opens its own handle, because the loop's thread may close a shared one during the read.
         handle = self._files.open(segment.path)
         try:
             return self._files.read(handle, size, at)

@@ -1,12 +1,14 @@
-"""The end of the log in memory: what is not written yet, and what was written last, for those who read along.
+"""The write buffer: the end of the log in memory, unwritten units and those that were written last.
+
+Readers at the end of a queue are served from it without a system call.
 
     chunk 0             chunk 1             chunk 2 (open)
     [unit|unit|unit..]  [unit|unit...    ]  [unit|unit|        ]
      ^ floor                  ^ written            ^ end
 
-Units are encoded straight into the open chunk, so there is no Python object per message. A chunk belongs to one
-segment, and a unit to one chunk: a frame is always one slice. Slices are handed out read-only and without a copy; they
-keep their chunk alive, which is the reader's to bound (a slice of 1 KiB may hold CHUNK_BYTES).
+Units are encoded directly into the open chunk, so there is no Python object for each message. A chunk belongs to one
+segment and a unit to one chunk, so a frame is always one slice. Slices are read-only views, not copies. A slice keeps
+its whole chunk in memory (a slice of 1 KiB may hold CHUNK_BYTES), so readers must limit how long they keep slices.
 """
 
 from bisect import bisect_right
@@ -34,9 +36,9 @@ class Chunk:
 
 
 class WriteBuffer:
-    """Chunks in the order of positions, the open one last.
+    """Chunks in the order of their positions, the open one last.
 
-    Bounded by `bytes_max` as long as its owner writes in time: chunks that are not written are never dropped.
+    Written chunks beyond `bytes_max` are dropped. Unwritten chunks never are, so the appender must write in time.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_chunks", "_starts", "open")
@@ -50,11 +52,11 @@ class WriteBuffer:
 
     @property
     def floor(self) -> int:
-        """The lowest position that is still here."""
+        """The lowest position that the buffer holds."""
         return self._starts[0]
 
     def add_chunk(self, size: int, size_max: int, written: int) -> Chunk:
-        """Open a chunk at the end with room for a unit of `size`, and drop written ones beyond the bound."""
+        """Open a chunk at the end with room for a unit of `size` bytes, and drop written chunks beyond `bytes_max`."""
         chunk = Chunk(self.open.end, max(size, min(CHUNK_BYTES, self._bytes_max, size_max)))
         self.open = chunk
         self._chunks.append(chunk)
@@ -71,7 +73,7 @@ class WriteBuffer:
         return self._chunks[number] if number >= 0 else None
 
     def slices(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes of positions `start` to `end`, which must all be here, a slice for each chunk."""
+        """Return the bytes of positions `start` to `end`, which the buffer must hold, as one slice for each chunk."""
         last = self._chunks[-1]
         if last.start <= start < end <= last.start + last.used:  # As with nearly every write.
             return [last.view[start - last.start : end - last.start]]

@@ -1,4 +1,4 @@
-"""How far a queue's log start may move: by time since append, by bytes, by records."""
+"""Computes the log start of a queue from its retention limits: by age, by bytes, by records."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,20 @@ NO_LIMIT = -1
 
 
 class RetentionLimits(NamedTuple):
-    """What is kept at least; below 0: all. Whole entries go, so that no limit is ever undercut."""
+    """How much of a queue is kept at least; a negative value is no limit.
 
-    keep_ms: int  # since the append, by the broker's clock
-    keep_bytes: int  # of frames
+    Only whole entries are removed, so somewhat more than the limit may be kept, never less.
+    """
+
+    keep_ms: int  # Age since the append, by the broker's clock.
+    keep_bytes: int  # Bytes of frames.
     keep_records: int
 
 
 def log_start_within(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> int | None:
-    """Return the log start that the limits ask for, at least the present one, at most the visible end.
+    """Return the log start that the limits ask for, at least the present one and at most the visible end.
 
-    None: the index is not in memory; ask again with `block` where waiting for the disk is allowed.
+    None if the rows of the index are not in memory; with `block=True` the function waits for the disk instead.
     """
     index = queue.index
     start_offset = queue.start_offset
@@ -44,7 +47,7 @@ def _first_rows_kept(queue: Queue, limits: RetentionLimits, now_ms: int, *, bloc
     if limits.keep_bytes == 0 or limits.keep_records == 0:
         found.append(index.end_row)
     if 0 < limits.keep_bytes < queue.size_bytes:
-        # Of the rows with too much before them the first: the one before it would leave more than the limit.
+        # Without the rows before `above` less than the limit would be left, so the row before it is kept.
         above = index.find_bytes_before(index.total_bytes - limits.keep_bytes + 1, block=block)
         found.append(None if above is None else max(index.first_row, above - 1))
     if 0 < limits.keep_records < queue.visible_end - queue.start_offset:
