@@ -17,7 +17,7 @@ from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.sides import WORKER, Call, SidedDisk, Threads
 from tests.kit.slices import finished
-from tests.unit.bridge.door import NOW, message
+from tests.unit.bridge.publish_bench import NOW, message
 
 SMALL = StoreOptions(segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, open_segments_max=4)
 NEAR_MS = 60_000

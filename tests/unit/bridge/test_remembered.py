@@ -12,7 +12,7 @@ from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics, RouteMisses
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
-from tests.unit.bridge.door import Door
+from tests.unit.bridge.publish_bench import PublishBench
 from tests.unit.bridge.rocketmq.office import Office
 
 COUNT = 3
@@ -58,10 +58,10 @@ def metadata() -> Sized:
 
 
 def paths() -> Sized:
-    door = Door()
-    for queue in door.topic(queues=10).queues:
-        door.halves._op_messages._path_of(queue)
-    return door.halves._op_messages._paths
+    bench = PublishBench()
+    for queue in bench.topic(queues=10).queues:
+        bench.halves._op_messages._path_of(queue)
+    return bench.halves._op_messages._paths
 
 
 def modes() -> Sized:

@@ -22,7 +22,7 @@ from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import NOW, message, now
+from tests.unit.bridge.publish_bench import NOW, message, now
 
 SMALL = StoreOptions(
     segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, checkpoint_bytes=1 << 14, open_segments_max=4

@@ -23,13 +23,13 @@ from duolog.protocol.rocketmq.messages import properties as names
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import NOW, Door, message, now
+from tests.unit.bridge.publish_bench import NOW, PublishBench, message, now
 
 CODECS = list(Codec)
 YEAR_MS = 365 * 86_400_000
 
 
-class Bench(Door):
+class Bench(PublishBench):
     """A door whose delays run when the test says so."""
 
     def run_until(self, now_ms: int) -> int:

@@ -23,7 +23,7 @@ from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
 from tests.kit.http import TimerHandlers
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import NOW, now
+from tests.unit.bridge.publish_bench import NOW, now
 
 NEAR_MS = 1_000
 SECTIONS: dict[str, Any] = {"topics": TopicsOptions(queues=1), "delay": DelayOptions(near_ms=NEAR_MS)}

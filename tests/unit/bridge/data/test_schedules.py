@@ -24,13 +24,13 @@ from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import NOW, Door, message, now
+from tests.unit.bridge.publish_bench import NOW, PublishBench, message, now
 
 SECOND = 1_000
 EVERY_SECOND = Schedule(Every(SECOND), missed=Missed.ALL)
 
 
-class Desk(Door):
+class Desk(PublishBench):
     """A broker whose time is moved, run by run."""
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW, **sections: object) -> None:

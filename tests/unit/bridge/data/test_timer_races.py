@@ -22,7 +22,7 @@ from duolog.store.workers import Failure
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
 from tests.unit.bridge.data.test_far_timers import bodies
-from tests.unit.bridge.door import NOW
+from tests.unit.bridge.publish_bench import NOW
 
 NEAR_MS = 1_000
 OPTIONS = Options(topics=TopicsOptions(queues=1), delay=DelayOptions(near_ms=NEAR_MS))

@@ -30,7 +30,7 @@ from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import now
+from tests.unit.bridge.publish_bench import now
 
 STORE = StoreOptions(segment_bytes=16_000, reserve_bytes=0, tail_bytes=8192, checkpoint_bytes=20_000)
 OPTIONS = Options(txn=TxnOptions(timeout_max_ms=100_000))

@@ -1,4 +1,4 @@
-"""Proves what the door takes, what it refuses and that a refusal appends nothing; on a real store in memory."""
+"""Proves what the publisher takes, what it refuses, and that a refusal appends nothing, on a real store in memory."""
 
 import pytest
 
@@ -23,14 +23,14 @@ from duolog.store.log.entry_reader import RecordAddress
 from tests.kit.batches import RECORD, SECOND, batch_of
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.door import NOW, Door, message, now
+from tests.unit.bridge.publish_bench import NOW, PublishBench, message, now
 
 CODECS = list(Codec)
 
 
-def stored(door: Door, topic) -> list:
+def stored(bench: PublishBench, topic) -> list:
     queue = topic.queues[0]
-    return door.store.reader.read(queue, 0, max_bytes=1 << 30, until=queue.visible_end)
+    return bench.store.reader.read(queue, 0, max_bytes=1 << 30, until=queue.visible_end)
 
 
 # -- Kafka
@@ -38,12 +38,12 @@ def stored(door: Door, topic) -> list:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_batch_is_kept_byte_for_byte_but_for_offset_and_epoch(codec: Codec) -> None:
-    door = Door()
-    topic = door.topic()
+    bench = PublishBench()
+    topic = bench.topic()
     sent = batch([b"a", b"b"], codec=codec)
-    assert door.kafka(topic, sent).base_offset == 0
-    assert door.kafka(topic, sent).base_offset == 2
-    second = stored(door, topic)[1]
+    assert bench.kafka(topic, sent).base_offset == 0
+    assert bench.kafka(topic, sent).base_offset == 2
+    second = stored(bench, topic)[1]
     assert (second.base_offset, second.count, second.timestamp_ms) == (2, 2, NOW + 1)
     assert bytes(second.frame)[16:] == sent[16:]
     assert record_batch.read_header(second.frame).base_offset == 2
@@ -51,27 +51,27 @@ def test_batch_is_kept_byte_for_byte_but_for_offset_and_epoch(codec: Codec) -> N
 
 
 def test_log_append_time_is_stamped_and_signed() -> None:
-    door = Door()
-    topic = door.topic(message_timestamp_type="LogAppendTime")
-    published = door.kafka(topic, batch([b"a"], timestamp_ms=5))
+    bench = PublishBench()
+    topic = bench.topic(message_timestamp_type="LogAppendTime")
+    published = bench.kafka(topic, batch([b"a"], timestamp_ms=5))
     assert published.log_append_ms == NOW
-    (entry,) = stored(door, topic)
+    (entry,) = stored(bench, topic)
     assert {record.timestamp_ms for record in record_reader.records(entry.frame, 1 << 20)} == {NOW}
     header = record_batch.read_header(entry.frame)
     assert header.crc == record_batch.crc32c(bytes(entry.frame[21:]))
 
 
 def test_answer_waits_for_what_the_topic_promises() -> None:
-    door = Door()
+    bench = PublishBench()
     for flush, durable in (("sync", True), ("async", False)):
-        topic = door.topic(flush, flush_mode=flush)
-        published = door.publisher.publish_batch(topic, 0, batch([b"a"]), NOW)
+        topic = bench.topic(flush, flush_mode=flush)
+        published = bench.publisher.publish_batch(topic, 0, batch([b"a"]), NOW)
         assert published.promise.durable is durable
-        assert not door.store.kept(published.promise)
-        door.store.write()
-        assert door.store.kept(published.promise) is not durable
-        door.settle()
-        assert door.store.kept(published.promise)
+        assert not bench.store.kept(published.promise)
+        bench.store.write()
+        assert bench.store.kept(published.promise) is not durable
+        bench.settle()
+        assert bench.store.kept(published.promise)
 
 
 LATE = NOW + 3_600_001
@@ -88,10 +88,10 @@ REFUSED = {
 
 @pytest.mark.parametrize(("sent", "configs", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refused_batch_is_not_appended(sent: bytes, configs: dict[str, str], reason: Reason) -> None:
-    door = Door()
-    topic = door.topic(**configs)
+    bench = PublishBench()
+    topic = bench.topic(**configs)
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(topic, sent)
+        bench.kafka(topic, sent)
     assert refused.value.reason is reason
     assert topic.queues[0].end_offset == 0
 
@@ -108,10 +108,10 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("sent", UNREADABLE.values(), ids=UNREADABLE)
 def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
-    door = Door()
-    topic = door.topic(delay_headers="false")
+    bench = PublishBench()
+    topic = bench.topic(delay_headers="false")
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(topic, sent)
+        bench.kafka(topic, sent)
     assert refused.value.reason is Reason.INVALID
     assert topic.queues[0].end_offset == 0
 
@@ -119,25 +119,25 @@ def test_batch_that_no_consumer_could_read_is_not_stored(sent: bytes) -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("count", [1, 2, 9, 1000])
 def test_every_record_of_every_batch_is_checked(count: int, codec: Codec) -> None:
-    door = Door()
+    bench = PublishBench()
     for at in {0, count // 2, count - 1}:
         builder = batch_builder.BatchBuilder()
         for number in range(count):
             headers = b"\x02\0\x03" if number == at else b"\0"  # one header, with a value of -2 bytes
             builder.append_encoded(number, NOW, None, b"x" * 90, headers)
         with pytest.raises(InvalidBatch, match=f"record {at} of the batch: a header value of -2 bytes") as refused:
-            door.kafka(door.topic(), bytes(builder.finish(0, -1, codec=codec)))
+            bench.kafka(bench.topic(), bytes(builder.finish(0, -1, codec=codec)))
         assert [error.index for error in refused.value.record_errors] == [at]
-    assert door.topic().queues[0].end_offset == 0
+    assert bench.topic().queues[0].end_offset == 0
 
 
 def test_lying_batch_that_asks_for_a_delay_is_refused() -> None:
-    door = Door()
+    bench = PublishBench()
     sent = bytearray(batch([b"TIMER_DELAY_MS"] * 9))
     sent[-1] = 2  # It has a header, and nothing follows.
     sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
     with pytest.raises(InvalidBatch):
-        door.kafka(door.topic(), bytes(sent))
+        bench.kafka(bench.topic(), bytes(sent))
 
 
 SENT = {
@@ -152,150 +152,150 @@ SENT = {
 
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_what_is_written_stays_in_proportion_to_what_was_sent(sent: bytes) -> None:
-    door = Door()
-    threads = door.store.executors.readers = ManualThreads()
-    topic = door.topic()
-    before = door.store.next_position
-    door.kafka(topic, sent)
-    assert door.store.next_position - before + ROW_SIZE <= 2 * len(sent) + 4096
-    (entry,) = stored(door, topic)
+    bench = PublishBench()
+    threads = bench.store.executors.readers = ManualThreads()
+    topic = bench.topic()
+    before = bench.store.next_position
+    bench.kafka(topic, sent)
+    assert bench.store.next_position - before + ROW_SIZE <= 2 * len(sent) + 4096
+    (entry,) = stored(bench, topic)
     place = place_of(topic, topic.queues[0], entry, NO_HOST)
-    assert entry.position <= place.last_position < door.store.next_position
+    assert entry.position <= place.last_position < bench.store.next_position
     for position in (entry.position, min(entry.position + entry.count - 1, place.last_position)):
         found: list[RecordAddress] = []
-        door.store.reader.find_address(position, found.append)
+        bench.store.reader.find_address(position, found.append)
         threads.run()
         assert [address.queue for address in found] == [topic.queues[0]]
 
 
 def test_records_at_fault_are_named() -> None:
-    door = Door()
+    bench = PublishBench()
     sent = batch([b"a", b"b", b"c"], keys=[None, b"k", None])
     with pytest.raises(InvalidBatch, match=r"record 0 of the batch \(and 1 more record\): no key") as refused:
-        door.kafka(door.topic(cleanup_policy="compact"), sent)
+        bench.kafka(bench.topic(cleanup_policy="compact"), sent)
     assert [error.index for error in refused.value.record_errors] == [0, 2]
     sent = batch([b"a", b"b", b"c"], timestamp_ms=NOW + 3_600_000 - 1)
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(door.topic("other"), sent)
+        bench.kafka(bench.topic("other"), sent)
     assert [error.index for error in refused.value.record_errors] == [2]
     assert refused.value.reason is Reason.TIMESTAMP
 
 
 def test_greatest_timestamp_of_a_header_is_corrected() -> None:
-    door = Door()
-    topic = door.topic()
+    bench = PublishBench()
+    topic = bench.topic()
     sent = bytearray(batch([b"a", b"b"], codec=Codec.ZSTD))
     sent[35:43] = (5).to_bytes(8, "big")
     sent[17:21] = record_batch.crc32c(sent[21:]).to_bytes(4, "big")
-    door.kafka(topic, bytes(sent))
-    (entry,) = stored(door, topic)
+    bench.kafka(topic, bytes(sent))
+    (entry,) = stored(bench, topic)
     header = record_batch.check(bytes(8) + bytes(entry.frame[8:]))
     assert entry.timestamp_ms == header.max_timestamp == NOW + 1
 
 
 def test_no_more_schedules_are_read_than_a_batch_may_have() -> None:
     """A batch of thousands costs no more than the limit, whatever its last records ask for."""
-    door = Door(delay=DelayOptions(batch_schedules_max=3))
+    bench = PublishBench(delay=DelayOptions(batch_schedules_max=3))
     builder = batch_builder.BatchBuilder()
     for number in range(5):
         builder.append(number, NOW, None, b"", [("AMQ_SCHEDULED_CRON", b"0 9 * * *" if number < 3 else b"never")])
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(door.topic(), bytes(builder.finish(0, -1, codec=Codec.ZSTD)))
+        bench.kafka(bench.topic(), bytes(builder.finish(0, -1, codec=Codec.ZSTD)))
     assert refused.value.reason is Reason.TOO_LARGE
 
 
 def test_batch_without_timestamps_is_stored_without_timestamps() -> None:
-    door = Door()
-    topic = door.topic()
-    published = door.kafka(topic, batch([b"a"], timestamp_ms=-1))
+    bench = PublishBench()
+    topic = bench.topic()
+    published = bench.kafka(topic, batch([b"a"], timestamp_ms=-1))
     assert (published.base_offset, published.log_append_ms) == (0, -1)
-    (entry,) = stored(door, topic)
+    (entry,) = stored(bench, topic)
     assert (entry.count, entry.timestamp_ms) == (1, -1)
     (record,) = record_reader.records(entry.frame, 1 << 20)
     assert (record.value, record.timestamp_ms) == (b"a", -1)
 
 
 def test_zstd_is_refused_before_produce_7() -> None:
-    door = Door()
+    bench = PublishBench()
     origin = BatchOrigin(allows_zstd=False)
     with pytest.raises(InvalidBatch, match="Produce version 7"):
-        door.publisher.publish_batch(door.topic(), 0, batch([b"a"], codec=Codec.ZSTD), NOW, origin)
+        bench.publisher.publish_batch(bench.topic(), 0, batch([b"a"], codec=Codec.ZSTD), NOW, origin)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_same_words_elsewhere_ask_for_nothing(codec: Codec) -> None:
-    door = Door()
+    bench = PublishBench()
     sent = batch([b"TIMER_DELIVER_MS"], keys=[b"\x20TIMER_DELAY_MS"], headers=[("x", b"TIMER_DELAY_SEC")], codec=codec)
-    assert door.kafka(door.topic(), sent).base_offset == 0
+    assert bench.kafka(bench.topic(), sent).base_offset == 0
 
 
 @pytest.mark.parametrize("value", [b"_", b"a_b" * 40, b"_" * 3000, b"TIMER_DE_" * 200, b"x" * 3000 + b"TIMER_DE"])
 def test_delay_header_is_found_behind_any_number_of_underscores(value: bytes) -> None:
-    door = Door()
+    bench = PublishBench()
     for name in ("TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
         with pytest.raises(InvalidBatch, match="soon"):
-            door.kafka(door.topic(name), batch([value] * 5, headers=[(name, b"soon")]))
-    assert door.kafka(door.topic("none"), batch([value] * 5)).base_offset == 0
+            bench.kafka(bench.topic(name), batch([value] * 5, headers=[(name, b"soon")]))
+    assert bench.kafka(bench.topic("none"), batch([value] * 5)).base_offset == 0
 
 
 def test_topic_may_turn_the_look_for_delays_off() -> None:
-    door = Door()
+    bench = PublishBench()
     sent = batch([b"a"], headers=[("TIMER_DELAY_MS", b"5000")])
-    assert door.kafka(door.topic(delay_headers="false"), sent).base_offset == 0
+    assert bench.kafka(bench.topic(delay_headers="false"), sent).base_offset == 0
 
 
 def test_batch_that_inflates_to_more_than_the_limit_is_refused() -> None:
-    door = Door(convert=ConvertOptions(inflate_bytes_max=1 << 20))
+    bench = PublishBench(convert=ConvertOptions(inflate_bytes_max=1 << 20))
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(door.topic(), batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
+        bench.kafka(bench.topic(), batch([b"0" * (2 << 20)], codec=Codec.ZSTD))
     assert refused.value.reason is Reason.INVALID
 
 
 def test_repeated_batch_is_answered_with_its_place_and_promise() -> None:
-    door = Door()
-    topic = door.topic()
+    bench = PublishBench()
+    topic = bench.topic()
     sent = batch([b"a", b"b"], producer=(1, 0, 0))
-    first = door.publisher.publish_batch(topic, 0, sent, NOW)
-    again = door.publisher.publish_batch(topic, 0, sent, NOW)
+    first = bench.publisher.publish_batch(topic, 0, sent, NOW)
+    again = bench.publisher.publish_batch(topic, 0, sent, NOW)
     assert again.base_offset == first.base_offset
     assert topic.queues[0].end_offset == 2
-    assert not door.store.kept(again.promise)
-    door.settle()
-    assert door.store.kept(again.promise)
+    assert not bench.store.kept(again.promise)
+    bench.settle()
+    assert bench.store.kept(again.promise)
 
 
 def test_repeats_are_known_after_a_restart() -> None:
-    door = Door()
-    topic = door.topic()
+    bench = PublishBench()
+    topic = bench.topic()
     for sequence in range(3):
-        door.kafka(topic, batch([b"a"], producer=(1, 0, sequence)))
-    door = door.restarted()
-    topic = door.topic()
-    assert door.kafka(topic, batch([b"a"], producer=(1, 0, 1))).base_offset == 1
-    assert door.kafka(topic, batch([b"a"], producer=(1, 0, 3))).base_offset == 3
+        bench.kafka(topic, batch([b"a"], producer=(1, 0, sequence)))
+    bench = bench.restarted()
+    topic = bench.topic()
+    assert bench.kafka(topic, batch([b"a"], producer=(1, 0, 1))).base_offset == 1
+    assert bench.kafka(topic, batch([b"a"], producer=(1, 0, 3))).base_offset == 3
     with pytest.raises(OutOfOrderSequence):
-        door.kafka(topic, batch([b"a"], producer=(1, 0, 9)))
+        bench.kafka(topic, batch([b"a"], producer=(1, 0, 9)))
 
 
 def test_topic_of_the_broker_is_refused_to_both() -> None:
-    door = Door()
-    topic = door.topic("TBW102")
+    bench = PublishBench()
+    topic = bench.topic("TBW102")
     with pytest.raises(ProduceRefused):
-        door.kafka(topic, batch([b"a"]))
+        bench.kafka(topic, batch([b"a"]))
     with pytest.raises(ProduceRefused):
-        door.rocketmq(topic, message())
+        bench.rocketmq(topic, message())
 
 
 # -- RocketMQ
 
 
 def test_message_carries_its_place() -> None:
-    door = Door()
-    topic = door.topic("orders.eu")
-    host = door.publisher.messages.store_host = message_id.pack_host("10.1.2.3", 10911)
-    door.rocketmq(topic, message())
-    (slot,), _ = door.rocketmq(topic, message(b"second", b"TAGS\x01TagA\x02"))
-    entry = stored(door, topic)[1]
+    bench = PublishBench()
+    topic = bench.topic("orders.eu")
+    host = bench.publisher.messages.store_host = message_id.pack_host("10.1.2.3", 10911)
+    bench.rocketmq(topic, message())
+    (slot,), _ = bench.rocketmq(topic, message(b"second", b"TAGS\x01TagA\x02"))
+    entry = stored(bench, topic)[1]
     found = rocketmq_message.decode(entry.frame)
     assert (found.topic, bytes(found.body), found.queue_id, found.queue_offset) == ("orders|eu", b"second", 0, 1)
     assert (found.physical_offset, found.store_ms, found.store_host) == (slot.position, slot.stored_ms, host)
@@ -303,66 +303,73 @@ def test_message_carries_its_place() -> None:
 
 
 def test_batch_of_messages_is_one_unit_of_entries() -> None:
-    door = Door()
-    topic = door.topic()
-    slots, promise = door.rocketmq(topic, *[message(b"%d" % n) for n in range(3)])
+    bench = PublishBench()
+    topic = bench.topic()
+    slots, promise = bench.rocketmq(topic, *[message(b"%d" % n) for n in range(3)])
     assert [slot.base_offset for slot in slots] == [0, 1, 2]
     assert slots[-1].position < promise.end
-    assert [bytes(rocketmq_message.body_of(entry.frame)) for entry in stored(door, topic)] == [b"0", b"1", b"2"]
+    assert [bytes(rocketmq_message.body_of(entry.frame)) for entry in stored(bench, topic)] == [b"0", b"1", b"2"]
 
 
-WISHES = [
+UNSUPPORTED = [
     b"A\x01b\x02TIMER_DEL_UNIQKEY\x01U\x02",
     b"TRAN_MSG\x01true\x02",
 ]
-NO_WISHES = [b"DELAY\x010\x02", b"TRAN_MSG\x01false\x02", b"NODELAY\x013\x02", b"x\x01DELAY\x02", b"DELAY\x01\x02", b""]
+MEANINGLESS = [
+    b"DELAY\x010\x02",
+    b"TRAN_MSG\x01false\x02",
+    b"NODELAY\x013\x02",
+    b"x\x01DELAY\x02",
+    b"DELAY\x01\x02",
+    b"",
+]
 
 
-@pytest.mark.parametrize("properties", WISHES)
-def test_wish_that_cannot_be_granted_is_refused(properties: bytes) -> None:
-    door = Door()
-    topic = door.topic()
+@pytest.mark.parametrize("properties", UNSUPPORTED)
+def test_request_that_is_not_supported_is_refused(properties: bytes) -> None:
+    bench = PublishBench()
+    topic = bench.topic()
     with pytest.raises(NotSupported):
-        door.rocketmq(topic, message(), message(properties=properties))
+        bench.rocketmq(topic, message(), message(properties=properties))
     assert topic.queues[0].end_offset == 0
 
 
-@pytest.mark.parametrize("properties", NO_WISHES)
+@pytest.mark.parametrize("properties", MEANINGLESS)
 def test_property_that_asks_for_nothing_is_kept(properties: bytes) -> None:
-    door = Door()
-    topic = door.topic()
-    door.rocketmq(topic, message(properties=properties))
-    assert rocketmq_message.properties_of(stored(door, topic)[0].frame) == properties
+    bench = PublishBench()
+    topic = bench.topic()
+    bench.rocketmq(topic, message(properties=properties))
+    assert rocketmq_message.properties_of(stored(bench, topic)[0].frame) == properties
 
 
 def test_message_too_large_is_refused() -> None:
-    door = Door(rocketmq=RocketmqOptions(body_bytes_max=100))
-    topic = door.topic()
-    door.rocketmq(topic, message(b"x" * 100))
+    bench = PublishBench(rocketmq=RocketmqOptions(body_bytes_max=100))
+    topic = bench.topic()
+    bench.rocketmq(topic, message(b"x" * 100))
     for sent in (message(b"x" * 101), message(properties=b"a\x01" + b"x" * 32767)):
         with pytest.raises(MessageTooLarge):
-            door.rocketmq(topic, sent)
+            bench.rocketmq(topic, sent)
     assert topic.queues[0].end_offset == 1
 
 
 def test_batch_above_the_size_that_applies_to_topics_without_one_of_their_own_is_refused() -> None:
-    door = Door(topics=TopicsOptions(message_bytes_max=2048))
-    topic = door.topic()
-    door.kafka(topic, batch([bytes(1900)]))
+    bench = PublishBench(topics=TopicsOptions(message_bytes_max=2048))
+    topic = bench.topic()
+    bench.kafka(topic, batch([bytes(1900)]))
     with pytest.raises(InvalidBatch) as refused:
-        door.kafka(topic, batch([bytes(2048)]))
+        bench.kafka(topic, batch([bytes(2048)]))
     assert refused.value.reason is Reason.TOO_LARGE
     assert topic.queues[0].end_offset == 1
 
 
 def test_after_an_unclean_end_only_queues_under_async_get_a_new_epoch() -> None:
-    door = Door()
+    bench = PublishBench()
     for name in ("sync", "async"):
-        door.kafka(door.topic(name, flush_mode=name), batch([b"a", b"b"]))
-    door = door.restarted()
-    kept, lost = door.topic("sync"), door.topic("async")
+        bench.kafka(bench.topic(name, flush_mode=name), batch([b"a", b"b"]))
+    bench = bench.restarted()
+    kept, lost = bench.topic("sync"), bench.topic("async")
     assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, 1, 0)
-    door.kafka(lost, batch([b"c"]))
-    assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(door, lost)] == [0, 1]
+    bench.kafka(lost, batch([b"c"]))
+    assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(bench, lost)] == [0, 1]
     assert (lost.epoch_end(0, 0), lost.epoch_end(0, 1), lost.epoch_end(0, 2)) == ((0, 2), (1, 3), (-1, -1))
-    assert now(door.reader.kafka(lost.queues[0], lost, 0, 1 << 20, 3))
+    assert now(bench.reader.kafka(lost.queues[0], lost, 0, 1 << 20, 3))

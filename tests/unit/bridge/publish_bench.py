@@ -15,7 +15,7 @@ from tests.kit.disk import CrashDisk
 NOW = 1_700_000_000_000
 
 
-class Door(ManualCore):
+class PublishBench(ManualCore):
     """A broker without its network. `settle` writes and syncs, so that what was published is visible."""
 
     def __init__(self, disk: CrashDisk | None = None, store: StoreOptions | None = None, **sections: object) -> None:
@@ -27,7 +27,7 @@ class Door(ManualCore):
         return published
 
     def store_unchecked(self, topic: Topic, batch: bytes) -> None:
-        """Append a batch that the door would refuse, as an earlier version may have done."""
+        """Append a batch that the publisher would refuse, as an earlier version may have done."""
         header = record_batch.read_header(batch)
         count, timestamp_ms = header.record_count, header.max_timestamp
         frame = Frame(topic.queues[0], frame_formats.KAFKA, batch, count, timestamp_ms, 0, WAITING_STAMP)
@@ -39,9 +39,9 @@ class Door(ManualCore):
         self.settle()
         return appended
 
-    def restarted(self) -> "Door":
+    def restarted(self) -> "PublishBench":
         """The same after a kill."""
-        return Door(self.disk.after_kill())
+        return PublishBench(self.disk.after_kill())
 
 
 def message(body: bytes = b"body", properties: bytes = b"UNIQ_KEY\x01U\x02", **fields: object) -> Message:
