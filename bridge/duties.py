@@ -33,7 +33,11 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     rocketmq = core.rocketmq_context
     server = core.server
     leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context
-    members, admission, popped = rocketmq.groups.members, rocketmq.requests.admission, rocketmq.pop.checkpoints
+    heartbeat_times, admission, popped = (
+        rocketmq.groups.members.heartbeats,
+        rocketmq.requests.admission,
+        rocketmq.pop.checkpoints,
+    )
     positions, transactions, checks = core.group_offsets, core.transactions, check_backs
     delays, schedules, rates = core.delays, core.schedules, core.rates
     counts, maintenance = rocketmq.groups.consume_counts, core.maintenance
@@ -44,7 +48,11 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
         kafka.groups.next_deadline_ms,
         lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms),
     )
-    add("rocketmq members", members.next_deadline_mono_ms, lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms))
+    add(
+        "rocketmq members",
+        heartbeat_times.next_deadline_mono_ms,
+        lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms),
+    )
     add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.look(mono_ms))
     add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(rocketmq, now_ms), is_wall=True)
     add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))

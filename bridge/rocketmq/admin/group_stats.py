@@ -100,7 +100,7 @@ def producer_connections(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
     name = command.ext.get("producerGroup", "")
-    channels = context.groups.members.producers.get(name)
+    channels = context.groups.members.producers.groups.get(name)
     if channels is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:200]}] not exist")
     return connection.in_slices(command, _connections(command, list(channels.items()), b""))

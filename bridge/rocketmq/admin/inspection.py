@@ -154,7 +154,7 @@ def _producers(context: RocketMQContext, command: RemotingCommand) -> Steps:
 
     def row(each: tuple[RocketMQConnection, Client]) -> bytes:
         channel, client = each
-        beat_mono_ms = context.groups.members.last_beat_mono_ms(channel)
+        beat_mono_ms = context.groups.members.heartbeats.last_mono_ms(channel)
         state = ProducerState(
             client_id=client.client_id,
             remote_ip=f"{channel.peer[0]}:{channel.peer[1]}",
@@ -166,7 +166,7 @@ def _producers(context: RocketMQContext, command: RemotingCommand) -> Steps:
 
     pieces, comma = Pieces(), b""
     pieces.add(b'{"data":{')
-    for number, (name, channels) in enumerate(list(context.groups.members.producers.items()), 1):
+    for number, (name, channels) in enumerate(list(context.groups.members.producers.groups.items()), 1):
         pieces.add(comma + fastjson.write(name) + b":[")
         yield from pieces.rows(list(channels.items()), row)
         pieces.add(b"]")

@@ -17,7 +17,7 @@ from typing import Final
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.consuming.consumer_group import BROADCASTING, NAME_CHARACTERS_MAX, Client
-from duolog.bridge.rocketmq.consuming.members import CHANNEL_MS
+from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
@@ -201,7 +201,7 @@ def _leave(context: RocketMQContext, connection: RocketMQConnection) -> None:
 
 def sweep(context: RocketMQContext, mono_ms: int) -> None:
     """Close the connections of members that fell silent; let expired locks go, and others lock these queues."""
-    for connection in context.groups.members.silent(mono_ms):
+    for connection in context.groups.members.heartbeats.silent(mono_ms):
         connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
     context.groups.change_notifications.notify(context.groups.locks.advance(mono_ms))
 

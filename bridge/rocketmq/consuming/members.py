@@ -1,28 +1,28 @@
-"""Who is there: the producers and consumers of every group, as their heartbeats tell.
+"""The members of every group: producers and consumers, as the heartbeats of their clients name them.
 
-    heartbeat ──> a channel (one connection of one client) is in the groups that it names
-    unregister, connection closed, CHANNEL_MS without a heartbeat ──> it is out of them
+    heartbeat                                                ──> the connection is in the groups that it names
+    unregister, connection closed, silent for CHANNEL_MS     ──> the connection is in these groups no longer
 
-A client tells all its groups in every heartbeat, and what each of them subscribes to. All clustering members of a group
-share its queues, whoever subscribes to what, so one subscription has to count for all of them:
+A client names all its groups in every heartbeat, and what each of them subscribes to. The clustering members of a group
+share its queues, whatever each of them subscribes to, so that one subscription has to count for all of them:
 
-    the members differ in    what counts for the group
-    nothing                  that subscription
-    topics                   the topics that any member names
-    what they want of one    the newest `subVersion`, as in Apache RocketMQ: the newest members of a rolling release
-                             win, and if they leave, the older ones' subscription counts again
+    the members differ in        what counts for the group
+    nothing                      their subscription
+    topics                       the topics that any member names
+    the filter of one topic      the newest `subVersion`, as in Apache RocketMQ: the new members of a rolling release
+                                 decide, and if they leave, the subscription of the old members counts again
 
-While members differ the group is in `differing()`. A group or a broker may be set to refuse instead: then a member that
-wants other messages than those who are there is no member, and is given no queues, until the others have gone or want
-the same. A client without subscriptions (lite pull, assigned) agrees with all. Broadcasting members share nothing, so
-each has its own subscription, and they are never compared.
+While members differ, `differing()` names the group. A group or a broker may be configured to refuse instead: then a
+client that wants other messages than the members is not a member, and gets no queues, until the members have left or
+want the same. A client without subscriptions (lite pull, assigned queues) agrees with every subscription. Broadcasting
+members share no queues, so each has its own subscription, and subscriptions are never compared.
 
-The object is pure: channels are any hashable things, times are monotonic milliseconds, and every change of a consumer
-group's members or subscriptions is returned, for the caller to tell that group (NOTIFY_CONSUMER_IDS_CHANGED).
+The module does no I/O. Connections are any hashable objects (`Channel`), times are monotonic milliseconds, and methods
+return the consumer groups whose members or subscriptions changed; the caller notifies their members.
 Source: ConsumerGroupInfo.java#updateSubscription.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Generic
 
 from duolog.bridge.rocketmq.consuming.consumer_group import (
@@ -33,11 +33,10 @@ from duolog.bridge.rocketmq.consuming.consumer_group import (
     ConsumerGroup,
     size_of,
 )
+from duolog.bridge.rocketmq.consuming.heartbeat_times import HeartbeatTimes
+from duolog.bridge.rocketmq.consuming.producer_groups import ProducerGroups
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
-
-CHANNEL_MS = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients beat every 30 s.
-SCAN_INTERVAL_MS = 10_000
 
 MEMBERSHIPS_MAX = 200_000  # Of channels in groups, all together.
 
@@ -52,7 +51,12 @@ class TooManyMembers(Exception):
 
 
 class GroupMembers(Generic[Channel]):
-    """All groups of RocketMQ clients. `has_members` answers for `bridge.families`."""
+    """All groups of RocketMQ clients. `has_members` is what `ClientProtocols` asks.
+
+    The class has more than twenty methods because every change of a group, of whoever it refuses, and of the sums that
+    the limits of all groups are checked against is one step: an exception or another caller between them would leave
+    sums that no longer fit the groups.
+    """
 
     def __init__(
         self,
@@ -69,19 +73,15 @@ class GroupMembers(Generic[Channel]):
         self._subscribed_bytes_max = subscribed_bytes_max
         self._client_subscribed_bytes_max = client_subscribed_bytes_max
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
-        self.producers: dict[str, dict[Channel, Client]] = {}
-        self._beats: dict[Channel, int] = {}  # The last heartbeat of each channel.
+        self.producers: ProducerGroups[Channel] = ProducerGroups()
+        self.heartbeats: HeartbeatTimes[Channel] = HeartbeatTimes()
         self._membership_count = 0  # Invariant: the sum over all groups of their channels.
         self._subscribed_bytes = 0  # Invariant: the sum over consumer groups, and over those that they refuse.
         self._differing: dict[str, int] = {}  # Groups whose members differ: in how many subscriptions.
         self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
-        # Channels of clients that have producers, by client id (of a client with two the one heard last), and back.
-        self._producer_channels: dict[str, Channel] = {}
-        self._producer_ids: dict[Channel, str] = {}
         self._refusals: list[tuple[str, str]] = []
         self._differences: list[tuple[str, str]] = []
         self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
-        self._next_scan_mono_ms: int | None = None
 
     # -- Asking
 
@@ -103,10 +103,6 @@ class GroupMembers(Generic[Channel]):
         """Say whether the group, where it has no position, wants to begin at the first message there is."""
         found = self.consumers.get(group)
         return found is not None and found.consume_from_where == FROM_FIRST
-
-    def last_beat_mono_ms(self, channel: Channel) -> int | None:
-        """When a channel in a group sent its last heartbeat; None: it was only noted so far."""
-        return self._beats.get(channel)
 
     def channels(self, group: str) -> Iterable[Channel]:
         """All channels of a consumer group: those to notify."""
@@ -132,14 +128,6 @@ class GroupMembers(Generic[Channel]):
         taken, self._differences = self._differences, []
         return taken
 
-    def producer_channels(self, group: str) -> Sequence[Channel]:
-        """All channels of a producer group."""
-        return tuple(self.producers.get(group, ()))
-
-    def producer_channel(self, client_id: str) -> Channel | None:
-        """Give the channel of a client that has a producer of any group."""
-        return self._producer_channels.get(client_id)
-
     def consuming(self, channel: Channel) -> list[tuple[str, str]]:
         """Name the consumer groups that a channel is in, and the client that it is there."""
         consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
@@ -155,17 +143,17 @@ class GroupMembers(Generic[Channel]):
             return
         if len(consuming) + len(producing) >= self._client_groups_max:
             return
-        if group not in self.producers and len(self.consumers) + len(self.producers) >= self._groups_max:
+        if group not in self.producers.groups and len(self.consumers) + len(self.producers.groups) >= self._groups_max:
             return
         producing.add(group)
         self._membership_count += 1
-        self.producers.setdefault(group, {})[channel] = client
+        self.producers.add(group, channel, client)
 
     def check(self, channel: Channel, data: HeartbeatData) -> None:
         """Raise TooManyMembers if `heartbeat` would exceed a limit. To be called after `check_counts`."""
         new = len([each for each in data.consumer_data_set if each.group_name not in self.consumers])
-        new += len([each for each in data.producer_data_set if each.group_name not in self.producers])
-        if new and len(self.consumers) + len(self.producers) + new > self._groups_max:
+        new += len([each for each in data.producer_data_set if each.group_name not in self.producers.groups])
+        if new and len(self.consumers) + len(self.producers.groups) + new > self._groups_max:
             raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
         for consumer in data.consumer_data_set:
             self._check_room(consumer)
@@ -198,18 +186,15 @@ class GroupMembers(Generic[Channel]):
 
         `refusing`: the groups that refuse members who want other messages than the others.
         """
-        self._beats[channel] = mono_ms
-        if self._next_scan_mono_ms is None:
-            self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS
+        self.heartbeats.note(channel, mono_ms)
         consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
         for producer in data.producer_data_set:
             if producer.group_name not in producing:
                 producing.add(producer.group_name)
                 self._membership_count += 1
-            self.producers.setdefault(producer.group_name, {})[channel] = client
+            self.producers.add(producer.group_name, channel, client)
         if data.producer_data_set:
-            self._forget_producer(channel)
-            self._producer_channels[client.client_id], self._producer_ids[channel] = channel, client.client_id
+            self.producers.note_client(channel, client.client_id)
         changed = []
         for consumer in data.consumer_data_set:
             name = consumer.group_name
@@ -232,26 +217,14 @@ class GroupMembers(Generic[Channel]):
 
     def closed(self, channel: Channel) -> list[str]:
         """Forget a channel; return the consumer groups that changed."""
-        self._beats.pop(channel, None)
-        self._forget_producer(channel)
+        self.heartbeats.forget(channel)
+        self.producers.forget_client(channel)
         consuming, producing = self._groups_of.pop(channel, (set[str](), set[str]()))
         for group in producing:
             self._stop_producing(channel, group)
         for group in consuming:
             self._stop_consuming(channel, group)
         return sorted(consuming)
-
-    # -- Time
-
-    def next_deadline_mono_ms(self) -> int | None:
-        return self._next_scan_mono_ms
-
-    def silent(self, mono_ms: int) -> list[Channel]:
-        """Name the channels to close: without a heartbeat for CHANNEL_MS. Looks every SCAN_INTERVAL_MS."""
-        if self._next_scan_mono_ms is None or mono_ms < self._next_scan_mono_ms:
-            return []
-        self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS if self._beats else None
-        return [channel for channel, beat_mono_ms in self._beats.items() if mono_ms - beat_mono_ms >= CHANNEL_MS]
 
     # -- Inside
 
@@ -355,14 +328,6 @@ class GroupMembers(Generic[Channel]):
             del self.consumers[name]
             del self._kafka_spelling[group_of_rocketmq(name)]
 
-    def _forget_producer(self, channel: Channel) -> None:
-        client_id = self._producer_ids.pop(channel, None)
-        if client_id is not None and self._producer_channels.get(client_id) == channel:
-            del self._producer_channels[client_id]
-
     def _stop_producing(self, channel: Channel, name: str) -> None:
-        channels = self.producers[name]
-        del channels[channel]
+        self.producers.remove(name, channel)
         self._membership_count -= 1
-        if not channels:
-            del self.producers[name]

@@ -150,7 +150,11 @@ class _Look(Enum):
 
 
 class Pop:
-    """A pop on its way: it looks, waits for a reader thread, or is held."""
+    """One POP_MESSAGE request until it is answered: it reads, waits for a reader thread, or is held in the purgatory.
+
+    The class has more than twenty methods because a request goes to and fro between these three states, and reading,
+    taking and answering share its topic, group, filter and deadline.
+    """
 
     __slots__ = (
         "_command",

@@ -279,7 +279,7 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
     return CheckBackLoop(
         context.messages.halves,
         ProducerChecks(
-            context.groups.members.producer_channels, options.rocketmq.broker, options.limits.unsent_bytes_max
+            context.groups.members.producers.channels, options.rocketmq.broker, options.limits.unsent_bytes_max
         ),
         callbacks,
         decisions,

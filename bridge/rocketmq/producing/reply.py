@@ -24,7 +24,7 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 def send_reply(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     request = SendRequest.parse(command.ext)
     client_id = properties.get(request.properties.encode(), properties.REPLY_TO_CLIENT) or ""
-    requester = context.groups.members.producer_channel(client_id)
+    requester = context.groups.members.producers.channel_of(client_id)
     if requester is None:
         remark = f"push reply message fail, channel of <{client_id[:200]}> not found."
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)

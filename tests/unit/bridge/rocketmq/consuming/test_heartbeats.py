@@ -4,7 +4,7 @@ import pytest
 
 from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions
 from duolog.bridge.rocketmq.consuming import heartbeats
-from duolog.bridge.rocketmq.consuming.members import CHANNEL_MS
+from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS
 from duolog.protocol.rocketmq.bodies import (
     CheckClientRequest,
     LockRequest,
@@ -47,7 +47,7 @@ def fall_silent(client: Client) -> None:
     office.pass_ms(CHANNEL_MS - 1)
     for each in office.rocketmq_context.groups.members.channels("billing"):
         if each is not client.connection:
-            office.rocketmq_context.groups.members._beats[each] = office.clock.mono_ms()
+            office.rocketmq_context.groups.members.heartbeats._last_mono_ms[each] = office.clock.mono_ms()
     office.pass_ms(1)
     heartbeats.sweep(office.rocketmq_context, office.clock.mono_ms())
     office.loop.turn()
@@ -109,7 +109,7 @@ def state(office: Office) -> tuple[object, ...]:
     members = office.rocketmq_context.groups.members
     return (
         len(office.topics), len(office.rocketmq_context.groups.configs.all()), office.store.next_position,
-        list(members.consumers), list(members.producers), members._membership_count, members._subscribed_bytes,
+        list(members.consumers), list(members.producers.groups), members._membership_count, members._subscribed_bytes,
     )  # fmt: skip
 
 

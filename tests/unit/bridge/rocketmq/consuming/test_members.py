@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.bridge.rocketmq.consuming.consumer_group import DIFFERING_MAX, Client
-from duolog.bridge.rocketmq.consuming.members import (
-    CHANNEL_MS,
-    SCAN_INTERVAL_MS,
-    GroupMembers,
-    TooManyMembers,
-)
+from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS, SCAN_INTERVAL_MS
+from duolog.bridge.rocketmq.consuming.members import GroupMembers, TooManyMembers
 from duolog.protocol.rocketmq.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -97,7 +93,7 @@ def test_groups_have_whom_the_history_says(history: list[tuple[str, int, Any]]) 
     for channel in CHANNELS:
         members.closed(channel)
     assert not members.consumers
-    assert not members.producers
+    assert not members.producers.groups
 
 
 @given(st.lists(STEPS, max_size=30))
@@ -145,7 +141,7 @@ def test_heartbeat_over_a_limit_is_refused_whole(limits: dict[str, int], told: H
     with pytest.raises(TooManyMembers, match=re.escape(names)):
         members.heartbeat(1, CLIENT, told, 0)
     assert list(members.consumers) == ["a"]
-    assert not members.producers
+    assert not members.producers.groups
     members.closed(1)
     assert (members._membership_count, members._subscribed_bytes) == (0, 0)
 
@@ -374,15 +370,15 @@ def test_members_agree_and_nobody_waits_for_an_empty_group(history: list[tuple[s
 
 def test_silent_channels_are_named_once_their_time_is_up() -> None:
     members = new()
-    assert members.next_deadline_mono_ms() is None
+    assert members.heartbeats.next_deadline_mono_ms() is None
     members.heartbeat(1, CLIENT, beat("a"), 0)
     members.heartbeat(2, CLIENT, beat("a"), 5_000)
-    assert members.next_deadline_mono_ms() == SCAN_INTERVAL_MS
+    assert members.heartbeats.next_deadline_mono_ms() == SCAN_INTERVAL_MS
     silent: dict[int, int] = {}
     mono_ms = 0
-    while (deadline := members.next_deadline_mono_ms()) is not None:
+    while (deadline := members.heartbeats.next_deadline_mono_ms()) is not None:
         mono_ms = deadline
-        for channel in members.silent(mono_ms):
+        for channel in members.heartbeats.silent(mono_ms):
             silent[channel] = mono_ms
             members.closed(channel)
     assert silent == {1: CHANNEL_MS, 2: CHANNEL_MS + SCAN_INTERVAL_MS}

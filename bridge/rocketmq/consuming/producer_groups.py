@@ -1,0 +1,44 @@
+"""The producer groups: the connections of their producers, and which connection a producer's client has."""
+
+from collections.abc import Sequence
+from typing import Generic
+
+from duolog.bridge.rocketmq.consuming.consumer_group import Channel, Client
+
+
+class ProducerGroups(Generic[Channel]):
+    """The producers of every group, by group and connection."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Channel, Client]] = {}
+        # The connection of each client that has producers, the one heard last if it has two; and the client of each.
+        self._channels: dict[str, Channel] = {}
+        self._client_ids: dict[Channel, str] = {}
+
+    def channels(self, group: str) -> Sequence[Channel]:
+        """Give the connections of a group's producers."""
+        return tuple(self.groups.get(group, ()))
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        """Give the connection of a client that has a producer in any group."""
+        return self._channels.get(client_id)
+
+    def add(self, group: str, channel: Channel, client: Client) -> None:
+        self.groups.setdefault(group, {})[channel] = client
+
+    def remove(self, group: str, channel: Channel) -> None:
+        channels = self.groups[group]
+        del channels[channel]
+        if not channels:
+            del self.groups[group]
+
+    def note_client(self, channel: Channel, client_id: str) -> None:
+        """Note which client's connection it is."""
+        self.forget_client(channel)
+        self._channels[client_id], self._client_ids[channel] = channel, client_id
+
+    def forget_client(self, channel: Channel) -> None:
+        """Forget whose connection it is, unless the client has another connection since."""
+        client_id = self._client_ids.pop(channel, None)
+        if client_id is not None and self._channels.get(client_id) == channel:
+            del self._channels[client_id]
