@@ -76,7 +76,10 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class Broker(Core):
-    """A core with ports, threads and time. One loop runs all of it."""
+    """A core with ports, threads and timers, all run by one event loop.
+
+    Starting and stopping are one class, because each step of the one undoes a step of the other in reverse order.
+    """
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, Faults(clock.mono_ms, self.fail), clock)

@@ -91,7 +91,11 @@ from duolog.store.unit import Part
 
 
 class Core:
-    """State and log, by the names that handlers use."""
+    """The owners of state and the parts that use the log, from which the contexts of the front doors are made.
+
+    The class has more than fifteen fields, because it is the only place that names every part of the broker. Handlers
+    never see it: each front door takes its own frozen context.
+    """
 
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
         """Make the owners of state. They register with the state log in an order in which snapshots can be replayed."""

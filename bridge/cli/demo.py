@@ -53,7 +53,7 @@ class DemoFailed(typer.TyperException):
     exit_code = 1
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """Where a message went."""
 
     queue: int
@@ -198,7 +198,7 @@ class RocketMQClient:
         if self._broker is not None:
             self._broker.close()
 
-    def send(self, topic: str, body: bytes, fields: dict[str, str]) -> Sent:
+    def send(self, topic: str, body: bytes, fields: dict[str, str]) -> SentMessage:
         """Send one message to queue 0 of a topic that is made on the way, if need be."""
         request = SendRequest(
             producer_group=GROUP,
@@ -213,7 +213,7 @@ class RocketMQClient:
         )
         answer = self._ask(self._to_broker(), RequestCode.SEND_MESSAGE, request.to_ext(), body)
         where = SendAnswer.parse(answer.ext)
-        return Sent(where.queue_id, where.queue_offset, where.msg_id)
+        return SentMessage(where.queue_id, where.queue_offset, where.msg_id)
 
     def pull(self, topic: str, queue: int, offset: int) -> Message:
         request = PullRequest(
@@ -271,7 +271,7 @@ class KafkaClient:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def produce(self, topic: str, partition: int, record: Record) -> Sent:
+    def produce(self, topic: str, partition: int, record: Record) -> SentMessage:
         schema: Any = import_module("kio.schema.produce.v9.request")
         batch = bytes(batch_builder.build([record], base_offset=0, leader_epoch=-1))
         data = schema.PartitionProduceData(index=partition, records=batch)
@@ -280,7 +280,7 @@ class KafkaClient:
         produced = self._ask(request, "produce.v9").responses[0].partition_responses[0]
         if produced.error_code:
             raise DemoFailed(f"demo: Kafka Produce was answered with {produced.error_code.name}")
-        return Sent(partition, produced.base_offset)
+        return SentMessage(partition, produced.base_offset)
 
     def fetch(self, topic: str, partition: int, offset: int) -> Record:
         schema: Any = import_module("kio.schema.fetch.v12.request")

@@ -11,7 +11,7 @@ TIMEOUT_S = 10.0
 PORT_MAX = 65535
 
 
-class ApiError(typer.TyperException):
+class HttpApiError(typer.TyperException):
     """The broker refused, or is not there."""
 
     exit_code = 1
@@ -45,7 +45,7 @@ class Api:
         return self._call("DELETE", path)
 
     def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
-        """Join the path's parts, names among them, and give the answer; raises ApiError."""
+        """Join the path's parts, names among them, and give the answer; raises HttpApiError."""
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
@@ -54,7 +54,7 @@ class Api:
             content = response.read()
         except (OSError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
+            raise HttpApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
         finally:
             connection.close()
         return _decoded(content, response.status, self.address)
@@ -64,9 +64,11 @@ def _decoded(content: bytes, status: int, address: str) -> Any:
     try:
         answer = json.loads(content)
     except ValueError as error:
-        raise ApiError(
+        raise HttpApiError(
             f"{address} is no Duolog broker's HTTP port: it answered status {status}, {content[:60]!r}"
         ) from error
     if status >= 400:
-        raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}")
+        raise HttpApiError(
+            str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}"
+        )
     return answer

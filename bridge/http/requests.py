@@ -39,7 +39,7 @@ class MessageForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tag: Text | None = None
 
 
-class Content(MessageForm, forbid_unknown_fields=True, kw_only=True):
+class TopicMessageForm(MessageForm, forbid_unknown_fields=True, kw_only=True):
     """A message for one topic."""
 
     topic: str

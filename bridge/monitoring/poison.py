@@ -44,7 +44,7 @@ NOT_THE_RECORD: Final = (StoreError, Fatal, MemoryError, OSError)
 log = logging.getLogger("bridge")
 
 
-class SetAside(NamedTuple):
+class SetAsideRecord(NamedTuple):
     """One record that was set aside."""
 
     kind: str
@@ -63,9 +63,9 @@ class Poison:
         self.counts: Counter[str] = Counter()  # By kind.
         self.now_ms: Callable[[], int] | None = None
         self._state_log: StateLog | None = None
-        self._kept: dict[_Name, SetAside] = {}  # The oldest first.
+        self._kept: dict[_Name, SetAsideRecord] = {}  # The oldest first.
         self._reported: set[_Name] = set()  # In this run. Invariant: part of `_kept`.
-        self._unsaved: dict[_Name, SetAside] = {}  # The log does not have them yet. Invariant: part of `_kept`.
+        self._unsaved: dict[_Name, SetAsideRecord] = {}  # The log does not have them yet. Invariant: part of `_kept`.
         self._save_mono_ms = 0  # When to append them.
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
@@ -79,11 +79,11 @@ class Poison:
         text = _storable(f"{type(error).__name__}: {error}", ERROR_CHARACTERS_MAX)
         if name not in self._kept:
             at_ms = self.now_ms() if self.now_ms is not None else None
-            self._unsaved[name] = self._keep(SetAside(kind, place, text, at_ms))
+            self._unsaved[name] = self._keep(SetAsideRecord(kind, place, text, at_ms))
         self._reported.add(name)
         log.error("record set aside kind=%r place=%r error=%r", kind, place, text, exc_info=error)
 
-    def _keep(self, found: SetAside) -> SetAside:
+    def _keep(self, found: SetAsideRecord) -> SetAsideRecord:
         if len(self._kept) == KEPT_MAX:
             oldest = next(iter(self._kept))
             del self._kept[oldest]
@@ -93,7 +93,7 @@ class Poison:
         self._kept[found.kind, found.place] = found
         return found
 
-    def all(self) -> Iterable[SetAside]:
+    def all(self) -> Iterable[SetAsideRecord]:
         """Give those that are remembered, the oldest first."""
         return self._kept.values()
 
@@ -116,7 +116,7 @@ class Poison:
 
     def _replay(self, record: RecordsSetAside, slot: Slot) -> None:
         for row in record.rows:
-            found = SetAside(*row)
+            found = SetAsideRecord(*row)
             name = found.kind, found.place
             self._unsaved.pop(name, None)
             if name not in self._kept:
@@ -126,7 +126,7 @@ class Poison:
         return _records_of(self._kept.values())
 
 
-def _records_of(rows: Iterable[SetAside]) -> Iterator[RecordsSetAside]:
+def _records_of(rows: Iterable[SetAsideRecord]) -> Iterator[RecordsSetAside]:
     left = [*rows]
     for at in range(0, len(left), ROWS_IN_RECORD):
         yield RecordsSetAside(left[at : at + ROWS_IN_RECORD])

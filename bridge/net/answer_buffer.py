@@ -20,7 +20,7 @@ JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever 
 READY_BYTES_MAX = 1 << 20  # Beyond it answers are written at once, so that what the socket does not take is counted.
 
 
-class Owner(Protocol):
+class AnsweringConnection(Protocol):
     """The connection, as its answers see it."""
 
     closed: bool
@@ -60,7 +60,7 @@ class AnswerBuffer:
 
     _transport: asyncio.Transport
 
-    def __init__(self, owner: Owner, server: Server) -> None:
+    def __init__(self, owner: AnsweringConnection, server: Server) -> None:
         self._owner, self._server, self._all = owner, server, server.connections
         self._ready: list[Buffer] = []  # Leaves at the end of this turn.
         self._ready_bytes = 0

@@ -70,7 +70,11 @@ class _Group:
 
 
 class GroupOffsets:
-    """The table. `knows_topic(number)` says whether a topic is still there."""
+    """The table. `knows_topic(number)` says whether a topic still exists.
+
+    The class has more than twenty methods, because committed and collected offsets share the limits: an offset counts
+    from the moment at which it is collected.
+    """
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool], options: GroupsOptions) -> None:
         self._state_log, self._knows_topic, self._options = state_log, knows_topic, options

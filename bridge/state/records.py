@@ -7,7 +7,7 @@ its key, `topic number << 16 | queue id`.
 The log's own CRC holds wherever a record is decoded. So bytes with a tag that is not known here are of a newer version,
 which raises `Corruption` and refuses the start: the state of that version would be lost with the next checkpoint. All
 other bytes that are no record were stored by a bug; they raise `Undecodable`, and are set aside
-(`bridge/monitoring/poison.py`).
+(`bridge/monitoring/poison.py`). All records are in one module, so that a new one takes an unused tag.
 """
 
 from collections.abc import Mapping, Sequence

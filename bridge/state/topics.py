@@ -166,7 +166,11 @@ class Topic:
 
 
 class Topics:
-    """The catalog of topics."""
+    """The catalog of topics.
+
+    The class has more than twenty methods, because creating, changing and deleting share the names in both spellings
+    and the limits on topics and queues.
+    """
 
     def __init__(
         self,

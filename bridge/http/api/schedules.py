@@ -16,7 +16,7 @@ from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
-    Content,
+    TopicMessageForm,
     parsed,
     record_of,
     topic_named,
@@ -33,7 +33,7 @@ from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.store.entry import Promise
 
 
-class NewSchedule(Content, forbid_unknown_fields=True, kw_only=True):
+class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
     """Either `every_ms`, from now or from `start_ms`, or `cron`, in UTC or in `zone`."""
 
     name: str

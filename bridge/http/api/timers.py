@@ -24,9 +24,9 @@ from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
-    Content,
     NewTime,
     Text,
+    TopicMessageForm,
     check_query,
     due_ms_of,
     parsed,
@@ -49,7 +49,7 @@ from duolog.store.index.queue import Queue
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
-class NewTimer(Content, forbid_unknown_fields=True, kw_only=True):
+class NewTimer(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
     at_ms: int | None = None
     delay_ms: int | None = None
     replace: bool = False  # those that wait with the same key
@@ -180,7 +180,7 @@ class TimerApi:
             lambda: delays.reschedule_named(topic, key, due_ms, self._now_ms()),
         )
 
-    def _message(self, wanted: Content, spread_by: str = "") -> tuple[Topic, int, Record]:
+    def _message(self, wanted: TopicMessageForm, spread_by: str = "") -> tuple[Topic, int, Record]:
         topic = topic_named(self._context, wanted.topic)
         return topic, *record_of(topic, wanted, self._now_ms(), spread_by)
 
