@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from duolog.bridge.state.topics import Topic
+from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
 LOOK_INTERVAL_MS = 1000  # At the disk, and at whether a checkpoint is due.
 EXPIRE_INTERVAL_MS = 60_000  # Positions of dead groups; Kafka: offsets.retention.check.interval.ms, ten minutes.
 QUEUES_IN_SLICE = 64
+
+DELAY_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 # A duty's work: runs to the next yield, then lets the loop turn.
 Slices = Iterator[None]
@@ -24,6 +27,9 @@ class KeptStore(Protocol):
     """What the duties ask of the store."""
 
     def checkpoint_due(self, mono_ms: int) -> bool: ...
+
+    @property
+    def refusal(self) -> str: ...
 
     def checkpoint(self, mono_ms: int) -> None: ...
 
@@ -125,9 +131,11 @@ class Maintenance:
         settings = topic.settings
         if not settings.delete:
             return
+        # While the disk is full, the delay topics keep nothing but the messages that are still pending.
+        keeps_pending_only = topic.rocketmq_name in DELAY_TOPICS and self._store.refusal
         start_offset = self._retention.expire(
             queue,
-            keep_ms=settings.retention_ms,
+            keep_ms=0 if keeps_pending_only else settings.retention_ms,
             keep_bytes=settings.retention_bytes,
             keep_records=settings.retention_records,
             now_ms=now_ms,

@@ -584,7 +584,7 @@ class Delays:
         self, manifest: Manifest, now_ms: int, *, flushed: bytes, deleted: bytes, counted_to: int
     ) -> Promise:
         rows = tuple(tuple(entry) for entry in manifest)
-        return self._state_log.commit([TimerTablesChanged(rows, flushed, deleted, counted_to)], now_ms).promise
+        return self._state_log.free([TimerTablesChanged(rows, flushed, deleted, counted_to)], now_ms).promise
 
     def _replay_manifest(self, record: TimerTablesChanged, slot: Slot) -> None:
         manifest = manifest_of(record.manifest)

@@ -106,7 +106,7 @@ class Deliveries:
 
     def drop(self, timers: Sequence[Timer], now_ms: int) -> None:
         """Never deliver these: their topic is deleted, or nobody can."""
-        self._state_log.commit([TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)], now_ms)
+        self._state_log.free([TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)], now_ms)
         self._metrics.timers["dropped"] += len(timers)
 
     # -- Turns

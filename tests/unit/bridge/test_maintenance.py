@@ -21,6 +21,7 @@ from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
+from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import Queue
 from tests.kit.clock import ManualClock
@@ -36,6 +37,8 @@ class NotedStore:
         self.trimmed: list[Any] = []
         self.removals = self.disk_checks = self.checkpoints = 0
         self.is_checkpoint_due = self.is_full = False
+        self.refusal = ""
+        self.keeps_ms = 1000
 
     def check_disk(self) -> None:
         self.disk_checks += 1
@@ -48,7 +51,7 @@ class NotedStore:
         self.is_checkpoint_due = False
 
     def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None:
-        assert (keep_ms, keep_bytes, keep_records) == (1000, -1, 7)
+        assert (keep_ms, keep_bytes, keep_records) == (self.keeps_ms, -1, 7)
         return cast(Any, queue).number or None
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
@@ -62,13 +65,15 @@ class NotedStore:
         return 2
 
 
-def topics(*queue_counts: int, delete: bool = True) -> list[Topic]:
+def topics(*queue_counts: int, delete: bool = True, name: str = "orders") -> list[Topic]:
     settings = SimpleNamespace(delete=delete, retention_ms=1000, retention_bytes=-1, retention_records=7)
     return [
         cast(
             Topic,
             SimpleNamespace(
-                settings=settings, queues=[SimpleNamespace(number=n, start_offset=0) for n in range(count)]
+                rocketmq_name=name,
+                settings=settings,
+                queues=[SimpleNamespace(number=n, start_offset=0) for n in range(count)],
             ),
         )
         for count in queue_counts
@@ -76,12 +81,12 @@ def topics(*queue_counts: int, delete: bool = True) -> list[Topic]:
 
 
 class Bench:
-    def __init__(self, *queue_counts: int, delete: bool = True) -> None:
+    def __init__(self, *queue_counts: int, delete: bool = True, name: str = "orders") -> None:
         self.store = NotedStore()
         self.expired_at: list[int] = []
         self.mono_ms = 0
         self.first_kept: dict[int, int] = {}  # by the queue's number
-        found = topics(*queue_counts, delete=delete)
+        found = topics(*queue_counts, delete=delete, name=name)
         self.maintenance = Maintenance(
             self.store, self.store, lambda: found, self._first_kept, self._expire, RETENTION_INTERVAL_MS, 0, print
         )
@@ -281,3 +286,15 @@ def test_faulty_duty_is_put_off_longer_each_time_and_the_others_run_on(step: str
     retried = {tried_ms - first_ms for tried_ms in tried}
     assert {0, 1000, 3000, 7000, 15_000} <= retried
     assert len(other.ran) == 67
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal", "keeps_ms"),
+    [("orders", "full", 1000), (TIMER_TOPIC, "", 1000), (TIMER_TOPIC, "full", 0), (SCHEDULE_TOPIC, "full", 0)],
+)
+def test_delay_topics_keep_only_what_is_pending_while_the_disk_is_full(name: str, refusal: str, keeps_ms: int) -> None:
+    bench = Bench(3, name=name)
+    bench.first_kept = {2: 1}
+    bench.store.refusal, bench.store.keeps_ms = refusal, keeps_ms
+    bench.run_until(RETENTION_INTERVAL_MS)
+    assert bench.store.trimmed == [1, 1], "what is pending stays"

@@ -469,6 +469,19 @@ def test_deleted_topic_takes_its_messages_with_it_and_a_new_one_of_its_name_gets
     assert bench.delays.cancel(timer, NOW + 200).verdict is Verdict.CANCELLED
 
 
+def test_messages_of_a_deleted_topic_are_dropped_on_a_full_disk() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic, b"x", deliver_at(NOW + YEAR_MS))
+    bench.settle()
+    bench.topics.delete(topic, NOW)
+    bench.disk.used_bytes = bench.disk.total_bytes
+    bench.store.check_disk()
+    assert bench.store.refusal
+    bench.run_until(NOW)
+    assert (len(bench.delays), bench.metrics.timers["dropped"]) == (0, 1)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_messages_of_a_deleted_topic_do_not_pin_the_log_until_they_are_due(is_killed: bool) -> None:
     bench = Bench()
