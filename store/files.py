@@ -1,10 +1,10 @@
-"""The one door to the disk: a dozen operations, so that a test can put another disk behind it.
+"""All access to the file system: the operations of `Files`, so that tests can replace the disk.
 
 `RealFiles` is the operating system. Tests have a disk that keeps only what was synced when the power goes
 (`tests/kit/disk.py`), and one whose n-th operation fails. Every path is relative to the data directory.
 
-Directories and files are made for their owner alone, whatever the umask: messages must not be readable by other users
-of the machine, and nobody else may take the lock.
+Directories and files are created for their owner alone, whatever the umask is, because other users of the machine must
+not read messages or take the lock.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ log = logging.getLogger("store")
 
 
 class Files(Protocol):
-    """What the store asks of a disk. All raise OSError as the operating system does; `file` is an open handle."""
+    """The operations of a disk. All raise OSError as the operating system does; `file` is an open handle."""
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing. With `create` it must not exist; its name is durable after `sync_directory`."""
@@ -89,8 +89,12 @@ class RealFiles:
         if mode & ~DIRECTORY_MODE:
             try:
                 os.chmod(root, DIRECTORY_MODE)
-            except PermissionError:  # Another user owns it, as with volumes of containers. The files are closed anyway.
-                log.warning("the data directory is open to other users, and not ours to close: mode=%03o", mode)
+            except (
+                PermissionError
+            ):  # Another user owns it, as with container volumes. The files in it are private all the same.
+                log.warning(
+                    "the data directory is accessible to other users, and its mode cannot be changed: mode=%03o", mode
+                )
 
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -113,7 +117,7 @@ class RealFiles:
             at += size
 
     def _write_rest(self, file: int, rest: bytes, at: int) -> None:
-        """Go on after a short write: either it comes through, or the operating system says why not."""
+        """Continue after a short write until all is written or the operating system raises an error."""
         view = memoryview(rest)
         while view:
             written = os.pwrite(file, view, at)
@@ -133,12 +137,14 @@ class RealFiles:
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         if not _NOWAIT:
-            return None  # no way to ask (macOS): every read that misses the tail goes to a reader thread
+            return (
+                None  # Not available (macOS): every read that the write buffer does not serve goes to a reader thread.
+            )
         buffer = bytearray(size)
         try:
             return buffer if os.preadv(file, [buffer], at, _NOWAIT) == size else None
         except OSError:
-            return None  # EAGAIN mostly. Where the disk fails, the read that may wait for it says so.
+            return None  # Mostly EAGAIN. If the disk fails, the blocking read raises the error.
 
     # -- Durability
 

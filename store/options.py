@@ -10,7 +10,9 @@ MIB = 1 << 20
 class StoreOptions:
     """Settings of a store; names are those of the config file's `store.` section."""
 
-    flush: Literal["sync", "async"] = "sync"  # answer after fsync or after write(); a topic may choose for itself
+    flush: Literal["sync", "async"] = (
+        "sync"  # answer after fsync (sync) or after write() (async); topics may override it
+    )
     flush_interval_ms: int = 500  # async: a background fsync at least this often
     segment_bytes: int = 256 * MIB  # size of a log file, and the greatest unit
     reserve_bytes: int = 16 * MIB  # blocks allocated ahead of the log's end, so that fsync writes little metadata
@@ -20,7 +22,7 @@ class StoreOptions:
     reader_threads: int = 4  # threads for reads that would block
     checkpoint_bytes: int = 64 * MIB  # a checkpoint after so much log: bounds the work of a restart
     recovery_checkpoint_bytes: int = 16 * MIB  # a start that replayed more writes a checkpoint before it serves
-    checkpoint_interval_ms: int = 60_000  # and after so long, if anything was appended
-    spare_bytes: int = 32 * MIB  # blocks given up on a full disk, so that what makes room can be written; 0: none
+    checkpoint_interval_ms: int = 60_000  # a checkpoint after so long, if anything was appended
+    spare_bytes: int = 32 * MIB  # disk space freed when the disk is full, so that deletions can be written; 0: none
     disk_full_ratio: float = 0.95  # used share of the disk above which appends are refused
-    disk_resume_ratio: float = 0.93  # and below which they are taken again
+    disk_resume_ratio: float = 0.93  # used share of the disk at which appends are accepted again

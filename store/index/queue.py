@@ -16,7 +16,7 @@ class Queue:
 
         start_offset <= visible_end <= end_offset
 
-    Only the store changes them; `durable` is set by whoever knows the topic's config.
+    Only the store changes these offsets. `durable` is set from the config of the topic.
     """
 
     __slots__ = (
@@ -33,12 +33,12 @@ class Queue:
     def __init__(self, key: int, index: QueueIndex, *, durable: bool, start_offset: int = 0) -> None:
         self.key = key
         self.index = index
-        self.durable = durable  # seen when fsynced (true) or when written
-        self.start_offset = start_offset  # log start: the first offset that may be read
-        self.end_offset = start_offset  # the next to be assigned
-        self.visible_end = start_offset  # what anybody may see; never goes back
-        self.bytes_below_start = 0  # in the index's count of frame bytes
-        self.is_touched = False  # appended to since the last write
+        self.durable = durable  # Entries become visible when fsynced (true) or when written (false).
+        self.start_offset = start_offset  # The log start offset: the first offset that may be read.
+        self.end_offset = start_offset  # The next offset to be assigned.
+        self.visible_end = start_offset  # Readers see the offsets below it. It never falls.
+        self.bytes_below_start = 0  # Frame bytes of the index rows below the log start.
+        self.is_touched = False  # Whether the queue was appended to since the last write.
 
     @staticmethod
     def split(key: int) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class Queue:
         return self.index.total_bytes - self.bytes_below_start
 
     def move_start(self, offset: int) -> None:
-        """Raise the log start; never lowers it. `bytes_below_start` must follow."""
+        """Raise the log start; it is never lowered. The caller must then set `bytes_below_start`."""
         if offset <= self.start_offset:
             return
         self.start_offset = offset
@@ -79,9 +79,9 @@ class Queue:
         return self.index.total_bytes if ends_below else rows[0][8]
 
     def bytes_below_blocking(self, offset: int) -> int:
-        """Do the same, waiting for the disk: for threads."""
+        """Return the same, waiting for the disk: for threads."""
         found = self.bytes_below(offset, block=True)
-        assert found is not None, "an index that may block answers"
+        assert found is not None, "bytes_below returned None although it may block"
         return found
 
     def __repr__(self) -> str:

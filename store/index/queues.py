@@ -13,17 +13,19 @@ from duolog.store.log.control import QueueRow
 
 
 class Queues:
-    """The table. A queue comes with its first use, and goes with its topic."""
+    """All queues by key. A queue is created on first use and dropped with its topic."""
 
     def __init__(self, files: Files, *, durable: bool) -> None:
         self._files = files
-        self._durable = durable  # of a queue whose topic has not said otherwise
+        self._durable = durable  # Durability of a new queue, until the config of its topic is applied.
         self._by_key: dict[int, Queue] = {}
         self._by_topic: dict[int, dict[int, Queue]] = {}  # the same queues, by topic and key
         self.index_files = IndexFiles(files)
-        self.dropped: dict[Queue, None] = {}  # their index files go once a checkpoint no longer names them
-        self.touched: list[Queue] = []  # appended to since the last write
-        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(self._row_of)  # of the checkpoint that runs
+        self.dropped: dict[Queue, None] = {}  # Their index files are removed once a checkpoint no longer names them.
+        self.touched: list[Queue] = []  # Queues that were appended to since the last write.
+        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(
+            self._row_of
+        )  # The rows that the running checkpoint reads.
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_key.values())
@@ -69,7 +71,7 @@ class Queues:
         self.dropped[queue] = None
 
     def restart(self, queue: Queue, offset: int) -> Queue:
-        """Replace a queue by an empty one from `offset` on: what lay below went with dead segments."""
+        """Replace a queue by an empty one from `offset` on: the entries below were in segments that were removed."""
         fresh = self._new(queue.key, max(offset, queue.start_offset))
         queue.index.remove()
         self._put(fresh)
@@ -115,7 +117,7 @@ class Queues:
         self._remove_unknown()
 
     def show_all(self) -> None:
-        """Everything is recovered, so it is durable and visible."""
+        """Make every queue visible up to its end: what was recovered is durable."""
         for queue in self:
             queue.visible_end = queue.end_offset
             queue.bytes_below_start = queue.bytes_below_blocking(queue.start_offset)

@@ -1,9 +1,9 @@
-"""A walk along the index of a queue for the entries that a reader may want: the others are passed over unread.
+"""A scan of a queue's index by tag hash: only the frames of entries that a reader may want are read.
 
     rows      17a  18b  19b  20-24  25a  26b  ...           wanted: hash a; 20-24 has another form, so it may hold any
     found     17        .    20-24  25                      next_offset: behind the last row looked at
 
-It is for one read. `next_offset` and `count` are there once `rows` has returned, in whichever thread.
+A TagScan serves one read. `next_offset` and `count` are valid after `rows` has returned rows.
 """
 
 from collections.abc import Collection
@@ -12,10 +12,10 @@ from typing import Final
 from duolog.store.index.queue_index import QueueIndex
 from duolog.store.index.rows import Row
 
-ROWS_MAX: Final = 4096  # looked at in one read: under a millisecond
-FIRST_ROWS: Final = 64  # taken at once, then twice as many each time: most walks find enough soon
+ROWS_MAX: Final = 4096  # Rows that one read looks at, in under a millisecond.
+FIRST_ROWS: Final = 64  # Rows in the first step; each later step doubles, because most scans find enough soon.
 ROWS_AT_ONCE_MAX: Final = 512
-UNSURE_ROWS_MAX: Final = 512  # found of other forms in one read, beside those that the caller wants
+UNSURE_ROWS_MAX: Final = 512  # Rows of other forms that one read returns, beside the caller's limits.
 UNSURE_BYTES_MAX: Final = 4 << 20
 
 
@@ -26,8 +26,8 @@ class TagScan:
 
     def __init__(self, form: int, tags: Collection[int]) -> None:
         self._form, self._tags = form, tags
-        self.count = 0  # of the rows found
-        self.next_offset = 0  # below it nothing else may be wanted
+        self.count = 0  # Rows found.
+        self.next_offset = 0  # All wanted entries below it were found.
 
     def rows(
         self,
@@ -78,7 +78,7 @@ class TagScan:
 
 
 class _Limits:
-    """How much more may be found."""
+    """How many more rows and bytes may be found."""
 
     __slots__ = ("_bytes", "_rows", "_unsure_bytes", "_unsure_rows")
 
@@ -87,7 +87,7 @@ class _Limits:
         self._unsure_rows, self._unsure_bytes = UNSURE_ROWS_MAX, UNSURE_BYTES_MAX
 
     def pass_with(self, row: Row, *, is_sure: bool) -> bool:
-        """Count the row; true if that passes a limit."""
+        """Count the row and return whether it exceeds a limit."""
         if is_sure:
             self._rows -= 1
             self._bytes -= row[2]

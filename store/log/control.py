@@ -1,11 +1,10 @@
-"""The log's own entries: what recovery must know of queues and segments besides frames and state records.
+"""Control entries: what recovery must know about queues and segments besides frames and state records.
 
-Their form is CONTROL_FORM, their `kind` one of these; all that they carry besides lies in `key` and the payload:
+Their form is CONTROL_FORM, and their `kind` is one of these; their content is the `key` and the payload:
 
     QUEUE            key; payload  start_offset u64 | end_offset u64         a log start moved
     TOPIC_DROPPED    key = topic number << 16                               its queues are gone
-    CLOCK_STEPS      payload  as in `store/index/store_times.py`                  where store times fall, in all of the
-    log
+    CLOCK_STEPS      payload  as in `store/index/store_times.py`            where store times fall in the whole log
 
 and only in checkpoints and snapshots (`store/recovery/checkpoint.py`):
 
@@ -48,7 +47,7 @@ class QueueRow(NamedTuple):
     key: int
     start_offset: int
     end_offset: int
-    end_row: int  # of the rows that its index has in files; only a checkpoint's can be trusted
+    end_row: int  # The rows below it are in files; only a checkpoint's value can be trusted.
 
 
 _OFFSETS = Struct(">QQ")

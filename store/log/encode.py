@@ -1,4 +1,4 @@
-"""From what is appended to the bytes of entries (`store/log/format.py`), straight into the tail."""
+"""Encodes entries (`store/log/format.py`) directly into the write buffer."""
 
 from collections.abc import Sequence
 
@@ -25,9 +25,9 @@ _BUFFER_TYPES = (bytes, bytearray, memoryview)
 
 
 def sizes_of(entry: Entry) -> tuple[int, int]:
-    """Return the size of an entry's frame or payload, and how much the entry will occupy; of a run, those of all.
+    """Return the size of an entry's frame or payload, and the bytes that the entry occupies; for a FrameRun the sums.
 
-    Raises EntryTooLarge for what no header can say.
+    Raises EntryTooLarge if a field of the header cannot hold a value.
     """
     if type(entry) is FrameRun:
         sizes = [*map(len, entry.frames)]
@@ -41,14 +41,16 @@ def sizes_of(entry: Entry) -> tuple[int, int]:
     size = len(body) if type(body) in _BUFFER_TYPES else sum(map(len, body))  # type: ignore[arg-type]
     count, extra_size = entry.count, len(entry.extra)
     if not 0 < count <= COUNT_MAX or extra_size > EXTRA_SIZE_MAX:
-        raise EntryTooLarge(f"a frame of {count} records with {extra_size} extra bytes")
+        raise EntryTooLarge(
+            f"a frame of {count} records with {extra_size} extra bytes, the limits are {COUNT_MAX} and {EXTRA_SIZE_MAX}"
+        )
     return size, entry_size(size, extra_size, count)
 
 
 def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: Slot) -> None:
-    """Encode a frame's entry at byte `at` of the chunk, which is zero there, and let the frame note its slot."""
+    """Encode the entry of a Frame at byte `at` of the chunk, which is zero there, and apply its Stamp."""
     extra = frame.extra
-    target = chunk.writable  # its slices are assigned in half the time of a bytearray's
+    target = chunk.writable  # Assigning a slice of a memoryview takes half the time of a slice of a bytearray.
     _pack_header(
         target, at, size, frame.form, 0, len(extra), frame.queue.key,
         slot[1], frame.count, frame.tags, frame.timestamp_ms,
@@ -91,7 +93,7 @@ def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int,
 
 
 def put_other(chunk: Chunk, at: int, entry: Entry) -> None:
-    """Encode an entry that lies in no queue."""
+    """Encode an entry that belongs to no queue."""
     if isinstance(entry, StateRecord):
         put_entry(chunk.buffer, at, STATE_FORM, 0, 0, entry.payload)
     elif isinstance(entry, Control):

@@ -32,15 +32,15 @@ class Segment:
 
     def __init__(self, start: int, end: int | None = None, *, is_gap: bool = False) -> None:
         self.start = start
-        self.end = end  # None: the active segment
+        self.end = end  # None for the active segment.
         self.is_gap = is_gap
-        self.file: int | None = None  # the open handle
-        self.is_opening = False  # by a thread
-        self.reserved = 0  # bytes of the file that have blocks
-        self.exists = False  # there is a file; a new segment gets its own with the first write
-        self.in_sync = False  # the flusher's thread uses the handle
-        self.is_dead = False  # Nothing in it is live, which never changes again; found out by who looks.
-        self.last_offsets: dict[int, int] = {}  # queue key -> last offset that an entry of this segment covers
+        self.file: int | None = None  # The open file.
+        self.is_opening = False  # A thread opens the file.
+        self.reserved = 0  # Bytes of the file that have blocks reserved.
+        self.exists = False  # Whether the file exists; a new segment's file is created by the first write.
+        self.in_sync = False  # The flusher's thread uses the handle.
+        self.is_dead = False  # Nothing in the segment is live (`DeadSegments.find`).
+        self.last_offsets: dict[int, int] = {}  # Queue key -> last offset in this segment.
 
     @property
     def path(self) -> str:
@@ -53,7 +53,7 @@ class Segment:
 
     @property
     def known_end(self) -> int:
-        """Where it ends; of the active segment a position that none will reach."""
+        """The position where it ends; POSITION_MAX for the active segment."""
         return POSITION_MAX if self.end is None else self.end
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class Segments:
     # -- Handles
 
     def open_file_of(self, segment: Segment) -> int | None:
-        """Return the handle of a segment's file if it is open; if not have it opened by a thread, for the next time."""
+        """Return the handle of a segment's file if it is open; None otherwise, and a thread then opens the file."""
         if segment.file is None and not segment.is_opening:
             segment.is_opening = True
             self.opener().submit(partial(self._files.open, segment.path), partial(self._opened, segment))
@@ -186,7 +186,7 @@ class Segments:
     def _opened(self, segment: Segment, outcome: int | Failure) -> None:
         segment.is_opening = False
         if not isinstance(outcome, int):
-            return  # A reader thread will meet the same error, and report it.
+            return  # A reader thread will meet and report the same error.
         if segment.file is not None or segment not in self._chain:
             self._files.close(outcome)
             return
@@ -228,9 +228,9 @@ class Segments:
     # -- Removal
 
     def take_out(self, dead: list[Segment]) -> "SegmentRemoval":
-        """Take sealed segments out of the chain: at its front for good, elsewhere a gap stands in for them.
+        """Take sealed segments out of the chain; a range that is not at the front is replaced by a gap.
 
-        The files go in `SegmentRemoval.run`, which may block and belongs into a worker thread.
+        `SegmentRemoval.run` removes the files; it may block and belongs in a worker thread.
         """
         doomed = set(dead)
         chain: list[Segment] = []
@@ -260,7 +260,7 @@ class Segments:
 
 
 class SegmentRemoval:
-    """The files of segments that were taken out: gaps get their names first, so that no crash leaves a hole."""
+    """Removes the files of segments. Gap files are created first, so that a crash leaves no hole in the chain."""
 
     def __init__(self, files: Files, gaps: list[str], gone: list[str]) -> None:
         self._files = files
@@ -273,6 +273,6 @@ class SegmentRemoval:
         if self.gaps:
             self._files.sync_directory(LOG_DIRECTORY)
         for path in self.gone:
-            # One after the other, the oldest first: two removals at once may survive a power loss in either order.
+            # Each removal is synced before the next one, because a power failure may keep either of two.
             self._files.remove(path)
             self._files.sync_directory(LOG_DIRECTORY)

@@ -6,9 +6,9 @@ from duolog.store.files import Files
 from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.segment import Segment, Segments
 
-BLOCK_BYTES = 4 << 20  # read at a time, unless a single unit is larger
+BLOCK_BYTES = 4 << 20  # Size of one read, unless a single unit is larger.
 
-# (block, place in it, position of the log): where a unit begins, all of it being in the block.
+# (block, byte offset in it, position of the log) of the start of a unit that lies whole in the block.
 Place = tuple[memoryview, int, int]
 
 

@@ -1,4 +1,4 @@
-"""Replay: gives every entry of a log that is known to be whole to whom it belongs.
+"""Replay: passes every entry of a verified log to the queues, the indexes and the owners of state.
 
 Queues and their indexes come from all units that are read. State comes from the checkpoint and the units behind it.
 Without a checkpoint it comes from the newest snapshot and the units behind that, for segments that were removed may
@@ -26,7 +26,7 @@ from duolog.store.recovery.checkpoint import Checkpoint
 
 
 class Replayer(Protocol):
-    """Whoever owns the state that the log holds. The same methods run live and at recovery."""
+    """Receives the state records and frames of the log at recovery; `StateLog` implements it."""
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
         """Apply one state record; replaying a record of something that is gone is a no-op."""
@@ -38,7 +38,7 @@ class Replayer(Protocol):
         """
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
-        """Report an entry that cannot be replayed: replay goes on behind it. Raises `error` if that must not be."""
+        """Report an entry that cannot be replayed and skip it. Raises `error` if the entry must not be skipped."""
 
     def snapshot(self) -> "StateRecords":
         """Return records that, replayed into an empty replayer, give the state as it is at this moment."""
@@ -48,7 +48,7 @@ class StateRecords(Iterator[bytes], Protocol):
     """Records of the state of a moment. They are taken a few at a time, and the state goes on changing meanwhile."""
 
     def close(self) -> None:
-        """Say that no more will be taken; also to be called behind the last one."""
+        """Release the records; also to be called after the last one."""
 
 
 class Replay:
@@ -66,9 +66,9 @@ class Replay:
         self._segment = segments.find(segments.start)
         self._queues = queues
         self._replayer = replayer
-        # Below, the checkpoint knows all but the rows that its indexes had in memory.
+        # Below this position the checkpoint has everything but the index rows that were in memory.
         self._known_to = checkpoint.position if checkpoint else 0
-        self._snapshot = snapshot  # until its position is reached; there is none besides a checkpoint
+        self._snapshot = snapshot  # Until its position is reached; None if there is a checkpoint.
         self._is_rebuild = checkpoint is None
         self.entries = 0
         if checkpoint:
@@ -91,7 +91,7 @@ class Replay:
         self.entries += entry_count
 
     def end(self) -> None:
-        """All units were taken."""
+        """End the replay after the last unit."""
         if self._snapshot is not None:
             self._take_snapshot(self._snapshot)
 
