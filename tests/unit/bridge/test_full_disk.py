@@ -17,7 +17,7 @@ from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import SmallDisk
 from tests.unit.bridge.kafka.bench import KafkaBench
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 PULL_AND_COMMIT = flags.PULL_SUBSCRIPTION | flags.PULL_COMMIT_OFFSET
 
@@ -29,22 +29,22 @@ def fill(core: ManualCore) -> None:
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.publish(office.topic(), b"a", b"b")
-    fill(office)
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.publish(broker.topic(), b"a", b"b")
+    fill(broker)
+    return broker
 
 
 @pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
+def client(broker: RocketMQBroker) -> Client:
+    return broker.connect()
 
 
 # -- Reading
 
 
-def test_group_that_nobody_knows_beats_and_reads(office: Office, client: Client) -> None:
+def test_group_that_nobody_knows_beats_and_reads(broker: RocketMQBroker, client: Client) -> None:
     assert client.beat("fresh").code == ResponseCode.SUCCESS
     assert client.members("fresh") == ["client"]
     config = client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="fresh")
@@ -54,31 +54,35 @@ def test_group_that_nobody_knows_beats_and_reads(office: Office, client: Client)
     assert position is not None
     assert (config.code, position.code, position.ext["offset"]) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS, "0")
     assert bodies(client.pull(0, consumerGroup="fresh", sysFlag=flags.PULL_SUBSCRIPTION)) == [b"a", b"b"]
-    assert "fresh" not in [config.group_name for config in office.rocketmq_context.groups.configs.all()]
+    assert "fresh" not in [config.group_name for config in broker.rocketmq_context.groups.configs.all()]
 
 
-def test_commits_that_nobody_waits_for_are_counted_when_they_are_refused(office: Office, client: Client) -> None:
+def test_commits_that_nobody_waits_for_are_counted_when_they_are_refused(
+    broker: RocketMQBroker, client: Client
+) -> None:
     pulled = client.pull(1, consumerGroup="fresh", sysFlag=PULL_AND_COMMIT, commitOffset=1)
     assert bodies(pulled) == [b"b"]
-    assert office.metrics.refused_commits["rocketmq"] == 1
+    assert broker.metrics.refused_commits["rocketmq"] == 1
     place = {"consumerGroup": "fresh", "topic": "orders", "queueId": 0, "commitOffset": 2}
     assert client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, oneway=True, **place) is None
-    assert office.metrics.refused_commits["rocketmq"] == 2
+    assert broker.metrics.refused_commits["rocketmq"] == 2
 
 
-def test_group_that_was_there_before_finds_the_positions_that_wait_for_room(client: Client, office: Office) -> None:
-    office.disk.used_bytes = 0
-    office.store.check_disk()
+def test_group_that_was_there_before_finds_the_positions_that_wait_for_room(
+    client: Client, broker: RocketMQBroker
+) -> None:
+    broker.disk.used_bytes = 0
+    broker.store.check_disk()
     place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **place, commitOffset=1)
-    fill(office)
+    fill(broker)
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, oneway=True, **place, commitOffset=2)
     found = client.ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)
     stats = client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="billing")
     assert found is not None
     assert stats is not None
     assert (found.code, found.ext["offset"], stats.code) == (ResponseCode.SUCCESS, "2", ResponseCode.SUCCESS)
-    assert office.metrics.refused_commits["rocketmq"] == 0
+    assert broker.metrics.refused_commits["rocketmq"] == 0
 
 
 # -- Making room
@@ -159,7 +163,7 @@ def test_without_a_spare_file_no_room_can_be_made_on_such_a_disk() -> None:
     assert core.store.refusal
 
 
-def test_rocketmq_deletes_a_topic_and_a_group(office: Office, client: Client) -> None:
+def test_rocketmq_deletes_a_topic_and_a_group(broker: RocketMQBroker, client: Client) -> None:
     assert client.send().code == ResponseCode.SERVICE_NOT_AVAILABLE
     deleted = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
     assert deleted is not None
@@ -167,7 +171,7 @@ def test_rocketmq_deletes_a_topic_and_a_group(office: Office, client: Client) ->
     group = client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="billing", cleanOffset=True)
     assert group is not None
     assert group.code == ResponseCode.SUCCESS
-    assert ManualCore(disk=office.disk.after_kill()).topics.get("orders") is None
+    assert ManualCore(disk=broker.disk.after_kill()).topics.get("orders") is None
 
 
 def test_kafka_deletes_a_topic_and_a_group_and_records() -> None:

@@ -13,7 +13,7 @@ from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics, Route
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.topic_configs import VALUE_CHARACTERS_MAX, InvalidConfig, check
 from tests.unit.bridge.publish_bench import PublishBench
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 COUNT = 3
 
@@ -65,7 +65,7 @@ def paths() -> Sized:
 
 
 def modes() -> Sized:
-    modes = Office().rocketmq_context.groups.request_modes
+    modes = RocketMQBroker().rocketmq_context.groups.request_modes
     for number in range(COUNT):
         modes.set("g", f"t{number}", RequestMode("POP"), 0)
     with pytest.raises(RequestRefused, match=f"{COUNT} are allowed"):

@@ -15,7 +15,7 @@ from duolog.bridge.data.unknown_headers import (
 from duolog.protocol.kafka.api_messages import ApiKey
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import KafkaBench
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 Send = Callable[[str], bool]
 LINE = "unknown header, which asks for nothing"
@@ -43,13 +43,13 @@ def sender_of_kafka(bench: KafkaBench) -> Send:
 
 
 def rocketmq(action: str) -> tuple[Send, Send]:
-    office = Office()
-    office.topic("orders", 2, delay_unknown_headers=action)
-    return tuple(sender_of_rocketmq(office) for _ in range(2))  # type: ignore[return-value]
+    broker = RocketMQBroker()
+    broker.topic("orders", 2, delay_unknown_headers=action)
+    return tuple(sender_of_rocketmq(broker) for _ in range(2))  # type: ignore[return-value]
 
 
-def sender_of_rocketmq(office: Office) -> Send:
-    client = office.connect()
+def sender_of_rocketmq(broker: RocketMQBroker) -> Send:
+    client = broker.connect()
     client.connection.peer = ("192.0.2.1", 40_000 + id(client) % 10_000)
 
     def send(name: str) -> bool:

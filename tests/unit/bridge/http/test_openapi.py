@@ -12,7 +12,7 @@ from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.http import HttpBench
 from tests.unit.adversary.http_requests import BODIES
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 CONTENT = {"topic": "orders", "value": "v", "key": "k", "headers": {"TAGS": "paid"}}
 CHECKED_QUERIES = [
@@ -65,7 +65,7 @@ def test_all_references_lead_to_schemas() -> None:
 def test_parameters_are_those_that_the_handler_takes(method: str, path: str) -> None:
     status, answer = HttpBench().ask(method, f"{path}?no_such=1")
     if status == 404:  # The topic or group is looked up first.
-        bench = HttpBench(Office())
+        bench = HttpBench(RocketMQBroker())
         bench.core.topic("orders", 1)  # type: ignore[attr-defined]
         status, answer = bench.ask(method, f"{path}?no_such=1")
     assert (status, answer["error"].split(":")[0]) == (400, "no_such")
@@ -92,7 +92,7 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def test_answers_have_the_fields_of_their_types() -> None:
-    bench = HttpBench(_office_with_a_dead_letter())
+    bench = HttpBench(_broker_with_a_dead_letter())
 
     def ask(method: str, path: str, body: Any = None) -> Any:
         return check(method, path, *bench.ask(method, path, body))
@@ -131,15 +131,15 @@ def test_answers_have_the_fields_of_their_types() -> None:
     ask("DELETE", "/api/topics/made")
 
 
-def _office_with_a_dead_letter() -> Office:
+def _broker_with_a_dead_letter() -> RocketMQBroker:
     """Give a core with a half message of a Kafka producer, and a group with a committed offset and a dead letter."""
-    office = Office()
-    topic = office.topic("orders", 2)
-    client = office.connect()
+    broker = RocketMQBroker()
+    topic = broker.topic("orders", 2)
+    client = broker.connect()
     offset = int(str(client.send(body=b"a").ext["msgId"])[16:], 16)
     given_up = {"offset": offset, "group": "billing", "delayLevel": 0, "maxReconsumeTimes": 0}
     assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **given_up).code == 0
-    office.group_offsets.commit("billing", [CommittedOffset(topic.key(0), 1)], office.clock.now_ms())
-    office.publisher.publish_batch(topic, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"a")]), office.clock.now_ms())
-    office.settle()
-    return office
+    broker.group_offsets.commit("billing", [CommittedOffset(topic.key(0), 1)], broker.clock.now_ms())
+    broker.publisher.publish_batch(topic, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"a")]), broker.clock.now_ms())
+    broker.settle()
+    return broker

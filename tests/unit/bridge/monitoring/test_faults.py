@@ -41,7 +41,7 @@ from tests.kit.clock import ManualClock
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.kafka.bench import KafkaBench, frame_of
 from tests.unit.bridge.kafka.filled import filled
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 KAFKA_VERSIONS = [(api.key, version) for api in KAFKA.values() for version in (api.min_version, api.max_version)]
 
@@ -255,8 +255,8 @@ def test_answer_that_comes_after_a_fault_is_left_out(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_json", [True, False])
 def test_fault_of_a_rocketmq_handler(monkeypatch: pytest.MonkeyPatch, is_json: bool) -> None:
-    office = tolerant(Office())
-    client, other = office.connect(), office.connect()
+    broker = tolerant(RocketMQBroker())
+    client, other = broker.connect(), broker.connect()
     for code, row in ROCKETMQ.items():
         if not is_json and code > 0x7FFF:
             continue  # No binary header can name it.
@@ -266,27 +266,27 @@ def test_fault_of_a_rocketmq_handler(monkeypatch: pytest.MonkeyPatch, is_json: b
             assert given is not None
             assert given.code == ResponseCode.SYSTEM_ERROR
             assert client.ask(code, json=is_json, oneway=True) is None
-        assert office.faults.counts[f"rocketmq {row.counter[1]}"] >= 2
+        assert broker.faults.counts[f"rocketmq {row.counter[1]}"] >= 2
     assert (client.connection.unanswered, client.connection.closed) == (0, False)
     assert other.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(
-    "end", [lambda office: office.publish(office.topic(), b"a"), lambda office: office.purgatory.check([1 << 16])]
+    "end", [lambda broker: broker.publish(broker.topic(), b"a"), lambda broker: broker.purgatory.check([1 << 16])]
 )
-def test_fault_of_a_held_pull(end: Callable[[Office], None]) -> None:
-    office = tolerant(Office())
-    office.topic()
-    clients = [office.connect(), office.connect()]
+def test_fault_of_a_held_pull(end: Callable[[RocketMQBroker], None]) -> None:
+    broker = tolerant(RocketMQBroker())
+    broker.topic()
+    clients = [broker.connect(), broker.connect()]
     for client in clients:
         assert client.pull(0, sysFlag=6) is None
-    office.reader.rocketmq = raises
-    end(office)
-    office.publish(office.topic(), b"b")
+    broker.reader.rocketmq = raises
+    end(broker)
+    broker.publish(broker.topic(), b"b")
     for client in clients:
         assert client.last_answer().code == ResponseCode.SYSTEM_ERROR
         assert (client.connection.unanswered, client.connection.held) == (0, set())
-    assert len(office.purgatory) == 0
+    assert len(broker.purgatory) == 0
 
 
 def test_fault_of_a_held_fetch() -> None:
@@ -306,12 +306,12 @@ def test_fault_of_a_held_fetch() -> None:
 
 
 def test_fault_outside_of_a_handler_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    office = tolerant(Office())
-    client, other = office.connect(), office.connect()
+    broker = tolerant(RocketMQBroker())
+    client, other = broker.connect(), broker.connect()
     with monkeypatch.context() as patch:
         patch.setattr("duolog.protocol.rocketmq.remoting.decode", raises)
         client.connection.data_received(b"\0\0\0\x04\x01\0\0\0")
-    office.loop.turn()
+    broker.loop.turn()
     assert client.connection.closed
     assert other.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
 
@@ -331,13 +331,13 @@ def test_callbacks_behind_one_that_raises_are_called() -> None:
 
 
 def test_turn_that_fails_is_followed_by_others() -> None:
-    office = tolerant(Office())
-    client = office.connect()
-    end_turn = office.server._end_turn
-    office.server._end_turn = raises
+    broker = tolerant(RocketMQBroker())
+    client = broker.connect()
+    end_turn = broker.server._end_turn
+    broker.server._end_turn = raises
     assert client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
-    office.server._end_turn = end_turn
-    office.topic()
+    broker.server._end_turn = end_turn
+    broker.topic()
     assert client.send().code == ResponseCode.SUCCESS
 
 

@@ -37,10 +37,10 @@ from duolog.store.state_log import StateLog
 from duolog.store.unit import Frame, StateRecord
 from tests.kit.core import ManualCore
 from tests.unit.bridge.data.test_schedules import Desk, recurring
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 from tests.unit.bridge.rocketmq.consuming.test_expired import dead, stored
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
 from tests.unit.bridge.rocketmq.pop.test_pop_message import INVISIBLE_MS, bodies_of, nothing, pop
-from tests.unit.bridge.rocketmq.producing.test_half_messages import CHECK_MAX, INTERVAL, Shop, send_half
+from tests.unit.bridge.rocketmq.producing.test_half_messages import CHECK_MAX, INTERVAL, CheckBackBroker, send_half
 from tests.unit.bridge.rocketmq.retry.test_send_back import fail_for_good
 
 SECOND = 1000
@@ -52,11 +52,11 @@ def raises(*_: Any) -> Any:
     raise ZeroDivisionError("poison")
 
 
-def publish_bad(office: Office, name: str, body: bytes) -> None:
+def publish_bad(broker: RocketMQBroker, name: str, body: bytes) -> None:
     """Store a message whose properties are not UTF-8, as older versions took it in a batch."""
-    topic = office.topics.by_rocketmq_name(name) or office.topic(name)
+    topic = broker.topics.by_rocketmq_name(name) or broker.topic(name)
     with bad_properties():
-        office.publish(topic, body, tag="AAAA")
+        broker.publish(topic, body, tag="AAAA")
 
 
 @contextmanager
@@ -271,27 +271,29 @@ def test_schedule_that_would_start_beyond_all_calendars_is_refused() -> None:
 # -- Delayed messages
 
 
-def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(office: Office, client: Client) -> None:
-    office.topic()
+def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(
+    broker: RocketMQBroker, client: Client
+) -> None:
+    broker.topic()
     for number in range(9):
         client.send(body=b"%d" % number, properties="TIMER_DELAY_MS\x015000\x02")
-    deliveries = office.delivery_frames.deliveries
+    deliveries = broker.delivery_frames.deliveries
 
     def fails(topic: Any, queue_id: int, form: int, frames: Any, dues_ms: Any, now_ms: int) -> Any:
         if any(_body(frame) == b"4" for frame in frames):
             raise ZeroDivisionError
         return deliveries(topic, queue_id, form, frames, dues_ms, now_ms)
 
-    office.delivery_frames.deliveries = fails  # type: ignore[method-assign]
-    office.pass_ms(6000)
-    while (deadline_ms := office.delays.next_deadline_ms()) is not None and deadline_ms <= office.clock.now_ms():
-        office.delays.run(office.clock.now_ms(), 0)
-    office.settle()
+    broker.delivery_frames.deliveries = fails  # type: ignore[method-assign]
+    broker.pass_ms(6000)
+    while (deadline_ms := broker.delays.next_deadline_ms()) is not None and deadline_ms <= broker.clock.now_ms():
+        broker.delays.run(broker.clock.now_ms(), 0)
+    broker.settle()
     assert sorted(bodies(client.pull(0))) == [b"%d" % number for number in range(9) if number != 4]
-    ((kind, place, _, _),) = office.poison.all()
+    ((kind, place, _, _),) = broker.poison.all()
     assert kind == "delayed message"
     assert place.startswith("position ")
-    assert len(office.delays) == 0
+    assert len(broker.delays) == 0
 
 
 def _body(frame: Any) -> bytes:
@@ -303,15 +305,15 @@ def _body(frame: Any) -> bytes:
 
 @pytest.mark.parametrize("step", ["_ask", "_abandon"])
 def test_half_message_that_raises_at_each_look_ends_at_the_last(step: str) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     send_half(client)
     client.beat("shop")
-    setattr(shop.checks, step, raises)
+    setattr(broker.checks, step, raises)
     for _ in range(CHECK_MAX + 2):
-        shop.wait(INTERVAL * 20)
-    assert len(shop.halves.state) == 0
-    assert [each.kind for each in shop.poison.all()] == ["half message"]
+        broker.wait(INTERVAL * 20)
+    assert len(broker.halves.state) == 0
+    assert [each.kind for each in broker.poison.all()] == ["half message"]
 
 
 # -- Properties that are not UTF-8
@@ -323,81 +325,81 @@ def test_repaired_properties_are_what_java_reads() -> None:
     assert properties.repaired(b"K\x01\xc3\xa4\x02") == b"K\x01\xc3\xa4\x02"
 
 
-def test_dead_letter_with_properties_that_are_not_utf8_goes_back(office: Office, client: Client) -> None:
-    office.topic()
+def test_dead_letter_with_properties_that_are_not_utf8_goes_back(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     fail_for_good(client, b"a")
-    publish_bad(office, "%DLQ%billing", b"bad")
+    publish_bad(broker, "%DLQ%billing", b"bad")
     fail_for_good(client, b"b")
-    count, _ = asyncio.run(redrive(office.rocketmq_context, "billing", "retry"))
-    office.settle()
+    count, _ = asyncio.run(redrive(broker.rocketmq_context, "billing", "retry"))
+    broker.settle()
     assert count == 3
-    assert [bytes(each.body) for each in stored(office, "%RETRY%billing")] == [b"a", b"bad", b"b"]
+    assert [bytes(each.body) for each in stored(broker, "%RETRY%billing")] == [b"a", b"bad", b"b"]
 
 
 def test_dead_letter_that_raises_is_passed_over(
-    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: RocketMQBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office.topic()
+    broker.topic()
     fail_for_good(client, b"a", b"b")
     monkeypatch.setattr("duolog.bridge.rocketmq.retry.redrive.copy_of", raises)
-    assert asyncio.run(redrive(office.rocketmq_context, "billing", "retry"))[0] == 0
-    assert [each.place for each in office.poison.all()] == [
+    assert asyncio.run(redrive(broker.rocketmq_context, "billing", "retry"))[0] == 0
+    assert [each.place for each in broker.poison.all()] == [
         "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
     ]  # fmt: skip
 
 
-def test_popped_message_with_properties_that_are_not_utf8_comes_back(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
-    publish_bad(office, "orders", b"bad")
+def test_popped_message_with_properties_that_are_not_utf8_comes_back(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
+    publish_bad(broker, "orders", b"bad")
     assert bodies_of(pop(client)) == [b"a", b"bad"]
-    office.pass_ms(INVISIBLE_MS)
+    broker.pass_ms(INVISIBLE_MS)
     assert bodies_of(pop(client)) == [b"a", b"bad"]
 
 
 def test_popped_message_that_raises_does_not_hold_up_the_others(
-    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: RocketMQBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office.publish(office.topic(), b"a")
+    broker.publish(broker.topic(), b"a")
     assert bodies_of(pop(client)) == [b"a"]
     with monkeypatch.context() as patch:
         patch.setattr("duolog.bridge.rocketmq.pop.revive.copy_of", raises)
-        office.pass_ms(INVISIBLE_MS)
+        broker.pass_ms(INVISIBLE_MS)
     assert nothing(client)
-    assert [(each.kind, each.place) for each in office.poison.all()] == [("popped message", "orders queue 0, offset 0")]
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert [(each.kind, each.place) for each in broker.poison.all()] == [("popped message", "orders queue 0, offset 0")]
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
 
 
 @pytest.mark.parametrize("reads", ["pull", "pop"])
 def test_expired_message_with_properties_that_are_not_utf8_is_a_dead_letter(
-    office: Office, client: Client, reads: str
+    broker: RocketMQBroker, client: Client, reads: str
 ) -> None:
-    office.topic(message_ttl_ms="1000")
-    publish_bad(office, "orders", b"bad")
-    office.pass_ms(2000)
-    office.publish(office.topic(), b"fresh")
+    broker.topic(message_ttl_ms="1000")
+    publish_bad(broker, "orders", b"bad")
+    broker.pass_ms(2000)
+    broker.publish(broker.topic(), b"fresh")
     if reads == "pull":
         assert bodies(client.pull(0)) == [b"fresh"]
     else:
         assert bodies_of(pop(client)) == [b"fresh"]
-    assert dead(office) == [b"bad"]
+    assert dead(broker) == [b"bad"]
 
 
 def test_expired_message_that_raises_is_given_as_it_is(
-    office: Office, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: RocketMQBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office.publish(office.topic(message_ttl_ms="1000"), b"a")
-    office.pass_ms(2000)
+    broker.publish(broker.topic(message_ttl_ms="1000"), b"a")
+    broker.pass_ms(2000)
     monkeypatch.setattr("duolog.bridge.rocketmq.consuming.expired.expired_copy", raises)
     answer = client.pull(0)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [b"a"])
-    assert [each.kind for each in office.poison.all()] == ["expired message"]
+    assert [each.kind for each in broker.poison.all()] == ["expired message"]
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def broker() -> RocketMQBroker:
+    return RocketMQBroker()
 
 
 @pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
+def client(broker: RocketMQBroker) -> Client:
+    return broker.connect()

@@ -16,7 +16,7 @@ from duolog.bridge.monitoring.watchdog import (
 )
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq.codes import RequestCode
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 ALL_TOPICS = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
@@ -70,9 +70,9 @@ def test_long_turns_are_named_counted_and_logged_once_in_a_while(
 
 
 def test_a_requests_turn_has_its_name(seconds: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
-    office = Office()
-    office.watchdog.seconds = seconds
-    client = office.connect()
+    broker = RocketMQBroker()
+    broker.watchdog.seconds = seconds
+    client = broker.connect()
     handler = TABLE[ALL_TOPICS].handler
 
     def slow(*arguments: Any) -> Any:
@@ -80,11 +80,11 @@ def test_a_requests_turn_has_its_name(seconds: Seconds, monkeypatch: pytest.Monk
         return handler(*arguments)
 
     monkeypatch.setitem(TABLE, ALL_TOPICS, TABLE[ALL_TOPICS]._replace(handler=slow))
-    turns = office.watchdog.count
-    office.watchdog.reset()
+    turns = broker.watchdog.count
+    broker.watchdog.reset()
     assert client.ask(ALL_TOPICS).code == 0
-    assert office.watchdog.longest_s == {"rocketmq GET_ALL_TOPIC_LIST_FROM_NAMESERVER": 0.25}
-    assert office.watchdog.count == turns + 2  # What was received, and the end of the turn.
+    assert broker.watchdog.longest_s == {"rocketmq GET_ALL_TOPIC_LIST_FROM_NAMESERVER": 0.25}
+    assert broker.watchdog.count == turns + 2  # What was received, and the end of the turn.
 
 
 def test_each_step_of_a_coroutine_is_a_turn(seconds: Seconds) -> None:

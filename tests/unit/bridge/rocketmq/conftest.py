@@ -1,15 +1,15 @@
-"""What most tests of RocketMQ's handlers begin with; a file that needs another office says so itself."""
+"""What most tests of RocketMQ's handlers begin with; a file that needs another broker says so itself."""
 
 import pytest
 
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def broker() -> RocketMQBroker:
+    return RocketMQBroker()
 
 
 @pytest.fixture
-def client(office: Office) -> Client:
-    return office.connect()
+def client(broker: RocketMQBroker) -> Client:
+    return broker.connect()

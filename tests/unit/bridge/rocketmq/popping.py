@@ -6,7 +6,7 @@ from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.receipt import parse_receipt, real_topic
-from tests.unit.bridge.rocketmq.office import Client
+from tests.unit.bridge.rocketmq.broker import Client
 
 INVISIBLE_MS = 10_000
 RETRY, DEAD = "%RETRY%billing_orders", "%DLQ%billing"

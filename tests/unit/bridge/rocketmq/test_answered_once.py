@@ -16,7 +16,7 @@ from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import flags
 from duolog.store.options import StoreOptions
 from tests.kit.threads import ManualThreads
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 STEPS, CLIENTS_MAX = 150, 12
 GROUP = {"consumerGroup": "billing", "group": "billing", "producerGroup": "shop"}
@@ -25,20 +25,20 @@ LOOKS = (RequestCode.NOTIFICATION, RequestCode.PEEK_MESSAGE, RequestCode.POLLING
 
 
 class History:
-    """Some clients of an office, what they asked and what they heard."""
+    """Some clients of a broker, the requests that they sent, and the answers that came."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
         names = ("sends_max", "acks_max", "pulls_max", "queries_max", "clients_max", "admin_max", "transactions_max")
         limits = {name: rng.choice((1, 3, 100)) for name in names} | {"wait_ms": rng.choice((50, 10_000))}
-        self.office = Office(
+        self.broker = RocketMQBroker(
             options=Options(rocketmq=RocketmqOptions(**limits)), store=StoreOptions(tail_bytes=1 << 12)
         )
-        self.office.topic()
-        self.office.topic("expiring", 1, message_ttl_ms="40")
-        self.threads = self.office.store.executors.readers = self.office.store.executors.searches = ManualThreads()
-        self.office.disk.cached = False
-        self.clients = [self.office.connect() for _ in range(3)]
+        self.broker.topic()
+        self.broker.topic("expiring", 1, message_ttl_ms="40")
+        self.threads = self.broker.store.executors.readers = self.broker.store.executors.searches = ManualThreads()
+        self.broker.disk.cached = False
+        self.clients = [self.broker.connect() for _ in range(3)]
         self.answered: list[Counter[int]] = [Counter() for _ in self.clients]
         self.asked: dict[int, tuple[int, bool, bool]] = {}  # opaque: client, is owed an answer, may have none
         self.sent_halves: set[int] = set()  # opaques
@@ -52,7 +52,7 @@ class History:
         frames = [self._frame(number) for _ in range(self.rng.choice((1, 1, 5, 12)))]
         self.clients[number].connection.data_received(b"".join(frames))
         if self.rng.random() < 0.7:
-            self.office.loop.turn()
+            self.broker.loop.turn()
 
     def _frame(self, client: int) -> bytes:
         code, fields, body = self.rng.choice((self._send, self._half, self._end, self._read, self._other))()
@@ -122,15 +122,15 @@ class History:
         client = self.rng.choice([client for client in self.clients if not client.connection.closed])
         client.close() if self.rng.random() < 0.5 else client.connection.connection_lost(None)
         if len(self.clients) < CLIENTS_MAX:
-            self.clients.append(self.office.connect())
+            self.clients.append(self.broker.connect())
             self.answered.append(Counter())
 
     def stall(self) -> None:
-        self.office.is_stalled = not self.office.is_stalled
+        self.broker.is_stalled = not self.broker.is_stalled
 
     def pass_ms(self, ms: int) -> None:
-        self.office.pass_ms(ms)
-        self.office.delays.run(self.office.clock.now_ms(), self.office.clock.mono_ms())
+        self.broker.pass_ms(ms)
+        self.broker.delays.run(self.broker.clock.now_ms(), self.broker.clock.mono_ms())
 
     def hear(self) -> None:
         for client, answered in zip(self.clients, self.answered, strict=True):
@@ -147,12 +147,12 @@ class History:
             self.halves.append({**half, "msgId": ext["msgId"]})
 
     def end(self) -> None:
-        self.office.is_stalled = False
+        self.broker.is_stalled = False
         for _ in range(6):
             self.threads.run()
-            self.office.settle()
+            self.broker.settle()
             self.pass_ms(20_000)
-            self.office.settle()
+            self.broker.settle()
             self.hear()
 
 
@@ -165,7 +165,7 @@ def _heard(client: Client) -> list[remoting.RemotingCommand]:
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 400))])
 def test_each_request_is_answered_once(seed: int) -> None:
     history = History(seed)
-    office, rng = history.office, history.rng
+    broker, rng = history.broker, history.rng
     for _ in range(STEPS):
         chance = rng.random()
         if chance < 0.6 and any(not client.connection.closed for client in history.clients):
@@ -179,7 +179,7 @@ def test_each_request_is_answered_once(seed: int) -> None:
         elif chance < 0.93 and any(not client.connection.closed for client in history.clients):
             history.close_one()
         else:
-            office.settle() if chance < 0.96 else office.loop.turn()
+            broker.settle() if chance < 0.96 else broker.loop.turn()
         history.hear()
     history.end()
 
@@ -190,7 +190,7 @@ def test_each_request_is_answered_once(seed: int) -> None:
         is_closed = history.clients[number].connection.closed
         assert count <= is_owed, f"request {opaque} of client {number} was answered {count} times"
         assert count == is_owed or is_closed or may_have_none, f"request {opaque} was not answered"
-    flow = office.rocketmq_context.requests.admission
-    assert flow.waiting == sum(flow.in_work) == sum(flow.reading) == len(office.purgatory) == 0
-    assert not office.rocketmq_context.pop.reading
-    assert not office.halves.gathered
+    flow = broker.rocketmq_context.requests.admission
+    assert flow.waiting == sum(flow.in_work) == sum(flow.reading) == len(broker.purgatory) == 0
+    assert not broker.rocketmq_context.pop.reading
+    assert not broker.halves.gathered

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 # Fields with which every request does something.
 SOUND: Final = {
@@ -66,25 +66,25 @@ def say(client: Client, number: int, asked: Asked) -> None:
 @settings(max_examples=12, deadline=None)
 @given(st.lists(REQUESTS, min_size=20, max_size=60))
 def test_nothing_that_is_asked_ends_the_broker(requests: list[Asked]) -> None:
-    office = Office()
-    office.publish(office.topic(), b"a", b"b", tag="t")
-    client = office.connect()
+    broker = RocketMQBroker()
+    broker.publish(broker.topic(), b"a", b"b", tag="t")
+    client = broker.connect()
     client.beat("billing")
     for number, asked in enumerate(requests):
         say(client, number + 1000, asked)
         assert not client.connection.closed, asked
         client.connection.unanswered = 0  # Held ones are as many as there may be, soon.
         if number % 10 == 9:
-            office.pass_ms(1500)
-            office.delays.run(office.clock.now_ms(), office.clock.mono_ms())
-            office.settle()
+            broker.pass_ms(1500)
+            broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
+            broker.settle()
     client.close()
-    office.settle()
+    broker.settle()
     assert (
-        sum(office.rocketmq_context.requests.admission.in_work)
-        == office.rocketmq_context.requests.admission.waiting
+        sum(broker.rocketmq_context.requests.admission.in_work)
+        == broker.rocketmq_context.requests.admission.waiting
         == 0
     )
-    again = Office(office.disk.after_power_cut(1))
-    assert [topic.name for topic in again.topics.all()] == [topic.name for topic in office.topics.all()]
+    again = RocketMQBroker(broker.disk.after_power_cut(1))
+    assert [topic.name for topic in again.topics.all()] == [topic.name for topic in broker.topics.all()]
     assert again.connect().ask(RequestCode.GET_BROKER_RUNTIME_INFO) is not None

@@ -21,7 +21,7 @@ from duolog.protocol.rocketmq.bodies import (
 )
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
 
 COUNT = 30
 
@@ -39,30 +39,30 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
     for number in range(COUNT):
-        topic, now_ms = office.topic(f"t{number}"), office.clock.now_ms()
-        office.rocketmq_context.groups.configs.ensure(f"g{number}", now_ms)
-        office.state_log.commit(
-            office.group_offsets.records(f"g{number}", [CommittedOffset(topic.key(0), 0)], now_ms), 0
+        topic, now_ms = broker.topic(f"t{number}"), broker.clock.now_ms()
+        broker.rocketmq_context.groups.configs.ensure(f"g{number}", now_ms)
+        broker.state_log.commit(
+            broker.group_offsets.records(f"g{number}", [CommittedOffset(topic.key(0), 0)], now_ms), 0
         )
     for number in range(COUNT):
-        office.connect().beat("crowd", client_id=str(number))
-    office.settle()
-    return office
+        broker.connect().beat("crowd", client_id=str(number))
+    broker.settle()
+    return broker
 
 
 def turns_until_answered(client: Client, code: int, body: bytes = b"", **ext: object) -> int:
     turns = 0
-    loop = client.office.loop
+    loop = client.broker.loop
     turn: Callable[[], None] = loop.turn
     loop.turn = lambda: None  # type: ignore[method-assign]
     answer = client.ask(code, body, **ext)
     while answer is None:
         turns += 1
         loop._soon.popleft()()
-        client.office.server.flush()
+        client.broker.server.flush()
         answer = client.last_answer()
     loop.turn = turn  # type: ignore[method-assign]
     assert answer.code == 0, answer.remark
@@ -83,73 +83,73 @@ LONG: list[tuple[int, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("code", "ext"), LONG)
-def test_long_listings_let_others_have_their_turn(office: Office, code: int, ext: dict[str, object]) -> None:
-    assert turns_until_answered(office.connect(), code, **ext) >= COUNT
+def test_long_listings_let_others_have_their_turn(broker: RocketMQBroker, code: int, ext: dict[str, object]) -> None:
+    assert turns_until_answered(broker.connect(), code, **ext) >= COUNT
 
 
-def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(office: Office) -> None:
-    client, other = office.connect(), office.connect()
-    loop, turn = office.loop, office.loop.turn
+def test_requests_of_a_kind_wait_for_the_long_one_and_other_kinds_do_not(broker: RocketMQBroker) -> None:
+    client, other = broker.connect(), broker.connect()
+    loop, turn = broker.loop, broker.loop.turn
     loop.turn = lambda: None  # type: ignore[method-assign]
     assert client.ask(RequestCode.GET_ALL_TOPIC_CONFIG) is None
     assert other.ask(RequestCode.GET_TOPIC_CONFIG, topic="t1") is None
     assert other.connection.unanswered == 1
     other.send("t1")
-    assert len(office.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 1
+    assert len(broker.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 1
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
-    office.settle()
+    broker.settle()
     assert (
-        len(office.rocketmq_context.requests.background_queues[Kind.ADMIN])
-        == sum(office.rocketmq_context.requests.admission.in_work)
+        len(broker.rocketmq_context.requests.background_queues[Kind.ADMIN])
+        == sum(broker.rocketmq_context.requests.admission.in_work)
         == 0
     )
 
 
-def test_long_request_whose_client_leaves_is_dropped(office: Office) -> None:
-    client = office.connect()
-    loop, turn = office.loop, office.loop.turn
+def test_long_request_whose_client_leaves_is_dropped(broker: RocketMQBroker) -> None:
+    client = broker.connect()
+    loop, turn = broker.loop, broker.loop.turn
     loop.turn = lambda: None  # type: ignore[method-assign]
     assert client.ask(RequestCode.GET_ALL_TOPIC_CONFIG) is None
     client.connection.close("")
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
-    assert sum(office.rocketmq_context.requests.admission.in_work) == 0
-    answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert sum(broker.rocketmq_context.requests.admission.in_work) == 0
+    answer = broker.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert answer is not None
-    assert len(read(answer)["topicConfigTable"]) == len(office.topics)
+    assert len(read(answer)["topicConfigTable"]) == len(broker.topics)
 
 
-def test_answer_over_the_limit_is_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_over_the_limit_is_refused(broker: RocketMQBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_answers, "ANSWER_BYTES_MAX", 1000)
-    answer = office.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    answer = broker.connect().ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert answer is not None
     assert (answer.code, "more than 1000 bytes" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-def test_lists_of_topics_are_made_in_steps(office: Office) -> None:
+def test_lists_of_topics_are_made_in_steps(broker: RocketMQBroker) -> None:
     topics = ",".join(f'{{"topicName":"n{number}"}}' for number in range(COUNT))
     groups = ",".join(f'{{"groupName":"n{number}"}}' for number in range(COUNT))
     for code, body in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, f'{{"topicConfigList":[{topics}]}}'),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, f'{{"groupConfigList":[{groups}]}}'),
     ):
-        assert turns_until_answered(office.connect(), code, body.encode()) >= COUNT
-    assert office.topics.get(f"n{COUNT - 1}") is not None
-    assert office.rocketmq_context.groups.configs.get(f"n{COUNT - 1}") is not None
+        assert turns_until_answered(broker.connect(), code, body.encode()) >= COUNT
+    assert broker.topics.get(f"n{COUNT - 1}") is not None
+    assert broker.rocketmq_context.groups.configs.get(f"n{COUNT - 1}") is not None
 
 
-def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(office: Office) -> None:
-    member = office.connect()
+def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(broker: RocketMQBroker) -> None:
+    member = broker.connect()
     member.beat("crowd", client_id="first")
     member.notified()
-    loop, turn = office.loop, office.loop.turn
+    loop, turn = broker.loop, broker.loop.turn
     loop.turn = lambda: None  # type: ignore[method-assign]
     for number in range(5):
-        office.connect().beat("crowd", client_id=f"more{number}")
+        broker.connect().beat("crowd", client_id=f"more{number}")
     loop.turn = turn  # type: ignore[method-assign]
     loop.turn()
-    office.settle()
+    broker.settle()
     assert member.notified() == ["crowd"] * 2  # The round that was on its way, and one more.
 
 
@@ -174,20 +174,20 @@ def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(office: O
     ],
 )
 def test_long_lists_in_requests_are_refused_before_they_are_looked_at(
-    office: Office, code: int, body: BatchAckRequest, says: str
+    broker: RocketMQBroker, code: int, body: BatchAckRequest, says: str
 ) -> None:
-    answer = office.connect().ask(code, body)
+    answer = broker.connect().ask(code, body)
     assert answer is not None
     assert (answer.code, says in answer.remark) == (ResponseCode.INVALID_PARAMETER, True)
 
 
-def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(office: Office) -> None:
+def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(broker: RocketMQBroker) -> None:
     """8,192 bits of each of 300 acks that name no pop: they are not looked at, which took a second."""
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [BatchAck(group="g", topic="t1", bits=bits)] * 300
-    tried = office.rocketmq_context.pop.checkpoints.find
+    tried = broker.rocketmq_context.pop.checkpoints.find
     asked = []
-    office.rocketmq_context.pop.checkpoints.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
-    answer = office.connect().ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks))
+    broker.rocketmq_context.pop.checkpoints.find = lambda name: asked.append(name) or tried(name)  # type: ignore[method-assign,func-returns-value]
+    answer = broker.connect().ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks))
     assert answer is not None
     assert (answer.code, len(asked)) == (0, 300)

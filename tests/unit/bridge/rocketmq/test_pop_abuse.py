@@ -14,7 +14,7 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, PopCheckp
 from duolog.bridge.state.records import PopTaken
 from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, Got, ack, bodies_of, got, nothing, pop
 
 CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
@@ -25,17 +25,17 @@ ERROR, NO_TOPIC = ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.topic()
-    office.topic("others")
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.topic()
+    broker.topic("others")
+    return broker
 
 
 @pytest.fixture
-def one(office: Office, client: Client) -> Got:
+def one(broker: RocketMQBroker, client: Client) -> Got:
     """The only message, popped: offset 0 of queue 0."""
-    office.publish(office.topic(), b"a")
+    broker.publish(broker.topic(), b"a")
     (found,) = got(pop(client))
     return found
 
@@ -46,11 +46,11 @@ def receipt(one: Got, **parts: object) -> str:
     return " ".join(map(str, (dict(zip(names, one.receipt.split(" "), strict=True)) | parts).values()))
 
 
-def still_popped(office: Office, client: Client, one: Got, order: bool = False) -> None:
-    assert len(office.rocketmq_context.pop.checkpoints) == 1
+def still_popped(broker: RocketMQBroker, client: Client, one: Got, order: bool = False) -> None:
+    assert len(broker.rocketmq_context.pop.checkpoints) == 1
     assert nothing(client, order=order)
     assert ack(client, one).code == 0
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
 
 
 # -- Receipts
@@ -66,11 +66,11 @@ RECEIPTS: Final[list[tuple[dict[str, object], int]]] = [
 @pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, CHANGE])
 @pytest.mark.parametrize(("parts", "refusal"), RECEIPTS)
 def test_receipts_that_name_nothing(
-    office: Office, client: Client, one: Got, code: int, parts: dict[str, object], refusal: int
+    broker: RocketMQBroker, client: Client, one: Got, code: int, parts: dict[str, object], refusal: int
 ) -> None:
     answer = ack(client, one, code, extraInfo=receipt(one, **parts), invisibleTime=1_000)
     assert (answer.code, len(answer.remark) < 1_000) == (refusal, True)
-    still_popped(office, client, one)
+    still_popped(broker, client, one)
 
 
 FIELDS: Final[list[tuple[dict[str, object], int]]] = [
@@ -87,20 +87,20 @@ FIELDS: Final[list[tuple[dict[str, object], int]]] = [
 @pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, CHANGE])
 @pytest.mark.parametrize(("fields", "refusal"), FIELDS)
 def test_fields_that_name_nothing(
-    office: Office, client: Client, one: Got, code: int, fields: dict[str, object], refusal: int
+    broker: RocketMQBroker, client: Client, one: Got, code: int, fields: dict[str, object], refusal: int
 ) -> None:
     answer = ack(client, one, code, **{"invisibleTime": 1_000, **fields})
     assert (answer.code, len(answer.remark) < 1_000) == (refusal, True)
-    still_popped(office, client, one)
+    still_popped(broker, client, one)
 
 
 @pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, CHANGE])
-def test_receipt_is_good_once_and_in_time(office: Office, client: Client, one: Got, code: int) -> None:
+def test_receipt_is_good_once_and_in_time(broker: RocketMQBroker, client: Client, one: Got, code: int) -> None:
     assert ack(client, one).code == 0
     assert ack(client, one, code, invisibleTime=1_000).code == GONE
-    office.publish(office.topic(), b"b")
+    broker.publish(broker.topic(), b"b")
     (late,) = got(pop(client))
-    office.pass_ms(INVISIBLE_MS)
+    broker.pass_ms(INVISIBLE_MS)
     assert ack(client, late, code, invisibleTime=1_000).code == GONE
     assert bodies_of(pop(client)) == [b"b"]
 
@@ -110,21 +110,21 @@ def test_receipt_is_good_once_and_in_time(office: Office, client: Client, one: G
 
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("invisible_ms", [-1, -HUGE, 12 * 3_600_000 + 1, YEAR_MS, HUGE])
-def test_times_that_are_refused(office: Office, client: Client, invisible_ms: int, order: bool) -> None:
-    office.publish(office.topic(), b"a")
+def test_times_that_are_refused(broker: RocketMQBroker, client: Client, invisible_ms: int, order: bool) -> None:
+    broker.publish(broker.topic(), b"a")
     assert pop(client, invisibleTime=invisible_ms).code == WRONG
     (one,) = got(pop(client, order=order))
     assert ack(client, one, CHANGE, invisibleTime=invisible_ms).code == WRONG
-    still_popped(office, client, one, order)
+    still_popped(broker, client, one, order)
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_no_time_at_all_gives_the_message_back_at_once(office: Office, client: Client, order: bool) -> None:
-    office.publish(office.topic(), b"a")
+def test_no_time_at_all_gives_the_message_back_at_once(broker: RocketMQBroker, client: Client, order: bool) -> None:
+    broker.publish(broker.topic(), b"a")
     for _ in range(3):
         (one,) = got(pop(client, order=order))
         assert ack(client, one, CHANGE, invisibleTime=0).code == 0
-        office.pass_ms(1)
+        broker.pass_ms(1)
 
 
 # -- Batches of acks
@@ -140,16 +140,16 @@ def batch(one: Got, bits: str = "AQ==", **fields: Any) -> BatchAck:
 @pytest.mark.parametrize(
     "bits", ["", "AA==", "Ag==", base64.b64encode(b"\x00" * 1024).decode(), base64.b64encode(b"\xfe" * 1024).decode()]
 )
-def test_bits_of_no_popped_message(office: Office, client: Client, one: Got, bits: str) -> None:
+def test_bits_of_no_popped_message(broker: RocketMQBroker, client: Client, one: Got, bits: str) -> None:
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=[batch(one, bits)])).code == 0
-    still_popped(office, client, one)
+    still_popped(broker, client, one)
 
 
 @pytest.mark.parametrize("bits", ["A", "****", "AQ==AQ==", "é", "A" * 2_052])
-def test_bits_that_are_none(office: Office, client: Client, one: Got, bits: str) -> None:
+def test_bits_that_are_none(broker: RocketMQBroker, client: Client, one: Got, bits: str) -> None:
     acks = [batch(one), batch(one, bits)]
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == ERROR
-    still_popped(office, client, one)
+    still_popped(broker, client, one)
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def test_bits_that_are_none(office: Office, client: Client, one: Got, bits: str)
     ],
 )  # fmt: skip
 def test_batch_of_receipts_of_which_one_names_nothing(
-    office: Office, client: Client, one: Got, fields: dict[str, Any]
+    broker: RocketMQBroker, client: Client, one: Got, fields: dict[str, Any]
 ) -> None:
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=[batch(one, **fields)])).code == 0
-    assert len(office.rocketmq_context.pop.checkpoints) == 1
+    assert len(broker.rocketmq_context.pop.checkpoints) == 1
     both = BatchAckRequest(acks=[batch(one, **fields), batch(one), batch(one)])
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, both).code == 0
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
 
 
-def test_batch_of_acks_looks_at_no_more_than_what_was_popped(office: Office, client: Client, one: Got) -> None:
+def test_batch_of_acks_looks_at_no_more_than_what_was_popped(broker: RocketMQBroker, client: Client, one: Got) -> None:
     """Hundreds of sets of thousands of bits are one look-up each; they are decoded for a popped message only."""
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [batch(one, bits, pop_ms=number) for number in range(100)] + [batch(one, bits)]
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
 
 
 # -- Pops
@@ -193,12 +193,12 @@ def test_batch_of_acks_looks_at_no_more_than_what_was_popped(office: Office, cli
 )  # fmt: skip
 @pytest.mark.parametrize("order", [False, True])
 def test_pops_that_are_refused(
-    office: Office, client: Client, fields: dict[str, object], refusal: int, order: bool
+    broker: RocketMQBroker, client: Client, fields: dict[str, object], refusal: int, order: bool
 ) -> None:
-    office.publish(office.topic(), b"a")
+    broker.publish(broker.topic(), b"a")
     answer = pop(client, order=order, **fields)
     assert (answer.code, len(answer.remark) < 1_000) == (refusal, True)
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
     assert bodies_of(pop(client, order=order)) == [b"a"]
 
 
@@ -207,9 +207,9 @@ def test_pop_without_patience_is_answered_at_once(client: Client, poll_ms: int) 
     assert pop(client, pollTime=poll_ms).code == ResponseCode.POLLING_TIMEOUT
 
 
-def test_pop_with_endless_patience_is_held_for_a_minute(office: Office, client: Client) -> None:
+def test_pop_with_endless_patience_is_held_for_a_minute(broker: RocketMQBroker, client: Client) -> None:
     assert pop(client, pollTime=HUGE) is None
-    office.pass_ms(60_000)
+    broker.pass_ms(60_000)
     assert client.last_answer().code == ResponseCode.POLLING_TIMEOUT  # type: ignore[union-attr]
 
 
@@ -234,9 +234,9 @@ def test_questions_that_are_refused(
 
 
 def test_pops_that_are_not_acked_have_a_limit_in_bytes() -> None:
-    office = Office(options=Options(rocketmq=RocketmqOptions(popped_bytes_max=3_500)))
-    client = office.connect()
-    office.publish(office.topic(), *(b"%d" % n for n in range(10)))
+    broker = RocketMQBroker(options=Options(rocketmq=RocketmqOptions(popped_bytes_max=3_500)))
+    client = broker.connect()
+    broker.publish(broker.topic(), *(b"%d" % n for n in range(10)))
     popped = [one for _ in range(3) for one in got(pop(client, maxMsgNums=2))]
     assert ack(client, popped[0], CHANGE, invisibleTime=1_000).code == 0  # Now it has a checkpoint of its own.
     assert pop(client).code == ResponseCode.POLLING_FULL
@@ -250,7 +250,7 @@ def test_pops_that_are_not_acked_have_a_limit_in_bytes() -> None:
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("count", [1, 32])
 def test_checkpoints_take_no_more_than_they_are_counted_for(step: int, count: int) -> None:
-    popped = PopCheckpoints(Office().state_log, 1 << 40)
+    popped = PopCheckpoints(RocketMQBroker().state_log, 1 << 40)
     tracemalloc.start()
     try:
         for number in range(500):

@@ -9,17 +9,17 @@ from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.receipt import parse_receipt
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, RETRY, ack, bodies_of, got, nothing, pop
 
 CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.topic()
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.topic()
+    return broker
 
 
 def counted(answer: Any) -> list[tuple[bytes, int]]:
@@ -42,80 +42,80 @@ def held(client: Client, **fields: object) -> int:
 # -- As in PopOrderlyIT
 
 
-def test_without_any_ack_the_same_messages_come_again_before_all_others(office: Office, client: Client) -> None:
-    office.publish(office.topic(), *(b"%d" % n for n in range(10)))
+def test_without_any_ack_the_same_messages_come_again_before_all_others(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), *(b"%d" % n for n in range(10)))
     five = [b"%d" % n for n in range(5)]
     assert counted(pop(client, order=True, maxMsgNums=5)) == [(body, 0) for body in five]
     for failures in (1, 2, 3):
         waiting = held(client, maxMsgNums=5)
-        office.pass_ms(INVISIBLE_MS - 1)
+        broker.pass_ms(INVISIBLE_MS - 1)
         assert client.answer_to(waiting) is None
-        office.pass_ms(1)
-        office.settle()
+        broker.pass_ms(1)
+        broker.settle()
         assert counted(client.answer_to(waiting)) == [(body, failures) for body in five]
 
 
 @pytest.mark.parametrize("maximum", [2, 5])
-def test_whole_batch_at_another_time(office: Office, client: Client, maximum: int) -> None:
-    office.publish(office.topic(), *(b"%d" % n for n in range(5)))
+def test_whole_batch_at_another_time(broker: RocketMQBroker, client: Client, maximum: int) -> None:
+    broker.publish(broker.topic(), *(b"%d" % n for n in range(5)))
     first = got(pop(client, order=True, maxMsgNums=maximum))
     for one in first:
         assert ack(client, one, CHANGE, invisibleTime=3_000).code == 0
     waiting = held(client, maxMsgNums=maximum)
-    office.pass_ms(2_999)
+    broker.pass_ms(2_999)
     assert client.answer_to(waiting) is None
-    office.pass_ms(1)
-    office.settle()
+    broker.pass_ms(1)
+    broker.settle()
     answer = client.answer_to(waiting)
     assert counted(answer) == [(one.body, 1) for one in first]
     for one in got(answer):
         assert ack(client, one).code == 0
-    assert office.group_offsets.fetch("billing", office.topic().key(0)).offset == maximum
+    assert broker.group_offsets.fetch("billing", broker.topic().key(0)).offset == maximum
 
 
-def test_another_time_for_the_message_in_the_middle(office: Office, client: Client) -> None:
+def test_another_time_for_the_message_in_the_middle(broker: RocketMQBroker, client: Client) -> None:
     """Expect 1, 2, 3, 2, 3, 4: what was acked behind the one that is not done comes again."""
-    office.publish(office.topic(), b"1", b"2", b"3", b"4")
+    broker.publish(broker.topic(), b"1", b"2", b"3", b"4")
     one, two, three = got(pop(client, order=True, maxMsgNums=3))
     assert ack(client, one).code == 0
     assert ack(client, two, CHANGE, invisibleTime=3_000).code == 0
     assert ack(client, three).code == 0
     waiting = held(client, maxMsgNums=3)
-    office.pass_ms(3_000)
-    office.settle()
+    broker.pass_ms(3_000)
+    broker.settle()
     assert counted(client.answer_to(waiting)) == [(b"2", 1), (b"3", 1), (b"4", 0)]
 
 
-def test_the_queue_waits_for_the_last_of_the_messages(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"1", b"2", b"3")
+def test_the_queue_waits_for_the_last_of_the_messages(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"1", b"2", b"3")
     one, two, _ = got(pop(client, order=True))
     assert ack(client, one, CHANGE, invisibleTime=1_000).code == 0
     assert ack(client, two, CHANGE, invisibleTime=2 * INVISIBLE_MS).code == 0
     waiting = held(client)
-    office.pass_ms(INVISIBLE_MS)  # The third message keeps the time of the pop.
+    broker.pass_ms(INVISIBLE_MS)  # The third message keeps the time of the pop.
     assert client.answer_to(waiting) is None
     assert ack(client, two).code == 0
-    office.settle()
+    broker.settle()
     assert counted(client.answer_to(waiting)) == [(b"1", 1), (b"2", 1), (b"3", 1)]
 
 
-def test_reentrance(office: Office, client: Client) -> None:
+def test_reentrance(broker: RocketMQBroker, client: Client) -> None:
     """The same attempt gets the same messages while it holds them, which is no failure; another one waits."""
-    office.publish(office.topic(), b"a")
+    broker.publish(broker.topic(), b"a")
     counts = []
     for attempt, wait_ms in (
         ("", 0), ("1", INVISIBLE_MS), ("1", 0), ("2", INVISIBLE_MS), ("2", 0), ("", INVISIBLE_MS),
     ):  # fmt: skip
         if wait_ms:
             assert nothing(client, order=True, attemptId=attempt)
-            office.pass_ms(wait_ms)
+            broker.pass_ms(wait_ms)
         ((_, count),) = counted(pop(client, order=True, attemptId=attempt))
         counts.append(count)
     assert counts == [0, 1, 1, 2, 2, 3]
 
 
-def test_only_the_last_receipt_of_an_attempt_is_good(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_only_the_last_receipt_of_an_attempt_is_good(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     (lost,) = got(pop(client, order=True, attemptId="x", maxMsgNums=1))
     again = got(pop(client, order=True, attemptId="x"))  # Within the same millisecond.
     assert ack(client, lost).code == ResponseCode.NO_MESSAGE
@@ -123,24 +123,24 @@ def test_only_the_last_receipt_of_an_attempt_is_good(office: Office, client: Cli
     assert nothing(client, order=True)
 
 
-def test_receipt_after_a_change_says_until_when_it_is_good(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
+def test_receipt_after_a_change_says_until_when_it_is_good(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
     (one,) = got(pop(client, order=True))
-    office.pass_ms(4_000)
+    broker.pass_ms(4_000)
     changed = ack(client, one, CHANGE, invisibleTime=INVISIBLE_MS).ext
     until_ms = int(changed["popTime"]) + int(changed["invisibleTime"])
-    assert until_ms == office.clock.now_ms() + INVISIBLE_MS
-    office.pass_ms(INVISIBLE_MS - 1)
+    assert until_ms == broker.clock.now_ms() + INVISIBLE_MS
+    broker.pass_ms(INVISIBLE_MS - 1)
     assert ack(client, one).code == 0
 
 
-def test_order_goes_on_after_a_restart(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"1", b"2", b"3")
+def test_order_goes_on_after_a_restart(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"1", b"2", b"3")
     one, two, _ = got(pop(client, order=True))
     ack(client, two)
     ack(client, one, CHANGE, invisibleTime=3 * INVISIBLE_MS)
-    again = Office(office.disk.after_kill())
-    again.clock.set_now_ms(office.clock.now_ms())
+    again = RocketMQBroker(broker.disk.after_kill())
+    again.clock.set_now_ms(broker.clock.now_ms())
     survivor = again.connect()
     assert nothing(survivor, order=True)
     again.pass_ms(3 * INVISIBLE_MS)
@@ -150,9 +150,9 @@ def test_order_goes_on_after_a_restart(office: Office, client: Client) -> None:
 # -- The group's position
 
 
-def test_in_order_a_queue_gives_nothing_until_all_is_acked(office: Office, client: Client) -> None:
-    topic = office.topic()
-    office.publish(topic, b"a", b"b", b"c")
+def test_in_order_a_queue_gives_nothing_until_all_is_acked(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
+    broker.publish(topic, b"a", b"b", b"c")
     a, b = got(pop(client, order=True, maxMsgNums=2))
     assert parse_receipt(a.receipt).revive_queue == 999
     assert nothing(client, order=True)
@@ -160,36 +160,36 @@ def test_in_order_a_queue_gives_nothing_until_all_is_acked(office: Office, clien
     ack(client, b)
     assert client.answer_to(client._opaque - 1) is None
     ack(client, a)
-    office.settle()
+    broker.settle()
     assert bodies_of(client.answer_to(client._opaque - 2)) == [b"c"]
 
 
-def test_in_order_what_is_not_acked_comes_again_in_place(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_in_order_what_is_not_acked_comes_again_in_place(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     first = got(pop(client, order=True))
     ack(client, first[0])
-    office.pass_ms(INVISIBLE_MS)
+    broker.pass_ms(INVISIBLE_MS)
     answer = pop(client, order=True)
     assert bodies_of(answer) == [b"b"]
     assert answer.ext["orderCountInfo"] == "0 qo0%1 1;0 0 1"
     for one in got(answer):
         assert ack(client, one).code == 0
     assert nothing(client, order=True)
-    assert office.topics.by_rocketmq_name(RETRY) is None
+    assert broker.topics.by_rocketmq_name(RETRY) is None
 
 
-def test_in_order_more_time_holds_the_queue(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
+def test_in_order_more_time_holds_the_queue(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
     (one,) = got(pop(client, order=True))
     assert ack(client, one, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=3 * INVISIBLE_MS).code == 0
-    office.pass_ms(2 * INVISIBLE_MS)
+    broker.pass_ms(2 * INVISIBLE_MS)
     assert nothing(client, order=True)
-    office.pass_ms(INVISIBLE_MS)
+    broker.pass_ms(INVISIBLE_MS)
     assert bodies_of(pop(client, order=True)) == [b"a"]
 
 
-def test_in_order_acks_of_one_pop_may_come_in_parts_of_a_batch(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_in_order_acks_of_one_pop_may_come_in_parts_of_a_batch(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     receipt = parse_receipt(got(pop(client, order=True))[0].receipt)
     acks = [
         BatchAck(
@@ -203,14 +203,14 @@ def test_in_order_acks_of_one_pop_may_come_in_parts_of_a_batch(office: Office, c
 
 
 @pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
-def test_in_order_acks_of_the_past_do_not_undo_a_reset(office: Office, client: Client, code: int) -> None:
-    office.publish(office.topic(), b"a", b"b", b"c", b"d")
+def test_in_order_acks_of_the_past_do_not_undo_a_reset(broker: RocketMQBroker, client: Client, code: int) -> None:
+    broker.publish(broker.topic(), b"a", b"b", b"c", b"d")
     for one in got(pop(client, order=True, maxMsgNums=2)):
         ack(client, one)
     old = got(pop(client, order=True))
     assert pop(client, order=True, pollTime=5000) is None
     names = {"group": "billing", "consumerGroup": "billing", "topic": "orders", "queueId": 0}
-    moved = office.connect().ask(code, timestamp=0, isForce=True, offset=1, commitOffset=1, **names)
+    moved = broker.connect().ask(code, timestamp=0, isForce=True, offset=1, commitOffset=1, **names)
     assert moved is not None
     assert moved.code == 0
     assert [ack(client, one).code for one in old] == [ResponseCode.NO_MESSAGE] * 2

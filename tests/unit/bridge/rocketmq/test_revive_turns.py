@@ -6,7 +6,7 @@ The clock passes with each message whose copy is made, as it does where messages
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE, revive
 from tests.kit.clock import ManualClock
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, pop
 
 COUNT = 3 * CHECKPOINTS_AT_ONCE
@@ -24,18 +24,18 @@ class WorkingClock(ManualClock):
 
 def turns_until_given_back(step_ms: int) -> tuple[int, int]:
     """Give in how many turns all came back, and the most checkpoints that one of them took."""
-    office = Office(clock=(clock := WorkingClock()))
-    topic, client = office.topic(), office.connect()
-    office.publish(topic, *(b"%d" % number for number in range(COUNT)))
+    broker = RocketMQBroker(clock=(clock := WorkingClock()))
+    topic, client = broker.topic(), broker.connect()
+    broker.publish(topic, *(b"%d" % number for number in range(COUNT)))
     for _ in range(COUNT):
         pop(client, maxMsgNums=1)
-    assert len(office.rocketmq_context.pop.checkpoints) == COUNT
-    office.clock.pass_ms(INVISIBLE_MS + 1000)
-    now_ms, turns, most = office.clock.now_ms(), 0, 0
+    assert len(broker.rocketmq_context.pop.checkpoints) == COUNT
+    broker.clock.pass_ms(INVISIBLE_MS + 1000)
+    now_ms, turns, most = broker.clock.now_ms(), 0, 0
     clock.step_ms = step_ms
-    while before := len(office.rocketmq_context.pop.checkpoints):
-        revive(office.rocketmq_context, now_ms)
-        turns, most = turns + 1, max(most, before - len(office.rocketmq_context.pop.checkpoints))
+    while before := len(broker.rocketmq_context.pop.checkpoints):
+        revive(broker.rocketmq_context, now_ms)
+        turns, most = turns + 1, max(most, before - len(broker.rocketmq_context.pop.checkpoints))
         assert turns < 10 * COUNT
     return turns, most
 

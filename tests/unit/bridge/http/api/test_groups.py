@@ -11,43 +11,43 @@ from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message_id import message_id
 from tests.kit.http import HttpBench
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.topic("orders", 2)
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.topic("orders", 2)
+    return broker
 
 
 @pytest.fixture
-def bench(office: Office) -> HttpBench:
-    return HttpBench(office)
+def bench(broker: RocketMQBroker) -> HttpBench:
+    return HttpBench(broker)
 
 
-def fail(office: Office, body: bytes, raw: str = "", **fields: object) -> str:
+def fail(broker: RocketMQBroker, body: bytes, raw: str = "", **fields: object) -> str:
     """Send a message that the group billing gives up at once; its id."""
-    client = office.connect()
+    client = broker.connect()
     sent_id = str(client.send(body=body, properties=raw).ext["msgId"])
     asked = {"offset": int(sent_id[16:], 16), "group": "billing", "delayLevel": 0, "maxReconsumeTimes": 0, **fields}
     assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **asked).code == 0
-    office.settle()
+    broker.settle()
     return sent_id
 
 
-def commit(office: Office, *offsets: int) -> None:
+def commit(broker: RocketMQBroker, *offsets: int) -> None:
     """Let the group billing have these positions in the queues of orders."""
-    topic = office.topic()
+    topic = broker.topic()
     positions = [CommittedOffset(topic.key(queue), offset) for queue, offset in enumerate(offsets)]
-    office.group_offsets.commit("billing", positions, office.clock.now_ms())
-    office.settle()
+    broker.group_offsets.commit("billing", positions, broker.clock.now_ms())
+    broker.settle()
 
 
-def test_dead_letters_say_why_and_where_they_came_from(office: Office, bench: HttpBench) -> None:
-    first = fail(office, b"a", "KEYS\x01k\x02TAGS\x01paid\x02")
-    fail(office, b"\xff", delayLevel=-1)
-    fail(office, b"c" * 5000)
+def test_dead_letters_say_why_and_where_they_came_from(broker: RocketMQBroker, bench: HttpBench) -> None:
+    first = fail(broker, b"a", "KEYS\x01k\x02TAGS\x01paid\x02")
+    fail(broker, b"\xff", delayLevel=-1)
+    fail(broker, b"c" * 5000)
     status, found = bench.ask("GET", "/api/groups/billing/dead-letters?limit=2")
     assert (status, found["topic"], found["next"]) == (200, "%DLQ%billing", 2)
     one, two = found["dead_letters"]
@@ -62,8 +62,8 @@ def test_dead_letters_say_why_and_where_they_came_from(office: Office, bench: Ht
     assert (shown["topic"], shown["queue"], shown["offset"], shown["value"]) == ("orders", 0, 0, "a")
 
 
-def test_redriven_letters_are_marked(office: Office, bench: HttpBench) -> None:
-    fail(office, b"a")
+def test_redriven_letters_are_marked(broker: RocketMQBroker, bench: HttpBench) -> None:
+    fail(broker, b"a")
     status, refused = bench.ask("POST", "/api/groups/billing/redrive")
     assert (status, "--to retry" in refused["error"]) == (409, True)
     assert bench.ask("POST", "/api/groups/billing/redrive", {"to": "elsewhere"})[0] == 400
@@ -82,10 +82,10 @@ def test_unknown_ids_are_not_found(bench: HttpBench, number: str) -> None:
     assert number[:32] in answer["error"]
 
 
-def test_message_of_a_compressed_batch_is_found_by_its_id(office: Office, bench: HttpBench) -> None:
-    office.publisher.publish_batch(office.topic(), 1, batch([b"x", b"y"], codec=Codec.GZIP), office.clock.now_ms())
-    office.settle()
-    seen = message.decode_all(bytes(office.connect().pull(0, queueId=1).body))
+def test_message_of_a_compressed_batch_is_found_by_its_id(broker: RocketMQBroker, bench: HttpBench) -> None:
+    broker.publisher.publish_batch(broker.topic(), 1, batch([b"x", b"y"], codec=Codec.GZIP), broker.clock.now_ms())
+    broker.settle()
+    seen = message.decode_all(bytes(broker.connect().pull(0, queueId=1).body))
     _, found = bench.ask("GET", f"/api/messages/{message_id(seen[1].store_host, seen[1].physical_offset)}")
     assert (found["queue"], found["offset"], found["value"]) == (1, 1, "y")
 
@@ -103,16 +103,16 @@ def test_message_of_a_compressed_batch_is_found_by_its_id(office: Office, bench:
     ],
 )
 def test_reset_shows_what_it_would_do_and_then_does_it(
-    office: Office, bench: HttpBench, wanted: dict[str, Any], to: list[int]
+    broker: RocketMQBroker, bench: HttpBench, wanted: dict[str, Any], to: list[int]
 ) -> None:
-    office.publish(office.topic(), b"a", b"b", b"c")
-    commit(office, 1, 0)
+    broker.publish(broker.topic(), b"a", b"b", b"c")
+    commit(broker, 1, 0)
     rows = [{"topic": "orders", "queue": queue, "from": (1, 0)[queue], "to": to[queue]} for queue in (0, 1)]
     path = "/api/groups/billing/reset"
     assert bench.ask("POST", path, wanted) == (200, {"group": "billing", "executed": False, "positions": rows})
-    assert [office.group_offsets.fetch("billing", office.topic().key(0)).offset] == [1], "a dry run changes nothing"
+    assert [broker.group_offsets.fetch("billing", broker.topic().key(0)).offset] == [1], "a dry run changes nothing"
     assert bench.ask("POST", path, {**wanted, "execute": True})[1]["executed"]
-    assert [office.group_offsets.fetch("billing", office.topic().key(queue)).offset for queue in (0, 1)] == to
+    assert [broker.group_offsets.fetch("billing", broker.topic().key(queue)).offset for queue in (0, 1)] == to
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_reset_shows_what_it_would_do_and_then_does_it(
     ],
 )
 def test_refused_resets_name_what_was_expected(
-    office: Office, bench: HttpBench, wanted: dict[str, Any], status: int
+    broker: RocketMQBroker, bench: HttpBench, wanted: dict[str, Any], status: int
 ) -> None:
-    commit(office, 1, 0)
+    commit(broker, 1, 0)
     assert bench.ask("POST", "/api/groups/billing/reset", wanted)[0] == status
     assert bench.ask("POST", "/api/groups/none/reset", {"to": "latest"})[0] == 404
 
 
-def test_group_with_members_is_neither_reset_nor_deleted(office: Office, bench: HttpBench) -> None:
-    commit(office, 1, 0)
-    office.connect().beat("billing")
+def test_group_with_members_is_neither_reset_nor_deleted(broker: RocketMQBroker, bench: HttpBench) -> None:
+    commit(broker, 1, 0)
+    broker.connect().beat("billing")
     for method, path, body in (
         ("POST", "/api/groups/billing/reset", {"to": "latest"}),
         ("DELETE", "/api/groups/billing?execute=true", None),
@@ -144,11 +144,11 @@ def test_group_with_members_is_neither_reset_nor_deleted(office: Office, bench: 
         assert (status, "has members in rocketmq: stop them" in answer["error"]) == (409, True)
 
 
-def test_delete_shows_what_it_would_do_and_then_does_it(office: Office, bench: HttpBench) -> None:
-    commit(office, 1, 0)
+def test_delete_shows_what_it_would_do_and_then_does_it(broker: RocketMQBroker, bench: HttpBench) -> None:
+    commit(broker, 1, 0)
     shown = {"group": "billing", "executed": False, "positions": 2}
     assert bench.ask("DELETE", "/api/groups/billing") == (200, shown)
-    assert "billing" in office.group_offsets
+    assert "billing" in broker.group_offsets
     assert bench.ask("DELETE", "/api/groups/billing?execute=true") == (200, shown | {"executed": True})
-    assert "billing" not in office.group_offsets
+    assert "billing" not in broker.group_offsets
     assert bench.ask("DELETE", "/api/groups/billing")[0] == 404

@@ -1,7 +1,7 @@
 """Proves what tools and dashboards are told of the broker's settings and figures."""
 
 from duolog.protocol.rocketmq.codes import RequestCode
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
 
 
 def test_what_dashboards_cannot_do_without(client: Client) -> None:
@@ -12,13 +12,13 @@ def test_what_dashboards_cannot_do_without(client: Client) -> None:
     assert "brokerName=duolog\n" in settings
 
 
-def test_properties_that_are_unknown_are_accepted_and_reported(office: Office, client: Client) -> None:
+def test_properties_that_are_unknown_are_accepted_and_reported(broker: RocketMQBroker, client: Client) -> None:
     """mqadmin prints a stack trace for every other code; what is known counts all the same."""
     both = b"noSuchThing=1\nautoCreateTopicEnable=false\n"
     answer = client.ask(RequestCode.UPDATE_BROKER_CONFIG, both)
     assert (answer.code, answer.remark) == (0, "unknown here, and ignored: noSuchThing")
-    assert office.topics.auto_create is False
+    assert broker.topics.auto_create is False
     answer = client.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"listenPort=1\n")
     assert (answer.code, answer.remark) == (0, "unknown here, and ignored: listenPort")
     assert client.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=x\nautoCreateTopicEnable=true").code != 0
-    assert office.topics.auto_create is False
+    assert broker.topics.auto_create is False

@@ -6,16 +6,16 @@ from duolog.protocol.rocketmq.bodies import ConsumeStats, SubscriptionGroupConfi
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
 
 
-def test_config_of_a_group_is_kept_whole(office: Office, client: Client) -> None:
+def test_config_of_a_group_is_kept_whole(broker: RocketMQBroker, client: Client) -> None:
     wanted = SubscriptionGroupConfig(group_name="billing", retry_max_times=3, attributes={"+a": "b", "+c": "d"})
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted).code == 0
     wanted.attributes = {"-c": ""}
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted).code == 0
     wanted.attributes = {"a": "b"}
-    again = Office(office.disk.after_kill()).connect()
+    again = RocketMQBroker(broker.disk.after_kill()).connect()
     answer = again.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="billing")
     assert fastjson.read(answer.body, SubscriptionGroupConfig) == wanted
     table = read(again.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
@@ -31,8 +31,8 @@ def test_config_of_a_group_is_kept_whole(office: Office, client: Client) -> None
 
 
 @pytest.mark.parametrize("topic", [None, "orders"])
-def test_how_far_a_group_is(office: Office, client: Client, topic: str | None) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_how_far_a_group_is(broker: RocketMQBroker, client: Client, topic: str | None) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="billing", topic="orders", queueId=0, commitOffset=1)
     answer = client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="billing", topic=topic)
     stats = fastjson.read(answer.body, ConsumeStats).offset_table.rows
@@ -40,7 +40,7 @@ def test_how_far_a_group_is(office: Office, client: Client, topic: str | None) -
     assert (row.broker_offset, row.consumer_offset, len(stats)) == (2, 1, 2)
 
 
-def test_who_is_connected(office: Office, client: Client) -> None:
+def test_who_is_connected(broker: RocketMQBroker, client: Client) -> None:
     asked = {"consumerGroup": "billing"}
     assert client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, **asked).code == ResponseCode.CONSUMER_NOT_ONLINE
     assert client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="shop").code == ResponseCode.SYSTEM_ERROR

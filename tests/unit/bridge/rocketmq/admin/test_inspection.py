@@ -27,7 +27,7 @@ from duolog.protocol.rocketmq.messages.message_id import message_id
 from tests.kit.core import STORE_HOST
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies, read
 
 HOUR_MS = 3_600_000
 
@@ -42,9 +42,9 @@ def commit(client: Client, offset: int, group: str = "billing", topic: str = "or
 # -- Groups
 
 
-def test_who_reads_a_topic_and_what_a_group_reads(office: Office, client: Client) -> None:
-    office.topic("orders")
-    office.topic("bills")
+def test_who_reads_a_topic_and_what_a_group_reads(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic("orders")
+    broker.topic("bills")
     commit(client, 0, "past")
     client.beat("present", topics=("orders", "bills"), expression="a || b")
     who = client.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="orders")
@@ -61,15 +61,17 @@ def test_who_reads_a_topic_and_what_a_group_reads(office: Office, client: Client
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_deleted_group_keeps_its_positions_if_that_is_wished(office: Office, client: Client, clean: bool) -> None:
-    topic = office.topic()
+def test_a_deleted_group_keeps_its_positions_if_that_is_wished(
+    broker: RocketMQBroker, client: Client, clean: bool
+) -> None:
+    topic = broker.topic()
     client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, SubscriptionGroupConfig(group_name="billing"))
     commit(client, 0)
-    kept = office.group_offsets.fetch("billing", topic.key(0))
+    kept = broker.group_offsets.fetch("billing", topic.key(0))
     assert client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="billing", cleanOffset=clean).code == 0
-    assert office.rocketmq_context.groups.configs.get("billing") is None
-    assert office.group_offsets.fetch("billing", topic.key(0)) == (None if clean else kept)
-    again = Office(office.disk.after_kill())
+    assert broker.rocketmq_context.groups.configs.get("billing") is None
+    assert broker.group_offsets.fetch("billing", topic.key(0)) == (None if clean else kept)
+    again = RocketMQBroker(broker.disk.after_kill())
     assert again.group_offsets.fetch("billing", topic.key(0)) == (None if clean else kept)
 
 
@@ -78,19 +80,19 @@ def test_a_group_of_the_systems_own_is_not_deleted(client: Client) -> None:
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_several_topics_and_groups_are_made_by_one_request(office: Office, client: Client) -> None:
+def test_several_topics_and_groups_are_made_by_one_request(broker: RocketMQBroker, client: Client) -> None:
     topics = TopicConfigList(
         topic_config_list=[TopicConfig(topic_name=name, read_queue_nums=2, write_queue_nums=3) for name in ("a", "b")]
     )
     assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics).code == 0
-    assert [office.topic(name).queue_count for name in ("a", "b")] == [3, 3]
+    assert [broker.topic(name).queue_count for name in ("a", "b")] == [3, 3]
     groups = GroupConfigList(group_config_list=[SubscriptionGroupConfig(group_name=name) for name in ("g", "h")])
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, groups).code == 0
-    assert office.rocketmq_context.groups.configs.get("h") is not None
+    assert broker.rocketmq_context.groups.configs.get("h") is not None
 
 
-def test_all_groups_are_listed_with_what_they_have_left(office: Office, client: Client) -> None:
-    office.publish(office.topic(queues=1), b"a", b"b", b"c")
+def test_all_groups_are_listed_with_what_they_have_left(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(queues=1), b"a", b"b", b"c")
     client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, SubscriptionGroupConfig(group_name="billing"))
     commit(client, 1)
     text = bytes(client.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False).body).decode()
@@ -101,31 +103,33 @@ def test_all_groups_are_listed_with_what_they_have_left(office: Office, client: 
 # -- Members
 
 
-def test_producers_are_listed_with_their_last_heartbeat(office: Office, client: Client) -> None:
+def test_producers_are_listed_with_their_last_heartbeat(broker: RocketMQBroker, client: Client) -> None:
     client.beat(client_id="shop@1")
-    beat_ms = office.clock.now_ms()
-    office.clock.pass_ms(5000)
+    beat_ms = broker.clock.now_ms()
+    broker.clock.pass_ms(5000)
     (found,) = read(client.ask(RequestCode.GET_ALL_PRODUCER_INFO))["data"]["shop"]
     assert (found["clientId"], found["lastUpdateTimestamp"]) == ("shop@1", beat_ms)
 
 
-def test_who_sent_a_half_message_is_a_producer_before_its_first_heartbeat(office: Office, client: Client) -> None:
-    office.topic()
+def test_who_sent_a_half_message_is_a_producer_before_its_first_heartbeat(
+    broker: RocketMQBroker, client: Client
+) -> None:
+    broker.topic()
     assert client.send(properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02").code == 0
     (found,) = read(client.ask(RequestCode.GET_ALL_PRODUCER_INFO))["data"]["shop"]
-    assert (found["clientId"], found["lastUpdateTimestamp"]) == ("", office.clock.now_ms())
+    assert (found["clientId"], found["lastUpdateTimestamp"]) == ("", broker.clock.now_ms())
 
 
-def member(office: Office) -> Client:
-    found = office.connect()
+def member(broker: RocketMQBroker) -> Client:
+    found = broker.connect()
     found.beat("billing", client_id="c1")
     found.notified()
     return found
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_running_info_is_the_members_own_answer(office: Office, client: Client, is_answered: bool) -> None:
-    consumer = member(office)
+def test_running_info_is_the_members_own_answer(broker: RocketMQBroker, client: Client, is_answered: bool) -> None:
+    consumer = member(broker)
     fields = {"consumerGroup": "billing", "clientId": "c1", "jstackEnable": False}
     assert client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields) is None
     (asked,) = consumer.asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -134,7 +138,7 @@ def test_running_info_is_the_members_own_answer(office: Office, client: Client, 
         consumer.say(remoting.response(asked, body=b'{"properties":{}}'))
         assert bytes(client.last_answer().body) == b'{"properties":{}}'
     else:
-        office.pass_ms(6000)
+        broker.pass_ms(6000)
         assert client.last_answer().code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert client.connection.unanswered == 0
 
@@ -142,10 +146,10 @@ def test_running_info_is_the_members_own_answer(office: Office, client: Client, 
 @pytest.mark.parametrize(("code", "ext"), [(100_000, {}), (-100_000, {}), (0, {"k" * 32_768: "v"})])
 @pytest.mark.parametrize("is_json", [True, False])
 def test_answer_of_a_member_that_does_not_fit_the_tools_form_is_an_error(
-    office: Office, client: Client, code: int, ext: dict[str, str], is_json: bool
+    broker: RocketMQBroker, client: Client, code: int, ext: dict[str, str], is_json: bool
 ) -> None:
     """A binary header has 16 bits for the code and for the length of a key."""
-    consumer = member(office)
+    consumer = member(broker)
     fields = {"consumerGroup": "billing", "clientId": "c1"}
     assert client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, json=is_json, **fields) is None
     (asked,) = consumer.asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -162,9 +166,9 @@ def test_answer_of_a_member_that_does_not_fit_the_tools_form_is_an_error(
     ],
 )
 def test_who_asks_one_way_is_not_answered(
-    office: Office, client: Client, code: RequestCode, fields: dict[str, str]
+    broker: RocketMQBroker, client: Client, code: RequestCode, fields: dict[str, str]
 ) -> None:
-    consumer = member(office)
+    consumer = member(broker)
     assert client.ask(code, oneway=True, **fields) is None
     consumer.answer_to(-1)
     (asked,) = consumer.heard
@@ -172,10 +176,10 @@ def test_who_asks_one_way_is_not_answered(
     assert (client.last_answer(), client.connection.unanswered) == (None, 0)
 
 
-def test_a_member_consumes_one_message_directly(office: Office, client: Client) -> None:
-    office.topic()
+def test_a_member_consumes_one_message_directly(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     sent = client.send(body=b"once more").ext["msgId"]
-    consumer = member(office)
+    consumer = member(broker)
     fields = {"consumerGroup": "billing", "clientId": "c1", "msgId": sent, "brokerName": "?"}
     assert client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields) is None
     (asked,) = consumer.asked(RequestCode.CONSUME_MESSAGE_DIRECTLY)
@@ -192,10 +196,12 @@ def test_a_member_consumes_one_message_directly(office: Office, client: Client) 
         ({"msgId": "no id"}, "no id"),
     ],
 )
-def test_what_cannot_be_consumed_directly(office: Office, client: Client, fields: dict[str, str], remark: str) -> None:
-    office.topic()
+def test_what_cannot_be_consumed_directly(
+    broker: RocketMQBroker, client: Client, fields: dict[str, str], remark: str
+) -> None:
+    broker.topic()
     sent = client.send().ext["msgId"]
-    _online = member(office)
+    _online = member(broker)
     request = {"consumerGroup": "billing", "clientId": "c1", "msgId": sent, **fields}
     answer = client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **request)
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -203,20 +209,20 @@ def test_what_cannot_be_consumed_directly(office: Office, client: Client, fields
     assert client.connection.unanswered == 0
 
 
-def test_what_is_not_committed_is_not_consumed_directly(office: Office, client: Client) -> None:
-    topic, now_ms = office.topic(), office.clock.now_ms()
-    producer, _ = office.transactions.init("id", 60_000, None, now_ms)
+def test_what_is_not_committed_is_not_consumed_directly(broker: RocketMQBroker, client: Client) -> None:
+    topic, now_ms = broker.topic(), broker.clock.now_ms()
+    producer, _ = broker.transactions.init("id", 60_000, None, now_ms)
     for sequence in (0, 1):
         sent = batch([b"open"], producer=(*producer, sequence), is_transactional=True)
-        office.publisher.publish_batch(topic, 0, sent, now_ms, BatchOrigin(transactional_id="id", adds_partition=True))
-    office.settle()
-    (_, second) = office.store.reader.read(topic.queues[0], 0, max_bytes=1000, until=2)
-    _online = member(office)
-    office.store.executors.readers = threads = ManualThreads()
+        broker.publisher.publish_batch(topic, 0, sent, now_ms, BatchOrigin(transactional_id="id", adds_partition=True))
+    broker.settle()
+    (_, second) = broker.store.reader.read(topic.queues[0], 0, max_bytes=1000, until=2)
+    _online = member(broker)
+    broker.store.executors.readers = threads = ManualThreads()
     request = {"consumerGroup": "billing", "clientId": "c1", "msgId": message_id(STORE_HOST, second.position)}
     assert client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **request) is None
     threads.run()
-    office.settle()
+    broker.settle()
     assert client.last_answer().code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert client.connection.unanswered == 0
 
@@ -224,12 +230,12 @@ def test_what_is_not_committed_is_not_consumed_directly(office: Office, client: 
 # -- Topics
 
 
-def test_what_came_to_a_topic_is_read_off_the_index(office: Office, client: Client) -> None:
-    topic = office.topic(queues=1)
+def test_what_came_to_a_topic_is_read_off_the_index(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic(queues=1)
     for _ in range(3):
-        office.publish(topic, b"a", b"b")
-        office.clock.pass_ms(HOUR_MS // 2)
-    office.publish(topic, b"c")
+        broker.publish(topic, b"a", b"b")
+        broker.clock.pass_ms(HOUR_MS // 2)
+    broker.publish(topic, b"c")
     stats = read(client.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="orders"))
     assert [stats[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")] == [1, 5, 7]
     whole = {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}
@@ -248,14 +254,14 @@ def given(client: Any, name: str = "GROUP_GET_NUMS", key: str = "orders@billing"
     return [stats[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")]
 
 
-def test_what_a_group_was_given_is_counted(office: Office, client: Client) -> None:
-    office.publish(office.topic(), *(b"%d" % n for n in range(7)))
+def test_what_a_group_was_given_is_counted(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), *(b"%d" % n for n in range(7)))
     assert given(client) == [0, 0, 0]
     client.pull(0)
     client.pull(7)
     assert given(client) == given(client, "BROKER_GET_NUMS", "DefaultCluster") == [7, 7, 7]
     assert given(client, key="orders@others") == [0, 0, 0]
-    office.clock.pass_ms(2 * 60_000)
+    broker.clock.pass_ms(2 * 60_000)
     client.pull(5)
     told = {"consumerGroup": "billing", "invisibleTime": 10_000, "pollTime": 0, "initMode": 0}
     client.ask(RequestCode.POP_MESSAGE, topic="orders", queueId=0, maxMsgNums=3, **told)
@@ -277,8 +283,8 @@ def test_counts_of_windows_end_with_them() -> None:
     assert len(counts) == 2  # The one that was read longest ago made room.
 
 
-def test_rows_of_the_index_are_shown(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"bb", tag="red")
+def test_rows_of_the_index_are_shown(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"bb", tag="red")
     fields = {"topic": "orders", "queueId": 0, "index": 1, "count": 10}
     found = read(client.ask(RequestCode.QUERY_CONSUME_QUEUE, **fields))
     (second,) = message.decode_all(bytes(client.pull(1).body))
@@ -288,12 +294,12 @@ def test_rows_of_the_index_are_shown(office: Office, client: Client) -> None:
     assert client.ask(RequestCode.QUERY_CONSUME_QUEUE, **{**fields, "topic": "nowhere"}).code == 1
 
 
-def test_times_of_messages_are_told(office: Office, client: Client) -> None:
-    topic = office.topic(queues=1)
-    office.publish(topic, b"a")
-    first_ms = office.clock.now_ms()
-    office.clock.pass_ms(1000)
-    office.publish(topic, b"b")
+def test_times_of_messages_are_told(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic(queues=1)
+    broker.publish(topic, b"a")
+    first_ms = broker.clock.now_ms()
+    broker.clock.pass_ms(1000)
+    broker.publish(topic, b"b")
     commit(client, 1)
     stats = bytes(client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="billing", topic="orders").body)
     assert f'"lastTimestamp":{first_ms}'.encode() in stats
@@ -304,16 +310,16 @@ def test_times_of_messages_are_told(office: Office, client: Client) -> None:
 # -- The broker
 
 
-def test_settings_change_while_the_broker_runs(office: Office, client: Client) -> None:
+def test_settings_change_while_the_broker_runs(broker: RocketMQBroker, client: Client) -> None:
     assert update(client, b"# a comment\nautoCreateTopicEnable=false\nmaxMessageSize=10\n").code == 0
     assert client.send("new").code == ResponseCode.TOPIC_NOT_EXIST
-    office.topic()
+    broker.topic()
     assert client.send(body=bytes(11)).code == ResponseCode.MESSAGE_ILLEGAL
     assert client.send(body=bytes(10)).code == 0
     shown = bytes(client.ask(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
     assert {"autoCreateTopicEnable=false", "maxMessageSize=10"} <= set(shown)
     assert update(client, b"sendThreadPoolQueueCapacity=1").code == 0
-    office.is_stalled = True
+    broker.is_stalled = True
     assert client.send(body=b"waits") is None
     assert str(client.send(body=b"too many").remark).startswith("[OVERLOAD]")
     assert "sendThreadPoolQueueCapacity=1" in bytes(client.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
@@ -330,9 +336,9 @@ def test_settings_change_while_the_broker_runs(office: Office, client: Client) -
         b"maxMessageSize=" + b"9" * 5000,
     ],
 )
-def test_settings_that_cannot_change_change_nothing(office: Office, client: Client, body: bytes) -> None:
+def test_settings_that_cannot_change_change_nothing(broker: RocketMQBroker, client: Client, body: bytes) -> None:
     assert update(client, body).code == ResponseCode.INVALID_PARAMETER
-    assert (office.topics.auto_create, office.publisher.messages.body_bytes_max) == (True, 4 << 20)
+    assert (broker.topics.auto_create, broker.publisher.messages.body_bytes_max) == (True, 4 << 20)
 
 
 def update(client: Client, body: bytes) -> Any:
@@ -354,12 +360,12 @@ def test_rates_are_over_windows() -> None:
 # -- What tools keep at the name server
 
 
-def test_values_are_kept_over_a_restart(office: Office, client: Client) -> None:
+def test_values_are_kept_over_a_restart(broker: RocketMQBroker, client: Client) -> None:
     for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
         assert client.ask(RequestCode.PUT_KV_CONFIG, namespace="ns", key=key, value=value).code == 0
     assert client.ask(RequestCode.DELETE_KV_CONFIG, namespace="ns", key="b").code == 0
     assert client.ask(RequestCode.DELETE_KV_CONFIG, namespace="ns", key="never").code == 0
-    again = Office(office.disk.after_kill()).connect()
+    again = RocketMQBroker(broker.disk.after_kill()).connect()
     for asked in (client, again):
         assert asked.ask(RequestCode.GET_KV_CONFIG, namespace="ns", key="a").ext["value"] == "3"
         assert asked.ask(RequestCode.GET_KV_CONFIG, namespace="ns", key="b").code == ResponseCode.QUERY_NOT_FOUND
@@ -371,8 +377,8 @@ def test_a_value_that_is_too_long_is_refused(client: Client) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_wiped_write_permission_is_in_the_routes(office: Office, client: Client) -> None:
-    office.topic()
+def test_a_wiped_write_permission_is_in_the_routes(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
 
     def perm() -> int:
         found: int = read(client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders"))["queueDatas"][0]["perm"]
@@ -399,8 +405,8 @@ def test_totals_of_the_mornings() -> None:
 
 def test_values_and_configs_have_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_values, "TEXT_MAX", 100)
-    office = Office(options=Options(rocketmq=RocketmqOptions(group_config_bytes_max=1024)))
-    client = office.connect()
+    broker = RocketMQBroker(options=Options(rocketmq=RocketmqOptions(group_config_bytes_max=1024)))
+    client = broker.connect()
 
     def put(value: str, key: str = "k") -> int:
         answer = client.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key=key, value=value)

@@ -5,7 +5,7 @@ import pytest
 from duolog.protocol.rocketmq.bodies import TopicStatsTable
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
 
 
 def create(client: Client, topic: str, queues: int, perm: int = 6) -> int:
@@ -28,7 +28,7 @@ def config(client: Client, topic: str) -> tuple[int, int] | None:
     return found["readQueueNums"], found["perm"]
 
 
-def test_topic_is_made_grown_permitted_and_deleted(office: Office, client: Client) -> None:
+def test_topic_is_made_grown_permitted_and_deleted(broker: RocketMQBroker, client: Client) -> None:
     assert config(client, "orders") is None
     for queues, perm in ((2, 6), (5, 6), (5, 4)):
         assert create(client, "orders", queues, perm) == 0
@@ -51,8 +51,8 @@ def test_topics_that_tools_cannot_delete(client: Client, name: str) -> None:
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_statistics_of_a_topic(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_statistics_of_a_topic(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     stats = fastjson.read(client.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="orders").body, TopicStatsTable)
     ends = {queue.queue_id: (row.min_offset, row.max_offset) for queue, row in stats.offset_table.rows.items()}
     assert ends == {0: (0, 2), 1: (0, 0)}

@@ -6,18 +6,18 @@ from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID
 
 
-def test_every_message_is_found_by_its_id(office: Office, client: Client) -> None:
-    topic, other = office.topic(), office.topic("other")
-    office.publish(topic, b"a", b"b")
+def test_every_message_is_found_by_its_id(broker: RocketMQBroker, client: Client) -> None:
+    topic, other = broker.topic(), broker.topic("other")
+    broker.publish(topic, b"a", b"b")
     records = [Record(n, 1, None, b"k%d" % n, ()) for n in range(200)]  # more than their bytes, so that they are padded
     batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.publish_batch(other, 1, batch, office.clock.now_ms())
-    office.publish(topic, b"c")
+    broker.publisher.publish_batch(other, 1, batch, broker.clock.now_ms())
+    broker.publish(topic, b"c")
     for name, queue_id, offset, count in (("orders", 0, 0, 3), ("other", 1, 0, 200)):
         pulled = client.pull(offset, topic=name, queueId=queue_id, maxMsgNums=1000)
         found = message.decode_all(bytes(pulled.body))
@@ -27,13 +27,13 @@ def test_every_message_is_found_by_its_id(office: Office, client: Client) -> Non
             assert message.decode_all(bytes(answer.body)) == [each]
 
 
-def test_what_may_not_be_read_is_not_found(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_what_may_not_be_read_is_not_found(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     sent = [int(client.send(body=b"%d" % n).ext["msgId"][16:], 16) for n in range(2)]
-    office.is_stalled = True
+    broker.is_stalled = True
     client.send(body=b"not durable")
-    unseen = office.store.next_position - 8
-    office.store.retention.trim(topic.queues[0], 1, office.clock.now_ms())
+    unseen = broker.store.next_position - 8
+    broker.store.retention.trim(topic.queues[0], 1, broker.clock.now_ms())
     for position in (sent[0], sent[1] + 8, -1, 0, unseen, 1 << 62):
         answer = client.ask(VIEW, offset=position)
         assert (answer.code, answer.remark) == (
@@ -48,9 +48,9 @@ def test_what_may_not_be_read_is_not_found(office: Office, client: Client) -> No
     ("wish", "waits_in"),
     [("DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX"), ("TIMER_DELAY_MS\x015\x02", "rmq_sys_wheel_timer")],
 )
-def test_what_is_still_delayed_is_found(office: Office, client: Client, wish: str, waits_in: str) -> None:
+def test_what_is_still_delayed_is_found(broker: RocketMQBroker, client: Client, wish: str, waits_in: str) -> None:
     """By its id; and by its keys in the topic where it waits, as at home."""
-    office.topic()
+    broker.topic()
     sent = client.send(body=b"later", properties=f"KEYS\x01k\x02UNIQ_KEY\x01U\x02{wish}")
     position = int(sent.ext["msgId"][16:], 16)
     assert bodies(client.ask(VIEW, offset=position)) == [b"later"]

@@ -28,36 +28,36 @@ from duolog.store.options import StoreOptions
 from duolog.store.state_log import StateLog
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.memory_log import MemoryLog
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies, read
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, ack, bodies_of, got, nothing, pop
 
 DEAD, RETRY = "%DLQ%billing", "%RETRY%billing"
 AGAIN, SUSPEND = ResponseCode.PULL_RETRY_IMMEDIATELY, 2
 
 
-def stored(office: Office, name: str) -> list[Message]:
-    topic = office.topics.by_rocketmq_name(name)
+def stored(broker: RocketMQBroker, name: str) -> list[Message]:
+    topic = broker.topics.by_rocketmq_name(name)
     queues = topic.queues if topic is not None else []
     entries = [
-        e for q in queues for e in office.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
+        e for q in queues for e in broker.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
     ]
     return [message.decode(entry.frame) for entry in entries]
 
 
-def dead(office: Office, name: str = DEAD) -> list[bytes]:
-    return [bytes(each.body) for each in stored(office, name)]
+def dead(broker: RocketMQBroker, name: str = DEAD) -> list[bytes]:
+    return [bytes(each.body) for each in stored(broker, name)]
 
 
-def send_kafka(office: Office, *bodies: bytes, topic: str = "orders", **headers: bytes) -> None:
+def send_kafka(broker: RocketMQBroker, *bodies: bytes, topic: str = "orders", **headers: bytes) -> None:
     records = [Record(n, 1, b"key", body, tuple(headers.items())) for n, body in enumerate(bodies)]
     batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.publish_batch(office.topic(topic), 0, batch, office.clock.now_ms())
-    office.settle()
+    broker.publisher.publish_batch(broker.topic(topic), 0, batch, broker.clock.now_ms())
+    broker.settle()
 
 
-def release(office: Office) -> None:
-    office.delays.run(office.clock.now_ms(), office.clock.mono_ms())
-    office.settle()
+def release(broker: RocketMQBroker) -> None:
+    broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
+    broker.settle()
 
 
 # -- Who says when
@@ -101,7 +101,7 @@ LIVES, DIES = True, False
     ],
 )
 def test_earliest_of_all_counts(
-    office: Office,
+    broker: RocketMQBroker,
     client: Client,
     wire: str,
     wishes: dict[str, int],
@@ -110,8 +110,8 @@ def test_earliest_of_all_counts(
     wait_ms: int,
     fate: bool,
 ) -> None:
-    office.topic(message_ttl_ms=str(ttl_ms), delay_headers=str(wire != "kafka-plain").lower())
-    now_ms = office.clock.now_ms()
+    broker.topic(message_ttl_ms=str(ttl_ms), delay_headers=str(wire != "kafka-plain").lower())
+    now_ms = broker.clock.now_ms()
     asked = {"EXPIRE_AFTER_MS": wishes.get("after"), "EXPIRE_AT_MS": "at" in wishes and now_ms + wishes["at"]}
     if delay_ms:
         asked["TIMER_DELAY_MS"] = delay_ms
@@ -120,28 +120,28 @@ def test_earliest_of_all_counts(
         assert client.send(properties="".join(f"{name}\x01{value}\x02" for name, value in said.items())).code == 0
     else:
         spell = (lambda value: value.to_bytes(8, "big")) if wire == "kafka-binary" else lambda value: b"%d" % value
-        send_kafka(office, b"body", **{name: spell(value) for name, value in said.items()})
-    office.pass_ms(delay_ms)
-    release(office)
-    office.pass_ms(wait_ms)
+        send_kafka(broker, b"body", **{name: spell(value) for name, value in said.items()})
+    broker.pass_ms(delay_ms)
+    release(broker)
+    broker.pass_ms(wait_ms)
     answer = client.pull(0)
     assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"body"] if fate is LIVES else [], "1")
-    assert dead(office) == ([] if fate is LIVES else [b"body"])
+    assert dead(broker) == ([] if fate is LIVES else [b"body"])
 
 
-def test_dead_letter_says_why_and_expires_no_more(office: Office, client: Client) -> None:
-    sent_ms = office.clock.now_ms()
-    office.topic()
+def test_dead_letter_says_why_and_expires_no_more(broker: RocketMQBroker, client: Client) -> None:
+    sent_ms = broker.clock.now_ms()
+    broker.topic()
     sent = client.send(properties="KEYS\x01k\x02UNIQ_KEY\x01U\x02EXPIRE_AFTER_MS\x0110\x02", reconsumeTimes=2)
-    office.pass_ms(10)
+    broker.pass_ms(10)
     assert (answer := client.pull(0)).code == AGAIN, answer.remark
-    (letter,) = stored(office, DEAD)
+    (letter,) = stored(broker, DEAD)
     assert letter.reconsume_times == 2
     assert properties.parse(letter.properties) == {
         "KEYS": "k", "UNIQ_KEY": "U", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
         "DEAD_LETTER_REASON": "expired", "EXPIRED_AT_MS": str(sent_ms + 10), "ORIGIN_PLACE": "0/0",
     }  # fmt: skip
-    assert office.metrics.dead_letters == 1
+    assert broker.metrics.dead_letters == 1
     assert bodies(client.pull(0, DEAD, consumerGroup="undertaker")) == [b"body"]
 
 
@@ -155,180 +155,182 @@ def test_dead_letter_says_why_and_expires_no_more(office: Office, client: Client
         ("EXPIRE_AT_MS", "1e3", "EXPIRE_AT_MS"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(office: Office, client: Client, name: str, value: str, said: str) -> None:
-    office.topic()
+def test_what_cannot_be_kept_is_refused(
+    broker: RocketMQBroker, client: Client, name: str, value: str, said: str
+) -> None:
+    broker.topic()
     refused = client.send(properties=f"{name}\x01{value}\x02")
     assert (refused.code, said in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True), refused.remark
     with pytest.raises(InvalidBatch, match=name):
-        send_kafka(office, b"body", **{name: value.encode()})
-    assert stored(office, "orders") == []
+        send_kafka(broker, b"body", **{name: value.encode()})
+    assert stored(broker, "orders") == []
 
 
 # -- Who is given what
 
 
-def test_what_lives_is_given_and_the_rest_passed(office: Office, client: Client) -> None:
-    office.topic()
+def test_what_lives_is_given_and_the_rest_passed(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     for number in range(6):
         client.send(body=b"%d" % number, properties="EXPIRE_AFTER_MS\x0110\x02" if number in (0, 2, 3, 5) else "")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     answer = client.pull(0)
     assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"1", b"4"], "6")
-    assert dead(office) == [b"0", b"2", b"3", b"5"]
-    assert [*office.rocketmq_context.groups.expired_ranges.ranges("billing", office.topic().queues[0].key)] == [
+    assert dead(broker) == [b"0", b"2", b"3", b"5"]
+    assert [*broker.rocketmq_context.groups.expired_ranges.ranges("billing", broker.topic().queues[0].key)] == [
         (0, 1),
         (2, 4),
         (5, 6),
     ]
 
 
-def test_once_for_each_group_and_each_queue(office: Office, client: Client) -> None:
-    office.topic()
+def test_once_for_each_group_and_each_queue(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     for queue_id in (0, 1):
         client.send(body=b"%d" % queue_id, properties="EXPIRE_AFTER_MS\x0110\x02", queueId=queue_id)
-    office.pass_ms(10)
-    other = office.connect()
+    broker.pass_ms(10)
+    other = broker.connect()
     for _ in range(3):  # Any member, from any offset, as broadcast consumers do.
         for queue_id in (0, 1):
             for each in (client, other):
                 answer = each.pull(0, queueId=queue_id)
                 assert (answer.code, answer.ext["nextBeginOffset"]) == (AGAIN, "1")
-    assert dead(office) == [b"0", b"1"]
+    assert dead(broker) == [b"0", b"1"]
     assert client.pull(0, consumerGroup="audit").code == AGAIN
-    assert (dead(office), dead(office, "%DLQ%audit")) == ([b"0", b"1"], [b"0"])
+    assert (dead(broker), dead(broker, "%DLQ%audit")) == ([b"0", b"1"], [b"0"])
 
 
-def test_one_pull_buries_a_slice(office: Office, client: Client) -> None:
-    office.topic()
+def test_one_pull_buries_a_slice(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     for number in range(DEAD_AT_ONCE + 10):
         client.send(body=b"%d" % number, properties="EXPIRE_AFTER_MS\x0110\x02")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     assert client.pull(0, maxMsgNums=1000).ext["nextBeginOffset"] == str(DEAD_AT_ONCE)
-    assert len(dead(office)) == DEAD_AT_ONCE
+    assert len(dead(broker)) == DEAD_AT_ONCE
     assert client.pull(DEAD_AT_ONCE, maxMsgNums=1000).ext["nextBeginOffset"] == str(DEAD_AT_ONCE + 10)
-    assert len(dead(office)) == DEAD_AT_ONCE + 10
+    assert len(dead(broker)) == DEAD_AT_ONCE + 10
 
 
-def test_topic_may_say_that_they_are_dropped(office: Office, client: Client) -> None:
-    office.topic(message_expired="drop")
+def test_topic_may_say_that_they_are_dropped(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic(message_expired="drop")
     client.send(body=b"bad", properties="EXPIRE_AFTER_MS\x0110\x02")
     client.send(body=b"good")
     assert bodies(client.pull(0)) == [b"bad", b"good"]
-    position = office.store.next_position
-    office.pass_ms(10)
+    position = broker.store.next_position
+    broker.pass_ms(10)
     assert bodies(client.pull(0)) == [b"good"]
-    assert (dead(office), office.store.next_position) == ([], position)
+    assert (dead(broker), broker.store.next_position) == ([], position)
 
 
-def test_dropped_ones_never_become_visible(office: Office, client: Client) -> None:
-    office.topic(message_expired="drop")
+def test_dropped_ones_never_become_visible(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic(message_expired="drop")
     raw = "EXPIRE_AFTER_MS\x0110\x02TIMER_DELAY_MS\x01{}\x02"
     client.send(body=b"early", properties=raw.format(9))
     client.send(body=b"late", properties=raw.format(11))
-    send_kafka(office, b"late too", EXPIRE_AFTER_MS=b"10", TIMER_DELAY_MS=b"12")
+    send_kafka(broker, b"late too", EXPIRE_AFTER_MS=b"10", TIMER_DELAY_MS=b"12")
     for ms in (9, 3):
-        office.pass_ms(ms)
-        release(office)
-    assert [bytes(each.body) for each in stored(office, "orders")] == [b"early"]
-    assert len(office.delays) == 0
-    assert office.metrics.timers["dropped"] == 2
+        broker.pass_ms(ms)
+        release(broker)
+    assert [bytes(each.body) for each in stored(broker, "orders")] == [b"early"]
+    assert len(broker.delays) == 0
+    assert broker.metrics.timers["dropped"] == 2
 
 
-def test_filter_comes_first(office: Office, client: Client) -> None:
-    office.topic()
+def test_filter_comes_first(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     for tag in "abab":
         client.send(body=tag.encode(), properties=f"TAGS\x01{tag}\x02EXPIRE_AFTER_MS\x0110\x02")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     assert client.pull(0, subscription="b").ext["nextBeginOffset"] == "4"
-    assert dead(office) == [b"b", b"b"]
+    assert dead(broker) == [b"b", b"b"]
 
 
-def test_tools_look_and_change_nothing(office: Office, client: Client) -> None:
-    office.topic(message_ttl_ms="10")
+def test_tools_look_and_change_nothing(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic(message_ttl_ms="10")
     client.send()
-    office.pass_ms(10)
+    broker.pass_ms(10)
     assert bodies(client.pull(0, consumerGroup="TOOLS_CONSUMER")) == [b"body"]
-    assert office.topics.by_rocketmq_name("%DLQ%TOOLS_CONSUMER") is None
+    assert broker.topics.by_rocketmq_name("%DLQ%TOOLS_CONSUMER") is None
 
 
-def test_group_that_may_have_no_dead_letters_stops_there(office: Office, client: Client) -> None:
-    office.topics.permit(office.topic(DEAD, 1), 4, office.clock.now_ms())
-    office.topic()
+def test_group_that_may_have_no_dead_letters_stops_there(broker: RocketMQBroker, client: Client) -> None:
+    broker.topics.permit(broker.topic(DEAD, 1), 4, broker.clock.now_ms())
+    broker.topic()
     client.send(body=b"good")
     client.send(body=b"bad", properties="EXPIRE_AFTER_MS\x0110\x02")
     client.send(body=b"later")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     answer = client.pull(0)
     assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"good"], "1")
     refused = client.pull(1)
     assert (refused.code, "%DLQ%billing" in refused.remark) == (ResponseCode.NO_PERMISSION, True)
     assert pop(client, queueId=0).code == 0  # what lies before it
     assert pop(client, queueId=0).code == ResponseCode.NO_PERMISSION
-    office.topics.permit(office.topic(DEAD, 1), 6, office.clock.now_ms())
+    broker.topics.permit(broker.topic(DEAD, 1), 6, broker.clock.now_ms())
     assert bodies(client.pull(1)) == [b"later"]
-    assert dead(office) == [b"bad"]
+    assert dead(broker) == [b"bad"]
 
 
-def test_held_pull_moves_on_over_what_comes_expired(office: Office, client: Client) -> None:
-    office.topic()
+def test_held_pull_moves_on_over_what_comes_expired(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     client.send(properties="EXPIRE_AFTER_MS\x0110\x02TIMER_DELAY_MS\x0120\x02")
     assert client.pull(0, sysFlag=4 | SUSPEND) is None
-    office.pass_ms(20)
-    release(office)
-    office.loop.turn()
-    office.settle()
+    broker.pass_ms(20)
+    release(broker)
+    broker.loop.turn()
+    broker.settle()
     answer = client.last_answer()
-    assert (answer.code, answer.ext["nextBeginOffset"], dead(office)) == (AGAIN, "1", [b"body"])
+    assert (answer.code, answer.ext["nextBeginOffset"], dead(broker)) == (AGAIN, "1", [b"body"])
     assert client.connection.unanswered == 0
 
 
 def test_held_pull_that_finds_no_reader_free_is_refused() -> None:
     """What came expired is looked at again when the log is written; then memory may have no more of it."""
-    office = Office(store=StoreOptions(tail_bytes=1 << 12))
-    topic, others, client = office.topic(queues=1), office.topic("others", queues=1), office.connect()
+    broker = RocketMQBroker(store=StoreOptions(tail_bytes=1 << 12))
+    topic, others, client = broker.topic(queues=1), broker.topic("others", queues=1), broker.connect()
     assert client.pull(0, sysFlag=4 | SUSPEND) is None
     soon = Message("", b"body", b"EXPIRE_AFTER_MS\x0110\x02")
-    office.publisher.publish_messages(topic, 0, [soon], office.clock.now_ms())
-    office.settle_log()
-    office.disk.cached = False
-    office.rocketmq_context.requests.admission.limit(Kind.PULL, 0)
-    office.publish(others, bytes(1 << 13))
+    broker.publisher.publish_messages(topic, 0, [soon], broker.clock.now_ms())
+    broker.settle_log()
+    broker.disk.cached = False
+    broker.rocketmq_context.requests.admission.limit(Kind.PULL, 0)
+    broker.publish(others, bytes(1 << 13))
     answer = client.last_answer()
     assert (answer.code, client.connection.unanswered) == (ResponseCode.SYSTEM_BUSY, 0)
 
 
 @pytest.mark.parametrize("way", ["pull", "pop"])
-def test_answer_waits_for_dead_letters_that_it_tells_of(office: Office, client: Client, way: str) -> None:
+def test_answer_waits_for_dead_letters_that_it_tells_of(broker: RocketMQBroker, client: Client, way: str) -> None:
     """Also the answer to who reads on before they are durable: it would never come back for them."""
-    office.topic(queues=1)
+    broker.topic(queues=1)
     client.send(properties="EXPIRE_AFTER_MS\x0110\x02")
     client.send(body=b"alive")
-    office.pass_ms(10)
-    other = office.connect()
-    office.is_stalled = True
+    broker.pass_ms(10)
+    other = broker.connect()
+    broker.is_stalled = True
     assert client.pull(0) is None
     assert (other.pull(0) if way == "pull" else pop(other)) is None
-    office.is_stalled = False
-    office.settle()
+    broker.is_stalled = False
+    broker.settle()
     assert bodies(client.last_answer()) == bodies(other.last_answer()) == [b"alive"]
-    assert dead(office) == [b"body"]
+    assert dead(broker) == [b"body"]
 
 
-def test_others_do_not_pay(office: Office, client: Client) -> None:
+def test_others_do_not_pay(broker: RocketMQBroker, client: Client) -> None:
     """A queue is looked into from its first expiring message on; its neighbour is not."""
-    topic = office.topic()
+    topic = broker.topic()
     client.send(properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
-    send_kafka(office, b"body", topic="receipts", EXPIRE_AFTER_MS=b"10")
-    for core in (office, Office(office.disk.after_kill())):
+    send_kafka(broker, b"body", topic="receipts", EXPIRE_AFTER_MS=b"10")
+    for core in (broker, RocketMQBroker(broker.disk.after_kill())):
         assert [queue.key in core.expiring_queues for queue in core.topic().queues] == [False, True]
         assert core.topic("receipts").queues[0].key in core.expiring_queues
-    position = office.store.next_position
+    position = broker.store.next_position
     client.send(body=b"", properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
-    one_more = office.store.next_position - position
+    one_more = broker.store.next_position - position
     client.send(body=b"", properties="EXPIRE_AFTER_MS\x0110\x02", queueId=1)
-    assert office.store.next_position - position == 2 * one_more, "the queue is marked once"
-    office.topics.delete(topic, office.clock.now_ms())
-    assert topic.queues[1].key not in office.expiring_queues
+    assert broker.store.next_position - position == 2 * one_more, "the queue is marked once"
+    broker.topics.delete(topic, broker.clock.now_ms())
+    assert topic.queues[1].key not in broker.expiring_queues
 
 
 # -- Retries
@@ -355,54 +357,60 @@ def give_back(client: Client, found: Message, **fields: object) -> Any:
     ],
 )
 def test_what_expires_on_the_ladder_of_retries(
-    office: Office, client: Client, configs: dict[str, str], raw: str, wait_ms: int, retry_wait_ms: int, fate: str
+    broker: RocketMQBroker,
+    client: Client,
+    configs: dict[str, str],
+    raw: str,
+    wait_ms: int,
+    retry_wait_ms: int,
+    fate: str,
 ) -> None:
-    office.topic(**configs)
+    broker.topic(**configs)
     client.send(properties=raw)
     (found,) = message.decode_all(bytes(client.pull(0).body))
-    office.pass_ms(wait_ms)
+    broker.pass_ms(wait_ms)
     assert give_back(client, found).code == 0
-    office.settle()
-    assert dead(office) == ([b"body"] if fate == "dead at once" else [])
-    office.pass_ms(retry_wait_ms)
-    release(office)
+    broker.settle()
+    assert dead(broker) == ([b"body"] if fate == "dead at once" else [])
+    broker.pass_ms(retry_wait_ms)
+    release(broker)
     retried = client.pull(0, RETRY) if retry_wait_ms else None
     assert (bodies(retried) if retried is not None else []) == ([b"body"] if fate == "given" else [])
-    assert dead(office) == ([b"body"] if fate.startswith("dead") else [])
+    assert dead(broker) == ([b"body"] if fate.startswith("dead") else [])
     if not retry_wait_ms:  # Who died before it committed reads it again.
         assert client.pull(0).code == AGAIN
-        assert dead(office) == ([b"body"] if fate == "dead at once" else [])
+        assert dead(broker) == ([b"body"] if fate == "dead at once" else [])
 
 
 # -- POP
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_pop_leaves_out_what_has_expired(office: Office, client: Client, order: bool) -> None:
-    office.topic(queues=1)
+def test_pop_leaves_out_what_has_expired(broker: RocketMQBroker, client: Client, order: bool) -> None:
+    broker.topic(queues=1)
     for number in range(4):
         client.send(body=b"%d" % number, properties="EXPIRE_AFTER_MS\x0110\x02" if number in (0, 2) else "")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     first, second = got(pop(client, order=order))
     assert [first.body, second.body] == [b"1", b"3"]
-    assert dead(office) == [b"0", b"2"]
+    assert dead(broker) == [b"0", b"2"]
     for one in (first, second):
         assert ack(client, one).code == 0
-    office.settle()
+    broker.settle()
     assert nothing(client, order=order)
-    assert office.group_offsets.fetch("billing", office.topic().queues[0].key).offset == 4
-    assert dead(office) == [b"0", b"2"]
+    assert broker.group_offsets.fetch("billing", broker.topic().queues[0].key).offset == 4
+    assert dead(broker) == [b"0", b"2"]
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_pop_of_nothing_else_moves_on(office: Office, client: Client, order: bool) -> None:
-    office.topic(queues=1, message_ttl_ms="10")
+def test_pop_of_nothing_else_moves_on(broker: RocketMQBroker, client: Client, order: bool) -> None:
+    broker.topic(queues=1, message_ttl_ms="10")
     client.send(body=b"a")
-    office.pass_ms(10)
+    broker.pass_ms(10)
     assert nothing(client, order=order)
     client.send(body=b"b")
     assert bodies_of(pop(client, order=order)) == [b"b"]
-    assert dead(office) == [b"a"]
+    assert dead(broker) == [b"a"]
 
 
 @pytest.mark.parametrize(
@@ -411,33 +419,33 @@ def test_pop_of_nothing_else_moves_on(office: Office, client: Client, order: boo
      ({"message_expired": "drop"}, True, [])],
 )  # fmt: skip
 def test_what_expires_while_it_is_popped(
-    office: Office, client: Client, configs: dict[str, str], order: bool, letters: list[bytes]
+    broker: RocketMQBroker, client: Client, configs: dict[str, str], order: bool, letters: list[bytes]
 ) -> None:
-    office.topic(queues=1, message_ttl_ms=str(INVISIBLE_MS), **configs)
+    broker.topic(queues=1, message_ttl_ms=str(INVISIBLE_MS), **configs)
     client.send(body=b"a")
     assert bodies_of(pop(client, order=order)) == [b"a"]
-    office.pass_ms(INVISIBLE_MS)
+    broker.pass_ms(INVISIBLE_MS)
     assert nothing(client, order=order)
-    assert dead(office) == letters
-    assert len(office.rocketmq_context.pop.checkpoints) == 0
+    assert dead(broker) == letters
+    assert len(broker.rocketmq_context.pop.checkpoints) == 0
     client.send(body=b"b")
     assert bodies_of(pop(client, order=order)) == [b"b"]
 
 
-def test_popped_copy_keeps_its_date(office: Office, client: Client) -> None:
-    office.topic(queues=1, message_ttl_ms=str(INVISIBLE_MS + 5))
+def test_popped_copy_keeps_its_date(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic(queues=1, message_ttl_ms=str(INVISIBLE_MS + 5))
     client.send(body=b"a")
     got(pop(client))
-    office.pass_ms(INVISIBLE_MS)  # It is given back to the retry topic.
-    office.pass_ms(5)
+    broker.pass_ms(INVISIBLE_MS)  # It is given back to the retry topic.
+    broker.pass_ms(5)
     assert nothing(client)
-    assert dead(office) == [b"a"]
+    assert dead(broker) == [b"a"]
 
 
 # -- Tools
 
 
-def test_attributes_of_a_topic(office: Office, client: Client) -> None:
+def test_attributes_of_a_topic(broker: RocketMQBroker, client: Client) -> None:
     def update(attributes: str) -> Any:
         return client.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC, topic="orders", defaultTopic="TBW102", readQueueNums=2,
@@ -449,7 +457,7 @@ def test_attributes_of_a_topic(office: Office, client: Client) -> None:
 
     assert update("+message.ttl.ms=5000,+message.expired=drop,+queue.type=SimpleCQ").code == 0
     assert attributes() == {"message.ttl.ms": "5000", "message.expired": "drop"}
-    settings = office.topic().settings
+    settings = broker.topic().settings
     assert (settings.ttl_ms, settings.drops_expired) == (5000, True)
     assert update("-message.expired").code == 0
     assert attributes() == {"message.ttl.ms": "5000"}
@@ -474,24 +482,24 @@ def test_ranges_are_the_set_of_their_offsets(ranges: list[tuple[int, int]]) -> N
     assert all(a[1] < b[0] for a, b in pairwise(found))
 
 
-def test_ranges_are_bounded_and_close_below_the_position(office: Office) -> None:
-    key = office.topic().queues[0].key
+def test_ranges_are_bounded_and_close_below_the_position(broker: RocketMQBroker) -> None:
+    key = broker.topic().queues[0].key
     ranges = [(2 * n, 2 * n + 1) for n in range(RANGES_MAX + 2)]
-    office.state_log.commit([MessagesExpired("billing", key, ranges)], office.clock.now_ms())
-    found = office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
+    broker.state_log.commit([MessagesExpired("billing", key, ranges)], broker.clock.now_ms())
+    found = broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)
     assert (len(found), found[0]) == (RANGES_MAX, (0, 5))
-    office.group_offsets.commit("billing", [CommittedOffset(key, 100)], office.clock.now_ms())
-    office.state_log.commit([MessagesExpired("billing", key, [(99, 100)])], office.clock.now_ms())
-    assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
-    office.group_offsets.commit("billing", [CommittedOffset(key, 200)], office.clock.now_ms())
-    for payload in office.state_log.snapshot():  # As it is appended before segments go.
-        office.state_log.replay_state(payload, Slot(0, -1, 0))
-    assert office.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
-    office.settle()
-    again = Office(office.disk.after_kill())
+    broker.group_offsets.commit("billing", [CommittedOffset(key, 100)], broker.clock.now_ms())
+    broker.state_log.commit([MessagesExpired("billing", key, [(99, 100)])], broker.clock.now_ms())
+    assert broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
+    broker.group_offsets.commit("billing", [CommittedOffset(key, 200)], broker.clock.now_ms())
+    for payload in broker.state_log.snapshot():  # As it is appended before segments go.
+        broker.state_log.replay_state(payload, Slot(0, -1, 0))
+    assert broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
+    broker.settle()
+    again = RocketMQBroker(broker.disk.after_kill())
     assert again.rocketmq_context.groups.expired_ranges.ranges(
         "billing", key
-    ) == office.rocketmq_context.groups.expired_ranges.ranges("billing", key)
+    ) == broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)
     again.group_offsets.delete_group("billing", 0)
     assert not again.rocketmq_context.groups.expired_ranges.has("billing", key, 0)
 
@@ -550,9 +558,9 @@ class History:
 
     def __init__(self, rng: Random, disk: EachCut) -> None:
         self.rng = rng
-        self.office = Office(disk, OPTIONS, SMALL)
-        self.office.topic("orders", 1)
-        self.clients = [self.office.connect(), self.office.connect()]
+        self.broker = RocketMQBroker(disk, OPTIONS, SMALL)
+        self.broker.topic("orders", 1)
+        self.clients = [self.broker.connect(), self.broker.connect()]
         self.given: set[int] = set()  # and its member heard so
         self.offset = self.heard = self.buried = 0  # `heard`: how far some member goes on from when the broker is back
 
@@ -562,17 +570,17 @@ class History:
         ]  # fmt: skip
         for _ in range(400):
             self.rng.choices([step for step, _ in steps], [weight for _, weight in steps])[0]()
-        self.buried = len(dead(self.office))
+        self.buried = len(dead(self.broker))
 
     def send(self) -> None:
         wish = f"EXPIRE_AFTER_MS\x01{self.rng.choice((5, 20, 80))}\x02" if self.rng.random() < 0.8 else ""
-        number = self.office.topic("orders", 1).queues[0].end_offset  # None, if too much of the client's is unanswered.
+        number = self.broker.topic("orders", 1).queues[0].end_offset  # None, if too much of the client's is unanswered.
         self.rng.choice(self.clients).send(body=b"%d" % number, properties=wish, queueId=0)
 
     def stall(self) -> None:
         """Have nothing answered that waits for the disk; or all that has waited, and who pulled goes on from there."""
-        self.office.is_stalled = not self.office.is_stalled
-        self.office.settle()
+        self.broker.is_stalled = not self.broker.is_stalled
+        self.broker.settle()
 
     def pull(self) -> None:
         answer = self.rng.choice(self.clients).pull(self.offset, maxMsgNums=self.rng.randint(1, 8))
@@ -583,7 +591,7 @@ class History:
 
     def commit(self) -> None:
         if self.rng.random() < 0.5:
-            position = self.office.group_offsets.fetch("billing", self.office.topic().queues[0].key)
+            position = self.broker.group_offsets.fetch("billing", self.broker.topic().queues[0].key)
             self.offset = position.offset if position is not None else 0  # Its member died, and another begins there.
         else:
             self.clients[0].ask(
@@ -592,26 +600,26 @@ class History:
             )  # fmt: skip
 
     def wait(self) -> None:
-        self.office.pass_ms(self.rng.choice((1, 4, 30)))
+        self.broker.pass_ms(self.rng.choice((1, 4, 30)))
 
     def checkpoint(self) -> None:
-        self.office.store.checkpoint(self.office.clock.now_ms())
+        self.broker.store.checkpoint(self.broker.clock.now_ms())
 
     def check(self, disk: CrashDisk) -> None:
-        office = Office(disk, OPTIONS, SMALL)
-        office.clock.pass_ms(10**9)
-        client = office.connect()
-        queue = office.topic("orders", 1).queues[0]
-        behind = self.given.union(map(int, dead(office)))
+        broker = RocketMQBroker(disk, OPTIONS, SMALL)
+        broker.clock.pass_ms(10**9)
+        client = broker.connect()
+        queue = broker.topic("orders", 1).queues[0]
+        behind = self.given.union(map(int, dead(broker)))
         assert behind.issuperset(range(self.heard)), "a member was told that it has these behind it"
-        position = office.group_offsets.fetch("billing", queue.key)
+        position = broker.group_offsets.fetch("billing", queue.key)
         offset = begin = position.offset if position is not None else 0
         given: Counter[int] = Counter()
         while offset < queue.visible_end:
             answer = client.pull(offset, maxMsgNums=32)
             given.update(int(body) for body in bodies(answer)) if answer.code == 0 else None
             offset = int(answer.ext["nextBeginOffset"])
-        letters = Counter(int(body) for body in dead(office))
+        letters = Counter(int(body) for body in dead(broker))
         assert not [body for body, count in letters.items() if count > 1], "a dead letter twice"
         for number in range(queue.visible_end):
             told = given[number] + letters[number] + (number in self.given)

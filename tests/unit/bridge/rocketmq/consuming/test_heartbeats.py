@@ -13,14 +13,14 @@ from duolog.protocol.rocketmq.bodies import (
 )
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies, read
 from tests.unit.protocol.rocketmq.test_bodies import OF_CPP
 
 # -- Coming and going
 
 
-def test_member_is_in_the_list_at_once_and_everybody_is_told(office: Office) -> None:
-    first, second = office.connect(), office.connect()
+def test_member_is_in_the_list_at_once_and_everybody_is_told(broker: RocketMQBroker) -> None:
+    first, second = broker.connect(), broker.connect()
     assert first.beat("billing", client_id="1").code == 0
     assert (first.members("billing"), first.notified()) == (["1"], ["billing"])
     assert second.beat("billing", "other", client_id="2").code == 0
@@ -28,8 +28,8 @@ def test_member_is_in_the_list_at_once_and_everybody_is_told(office: Office) -> 
     assert (first.notified(), second.notified()) == (["billing"], ["billing", "other"])
 
 
-def test_heartbeat_that_changes_nothing_tells_nobody(office: Office) -> None:
-    client = office.connect()
+def test_heartbeat_that_changes_nothing_tells_nobody(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     client.beat("billing")
     client.notified()
     client.beat("billing")
@@ -43,19 +43,19 @@ def unregister(client: Client) -> None:
 
 
 def fall_silent(client: Client) -> None:
-    office = client.office
-    office.pass_ms(CHANNEL_MS - 1)
-    for each in office.rocketmq_context.groups.members.channels("billing"):
+    broker = client.broker
+    broker.pass_ms(CHANNEL_MS - 1)
+    for each in broker.rocketmq_context.groups.members.channels("billing"):
         if each is not client.connection:
-            office.rocketmq_context.groups.members.heartbeats._last_mono_ms[each] = office.clock.mono_ms()
-    office.pass_ms(1)
-    heartbeats.sweep(office.rocketmq_context, office.clock.mono_ms())
-    office.loop.turn()
+            broker.rocketmq_context.groups.members.heartbeats._last_mono_ms[each] = broker.clock.mono_ms()
+    broker.pass_ms(1)
+    heartbeats.sweep(broker.rocketmq_context, broker.clock.mono_ms())
+    broker.loop.turn()
 
 
 @pytest.mark.parametrize("leave", [unregister, Client.close, fall_silent])
-def test_who_leaves_is_out_of_the_list_and_the_others_are_told(office: Office, leave) -> None:
-    first, second = office.connect(), office.connect()
+def test_who_leaves_is_out_of_the_list_and_the_others_are_told(broker: RocketMQBroker, leave) -> None:
+    first, second = broker.connect(), broker.connect()
     first.beat("billing", client_id="1")
     second.beat("billing", client_id="2")
     first.notified()
@@ -64,19 +64,19 @@ def test_who_leaves_is_out_of_the_list_and_the_others_are_told(office: Office, l
     assert first.members("billing") == ["1"]
 
 
-def test_group_of_nobody_has_no_list(office: Office) -> None:
-    client = office.connect()
+def test_group_of_nobody_has_no_list(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="billing")
     assert (answer.code, answer.remark) == (1, "no consumer for this group, billing")
     client.beat("billing")
     client.close()
-    assert office.connect().members("billing") is None
+    assert broker.connect().members("billing") is None
 
 
-def test_group_may_want_no_notice(office: Office) -> None:
+def test_group_may_want_no_notice(broker: RocketMQBroker) -> None:
     quiet = SubscriptionGroupConfig(group_name="billing", notify_consumer_ids_changed_enable=False)
-    office.rocketmq_context.groups.configs.configure(quiet, 0)
-    client = office.connect()
+    broker.rocketmq_context.groups.configs.configure(quiet, 0)
+    client = broker.connect()
     client.beat("billing")
     assert client.notified() == []
 
@@ -84,31 +84,31 @@ def test_group_may_want_no_notice(office: Office) -> None:
 # -- What a heartbeat makes
 
 
-def test_group_and_its_retry_topic_are_made_and_survive(office: Office) -> None:
-    office.connect().beat("billing")
-    office.settle()
-    again = Office(office.disk.after_kill())
+def test_group_and_its_retry_topic_are_made_and_survive(broker: RocketMQBroker) -> None:
+    broker.connect().beat("billing")
+    broker.settle()
+    again = RocketMQBroker(broker.disk.after_kill())
     assert again.rocketmq_context.groups.configs.get("billing") is not None
     topic = again.topics.by_rocketmq_name("%RETRY%billing")
     assert topic is not None
     assert (topic.queue_count, topic.perm) == (1, 6)
 
 
-def test_illegal_group_is_passed_over(office: Office) -> None:
-    client = office.connect()
+def test_illegal_group_is_passed_over(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     assert client.beat("a b", "billing", "x" * 121).code == 0
     assert (client.members("a b"), client.members("billing")) == (None, ["client"])
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"clientID":[}'])
-def test_heartbeat_that_is_none_is_refused(office: Office, body: bytes) -> None:
-    assert office.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
+def test_heartbeat_that_is_none_is_refused(broker: RocketMQBroker, body: bytes) -> None:
+    assert broker.connect().ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
 
 
-def state(office: Office) -> tuple[object, ...]:
-    members = office.rocketmq_context.groups.members
+def state(broker: RocketMQBroker) -> tuple[object, ...]:
+    members = broker.rocketmq_context.groups.members
     return (
-        len(office.topics), len(office.rocketmq_context.groups.configs.all()), office.store.next_position,
+        len(broker.topics), len(broker.rocketmq_context.groups.configs.all()), broker.store.next_position,
         list(members.consumers), list(members.producers.groups), members._membership_count, members._subscribed_bytes,
     )  # fmt: skip
 
@@ -126,38 +126,38 @@ def state(office: Office) -> tuple[object, ...]:
 )
 def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int, topics: int, says: str) -> None:
     count_max = settings.pop("groups_count_max", 100_000)
-    office = Office(
+    broker = RocketMQBroker(
         options=Options(rocketmq=RocketmqOptions(**settings), groups=GroupsOptions(count_max=count_max)),
     )
-    before, names = state(office), [f"t{number}" for number in range(topics)]
+    before, names = state(broker), [f"t{number}" for number in range(topics)]
     for name in names:
-        office.rocketmq_context.names.expected_topics.add(name, office.clock.mono_ms())
-    answer = office.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
+        broker.rocketmq_context.names.expected_topics.add(name, broker.clock.mono_ms())
+    answer = broker.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
     assert (answer.code, says in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
-    assert state(office) == before
+    assert state(broker) == before
 
 
-def test_names_that_repeat_in_a_heartbeat_count_once(office: Office) -> None:
-    client = office.connect()
+def test_names_that_repeat_in_a_heartbeat_count_once(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     assert client.beat(*["billing"] * 600).code == client.beat("billing", topics=["orders"] * 2500).code == 0
-    assert (client.members("billing"), len(office.rocketmq_context.groups.members.consumers)) == (["client"], 1)
+    assert (client.members("billing"), len(broker.rocketmq_context.groups.members.consumers)) == (["client"], 1)
 
 
-def test_heartbeat_of_cpp_makes_a_member(office: Office) -> None:
-    client = office.connect()
+def test_heartbeat_of_cpp_makes_a_member(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     assert client.ask(RequestCode.HEART_BEAT, OF_CPP).code == 0
     assert client.members("g") == ["10.0.0.1@7"]
-    group = office.rocketmq_context.groups.members.consumers["g"]
+    group = broker.rocketmq_context.groups.members.consumers["g"]
     assert (group.is_clustering, group.consume_type, list(group.subscriptions)) == (True, "CONSUME_PASSIVELY", ["t"])
 
 
 # -- Members that want different messages
 
 
-def tagged(office: Office) -> None:
-    topic = office.topic()
+def tagged(broker: RocketMQBroker) -> None:
+    topic = broker.topic()
     for tag in ("old", "new"):
-        office.publish(topic, tag.encode(), tag=tag)
+        broker.publish(topic, tag.encode(), tag=tag)
 
 
 def pulled(client: Client) -> tuple[int, list[bytes]]:
@@ -170,9 +170,9 @@ def pulled(client: Client) -> tuple[int, list[bytes]]:
 def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFixture) -> None:
     """The newest subscription counts for all, with a warning; or its member is refused, where a setting says so."""
     options = RocketmqOptions(refuse_other_subscriptions=is_refused is (by == "broker"))
-    office = Office(options=Options(rocketmq=options))
-    tagged(office)
-    old, new = office.connect(), office.connect()
+    broker = RocketMQBroker(options=Options(rocketmq=options))
+    tagged(broker)
+    old, new = broker.connect(), broker.connect()
     if by == "group":
         attributes = {"+refuse.other.subscriptions": str(is_refused).lower()}
         config = SubscriptionGroupConfig(group_name="billing", attributes=attributes)
@@ -184,17 +184,17 @@ def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFix
         assert pulled(new)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
     else:
         assert (old.members("billing"), pulled(old), pulled(new)) == (["1", "2"], (0, [b"new"]), (0, [b"new"]))
-    assert len(office.rocketmq_context.groups.members.differing()) == (not is_refused)
+    assert len(broker.rocketmq_context.groups.members.differing()) == (not is_refused)
     said = "member refused" if is_refused else "the newest subscription counts group=billing client=2"
     assert said in caplog.text
     (old if is_refused else new).close()  # The release goes on; or is rolled back.
     left, gets = (new, [b"new"]) if is_refused else (old, [b"old"])
-    assert (pulled(left), len(office.rocketmq_context.groups.members.differing())) == ((0, gets), 0)
+    assert (pulled(left), len(broker.rocketmq_context.groups.members.differing())) == ((0, gets), 0)
 
 
-def test_broadcasting_members_get_what_each_wants(office: Office, caplog: pytest.LogCaptureFixture) -> None:
-    tagged(office)
-    clients = {tag: office.connect() for tag in ("old", "new")}
+def test_broadcasting_members_get_what_each_wants(broker: RocketMQBroker, caplog: pytest.LogCaptureFixture) -> None:
+    tagged(broker)
+    clients = {tag: broker.connect() for tag in ("old", "new")}
     for version, (tag, client) in enumerate(clients.items()):
         client.beat("billing", client_id=tag, expression=tag, version=version, message_model="BROADCASTING")
     assert {tag: pulled(client) for tag, client in clients.items()} == {"old": (0, [b"old"]), "new": (0, [b"new"])}
@@ -204,26 +204,26 @@ def test_broadcasting_members_get_what_each_wants(office: Office, caplog: pytest
 # -- One protocol at a time
 
 
-def test_group_that_is_active_in_kafka_takes_no_members(office: Office) -> None:
-    office.topic()
-    office.kafka_groups_with_members.add("billing")
-    client = office.connect()
+def test_group_that_is_active_in_kafka_takes_no_members(broker: RocketMQBroker) -> None:
+    broker.topic()
+    broker.kafka_groups_with_members.add("billing")
+    client = broker.connect()
     assert client.beat("billing", "other").code == 0
     assert (client.members("billing"), client.members("other")) == (None, ["client"])
     answer = client.pull(0, sysFlag=0)
     assert (answer.code, "is active in Kafka" in answer.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
-    office.kafka_groups_with_members.clear()
+    broker.kafka_groups_with_members.clear()
     client.beat("billing", "other")
     assert client.members("billing") == ["client"]
 
 
-def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
-    office.kafka_groups_with_members.add("billing")
-    client = office.connect()
+def test_broadcast_has_no_members_to_speak_of(broker: RocketMQBroker) -> None:
+    broker.kafka_groups_with_members.add("billing")
+    client = broker.connect()
     client.beat("billing", message_model="BROADCASTING")
     assert client.members("billing") == ["client"]
-    office.kafka_groups_with_members.clear()
-    assert office.client_protocols.active("billing") is None
+    broker.kafka_groups_with_members.clear()
+    assert broker.client_protocols.active("billing") is None
 
 
 # -- Checking
@@ -239,10 +239,10 @@ def test_broadcast_has_no_members_to_speak_of(office: Office) -> None:
         ("GROOVY", "a", ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_subscriptions_are_checked(office: Office, kind: str, expression: str, code: int) -> None:
+def test_subscriptions_are_checked(broker: RocketMQBroker, kind: str, expression: str, code: int) -> None:
     subscription = SubscriptionData(topic="orders", sub_string=expression, expression_type=kind)
     asked = CheckClientRequest(client_id="c", group="billing", subscription_data=subscription)
-    assert office.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, asked).code == code
+    assert broker.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, asked).code == code
 
 
 # -- Locks
@@ -255,9 +255,9 @@ def lock(client: Client, who: str, *queue_ids: int, code: int = RequestCode.LOCK
     return [queue["queueId"] for queue in read(answer)["lockOKMQSet"]] if code == RequestCode.LOCK_BATCH_MQ else []
 
 
-def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
-    office.topic("orders", queues=3)
-    client = office.connect()
+def test_queue_is_locked_by_one_client_at_a_time(broker: RocketMQBroker) -> None:
+    broker.topic("orders", queues=3)
+    client = broker.connect()
     assert lock(client, "1", 0, 1) == [0, 1]
     assert lock(client, "2", 1, 2) == [2]
     lock(client, "1", 1, code=RequestCode.UNLOCK_BATCH_MQ)
@@ -265,9 +265,9 @@ def test_queue_is_locked_by_one_client_at_a_time(office: Office) -> None:
     assert lock(client, "2", 3, -1) == []  # No such queues.
 
 
-def test_locks_of_who_says_goodbye_are_free_at_once(office: Office) -> None:
-    office.topic()
-    first, second = office.connect(), office.connect()
+def test_locks_of_who_says_goodbye_are_free_at_once(broker: RocketMQBroker) -> None:
+    broker.topic()
+    first, second = broker.connect(), broker.connect()
     first.beat("billing", client_id="1")
     second.beat("billing", client_id="2")
     assert lock(second, "2", 0, 1) == [0, 1]
@@ -276,6 +276,6 @@ def test_locks_of_who_says_goodbye_are_free_at_once(office: Office) -> None:
     assert lock(first, "1", 0, 1) == [0, 1]
 
 
-def test_group_that_is_active_in_kafka_locks_nothing(office: Office) -> None:
-    office.kafka_groups_with_members.add("billing")
-    assert lock(office.connect(), "1", 0) == []
+def test_group_that_is_active_in_kafka_locks_nothing(broker: RocketMQBroker) -> None:
+    broker.kafka_groups_with_members.add("billing")
+    assert lock(broker.connect(), "1", 0) == []

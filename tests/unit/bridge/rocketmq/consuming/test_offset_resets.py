@@ -11,7 +11,7 @@ from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable
 from tests.unit.adversary.budget import counted
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 OLD, NEW = 409, 493
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -20,25 +20,25 @@ HOLD = 2 | 4  # SUSPEND, SUBSCRIPTION
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    topic = office.topic()
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    topic = broker.topic()
     for n in range(10):
-        office.publish(topic, b"%d" % n)
-        office.clock.pass_ms(1000)
-    return office
+        broker.publish(topic, b"%d" % n)
+        broker.clock.pass_ms(1000)
+    return broker
 
 
-def member(office: Office, version: int = NEW) -> Client:
-    client = office.connect()
+def member(broker: RocketMQBroker, version: int = NEW) -> Client:
+    client = broker.connect()
     client.version = version
     client.beat("billing")
     return client
 
 
-def reset(office: Office, **fields: object) -> Any:
+def reset(broker: RocketMQBroker, **fields: object) -> Any:
     request = {"topic": "orders", "group": "billing", "timestamp": -1, "isForce": True, **fields}
-    return office.connect().ask(RESET, **request)
+    return broker.connect().ask(RESET, **request)
 
 
 def position(client: Client) -> int:
@@ -66,18 +66,20 @@ def commit(client: Client, offset: int) -> Any:
         ({"queueId": 0, "offset": 10}, {0: 10}),
     ],
 )
-def test_positions_go_where_they_are_told(office: Office, fields: dict[str, object], offsets: dict[int, int]) -> None:
-    client = member(office)
-    begun_ms = office.clock.now_ms() - 10_000
+def test_positions_go_where_they_are_told(
+    broker: RocketMQBroker, fields: dict[str, object], offsets: dict[int, int]
+) -> None:
+    client = member(broker)
+    begun_ms = broker.clock.now_ms() - 10_000
     if fields.get("timestamp") == "at 4":
         fields = fields | {"timestamp": begun_ms + 4000}
-    answer = reset(office, **fields)
+    answer = reset(broker, **fields)
     assert answer.code == 0
     found = fastjson.read(answer.body, ResetOffsetBody).offset_table.rows
     assert {queue.queue_id: offset for queue, offset in found.items()} == offsets
     assert {(queue.topic, queue.broker_name) for queue in found} == {("orders", "duolog")}
     assert position(client) == offsets[0]
-    assert position(Office(office.disk.after_power_cut(1)).connect()) == offsets[0]
+    assert position(RocketMQBroker(broker.disk.after_power_cut(1)).connect()) == offsets[0]
 
 
 @pytest.mark.parametrize(
@@ -90,46 +92,46 @@ def test_positions_go_where_they_are_told(office: Office, fields: dict[str, obje
         ({"queueId": 0, "offset": -1}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_what_cannot_be_is_refused(office: Office, fields: dict[str, object], code: int) -> None:
-    client = member(office)
+def test_what_cannot_be_is_refused(broker: RocketMQBroker, fields: dict[str, object], code: int) -> None:
+    client = member(broker)
     commit(client, 5)
-    assert reset(office, **fields).code == code
+    assert reset(broker, **fields).code == code
     assert position(client) == 5
 
 
-def test_group_that_is_active_in_kafka_is_not_moved(office: Office) -> None:
-    member(office).close()
-    office.kafka_groups_with_members.add("billing")
-    assert reset(office).code == ResponseCode.SYSTEM_ERROR
+def test_group_that_is_active_in_kafka_is_not_moved(broker: RocketMQBroker) -> None:
+    member(broker).close()
+    broker.kafka_groups_with_members.add("billing")
+    assert reset(broker).code == ResponseCode.SYSTEM_ERROR
 
 
 # -- What live members see
 
 
-def test_next_pull_goes_there_once(office: Office) -> None:
-    client = member(office)
+def test_next_pull_goes_there_once(broker: RocketMQBroker) -> None:
+    client = member(broker)
     assert len(bodies(client.pull(2))) == 8
-    reset(office, timestamp=0)
+    reset(broker, timestamp=0)
     moved = client.pull(10)
     assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
     assert len(bodies(client.pull(0))) == 10
     assert len(bodies(client.pull(9))) == 1
 
 
-def test_held_pull_goes_there_at_once(office: Office) -> None:
-    client = member(office)
+def test_held_pull_goes_there_at_once(broker: RocketMQBroker) -> None:
+    client = member(broker)
     assert client.pull(10, sysFlag=HOLD) is None
-    reset(office, timestamp=0)
+    reset(broker, timestamp=0)
     moved = client.last_answer()
     assert moved is not None
     assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
     assert client.connection.unanswered == 0
 
 
-def test_commits_on_their_way_are_passed_over(office: Office) -> None:
-    client = member(office)
+def test_commits_on_their_way_are_passed_over(broker: RocketMQBroker) -> None:
+    client = member(broker)
     commit(client, 10)
-    reset(office, timestamp=0)
+    reset(broker, timestamp=0)
     assert commit(client, 10).remark == "Offset has been previously reset"
     client.pull(10, sysFlag=1 | 4, commitOffset=10, queueId=0)
     assert position(client) == 0
@@ -137,10 +139,10 @@ def test_commits_on_their_way_are_passed_over(office: Office) -> None:
     assert position(client) == 3
 
 
-def test_old_push_consumer_is_told_and_its_pulls_are_left_alone(office: Office) -> None:
-    client, other = member(office, OLD), member(office, NEW)
+def test_old_push_consumer_is_told_and_its_pulls_are_left_alone(broker: RocketMQBroker) -> None:
+    client, other = member(broker, OLD), member(broker, NEW)
     assert client.pull(10, sysFlag=HOLD) is None
-    reset(office, timestamp=0)
+    reset(broker, timestamp=0)
     (told,) = client.asked(TELL)
     rows = fastjson.read(told.body, ResetOffsetBody).offset_table.rows
     assert told.is_oneway
@@ -155,24 +157,24 @@ def test_old_push_consumer_is_told_and_its_pulls_are_left_alone(office: Office) 
     assert position(client) == 10
 
 
-def test_old_lite_consumer_learns_it_from_its_pull(office: Office) -> None:
-    client = member(office, OLD)
-    reset(office, timestamp=0)
+def test_old_lite_consumer_learns_it_from_its_pull(broker: RocketMQBroker) -> None:
+    client = member(broker, OLD)
+    reset(broker, timestamp=0)
     assert client.pull(10, sysFlag=16 | 4).code == ResponseCode.PULL_OFFSET_MOVED
 
 
-def test_group_without_members_leaves_no_mark(office: Office) -> None:
-    member(office).close()
-    reset(office, timestamp=0)
-    client = member(office)
+def test_group_without_members_leaves_no_mark(broker: RocketMQBroker) -> None:
+    member(broker).close()
+    reset(broker, timestamp=0)
+    client = member(broker)
     assert len(bodies(client.pull(5))) == 5
 
 
 # -- Asking the members
 
 
-def test_members_say_where_they_are(office: Office) -> None:
-    first, second, tool = office.connect(), office.connect(), office.connect()
+def test_members_say_where_they_are(broker: RocketMQBroker) -> None:
+    first, second, tool = broker.connect(), broker.connect(), broker.connect()
     first.beat("billing", client_id="one")
     second.beat("billing", client_id="two")
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -189,11 +191,11 @@ def test_members_say_where_they_are(office: Office) -> None:
 
 
 @pytest.mark.parametrize("how", ["silent", "gone", "garbage"])
-def test_members_that_do_not_say_are_left_out(office: Office, how: str) -> None:
-    client, tool = member(office), office.connect()
+def test_members_that_do_not_say_are_left_out(broker: RocketMQBroker, how: str) -> None:
+    client, tool = member(broker), broker.connect()
     tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing", clientAddr="client")
     if how == "silent":
-        office.pass_ms(10_000)
+        broker.pass_ms(10_000)
     elif how == "gone":
         client.close()
     else:
@@ -206,9 +208,9 @@ def test_members_that_do_not_say_are_left_out(office: Office, how: str) -> None:
 
 
 def test_so_many_members_are_asked_at_once_and_say_so_many_bytes_in_all(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    broker: RocketMQBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients, tool = [office.connect() for _ in range(5)], office.connect()
+    clients, tool = [broker.connect() for _ in range(5)], broker.connect()
     for number, client in enumerate(clients):
         client.beat("billing", client_id=f"c{number}")
     body = fastjson.write(ConsumerStatus(message_queue_table=QueueTable({MessageQueue("orders", "duolog", 0): 7})))
@@ -227,39 +229,39 @@ def test_so_many_members_are_asked_at_once_and_say_so_many_bytes_in_all(
     assert tool.connection.unanswered == 0
 
 
-def test_group_without_members_has_nobody_to_check(office: Office) -> None:
+def test_group_without_members_has_nobody_to_check(broker: RocketMQBroker) -> None:
     SubscriptionGroupConfig(group_name="billing")
-    answer = office.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
+    answer = broker.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="orders", group="billing")
     assert answer is not None
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
 def test_positions_of_many_queues_are_moved_in_turns_of_the_loop(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    broker: RocketMQBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_resets, "QUEUES_AT_ONCE", 50)
-    many = office.topic("many", queues=420)
-    client, member = office.connect(), office.connect()
+    many = broker.topic("many", queues=420)
+    client, member = broker.connect(), broker.connect()
     member.beat("billing", topics=("many",))
     turns: list[int] = []
-    run = office.loop.turn
-    office.loop.turn = lambda: None  # type: ignore[method-assign]
+    run = broker.loop.turn
+    broker.loop.turn = lambda: None  # type: ignore[method-assign]
     for timestamp in (-1, 5):
         given = client.ask(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="many", group="billing", timestamp=timestamp, isForce=True
         )
         while given is None:
             with counted(calls=True) as work:
-                office.loop._soon.popleft()()
+                broker.loop._soon.popleft()()
             turns.append(work.units)
-            office.server.flush()
-            office.settle_log()
+            broker.server.flush()
+            broker.settle_log()
             given = client.last_answer()
         assert given.code == 0
         fastjson.read(given.body, ResetOffsetBody)
         assert bytes(given.body).count(b"queueId") == many.queue_count
-    office.loop.turn = run  # type: ignore[method-assign]
+    broker.loop.turn = run  # type: ignore[method-assign]
     assert len(turns) >= 2 * many.queue_count // 50
     assert max(turns) < 100 * 50  # All queues would be eight times as many.
-    assert len(office.group_offsets.all_of("billing")) == many.queue_count
-    assert all(office.rocketmq_context.groups.reset_marks.find("billing", queue.key) == 0 for queue in many.queues)
+    assert len(broker.group_offsets.all_of("billing")) == many.queue_count
+    assert all(broker.rocketmq_context.groups.reset_marks.find("billing", queue.key) == 0 for queue in many.queues)

@@ -6,7 +6,7 @@ from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 FOUND, NOT_FOUND = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 AGAIN, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
@@ -33,11 +33,18 @@ SUSPEND, COMMIT, SUBSCRIPTION = 2, 1, 4
     ],
 )
 def test_offset_decides_the_answer(
-    office: Office, client: Client, sent: int, trimmed: int, offset: int, code: int, next_offset: int, found: int
+    broker: RocketMQBroker,
+    client: Client,
+    sent: int,
+    trimmed: int,
+    offset: int,
+    code: int,
+    next_offset: int,
+    found: int,
 ) -> None:
-    topic = office.topic()
-    office.publish(topic, *(b"%d" % n for n in range(sent)))
-    office.store.retention.trim(topic.queues[0], trimmed, office.clock.now_ms())
+    topic = broker.topic()
+    broker.publish(topic, *(b"%d" % n for n in range(sent)))
+    broker.store.retention.trim(topic.queues[0], trimmed, broker.clock.now_ms())
     answer = client.pull(offset)
     assert (answer.code, answer.ext["nextBeginOffset"], len(bodies(answer))) == (code, str(next_offset), found)
     assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == (str(trimmed), str(sent))
@@ -56,33 +63,33 @@ def test_offset_decides_the_answer(
         ({"maxMsgNums": 2_000_000_000}, 5),
     ],
 )
-def test_limits_of_one_pull(office: Office, client: Client, fields: dict[str, int], found: int) -> None:
-    office.publish(office.topic(), *[bytes(1000)] * 5)
+def test_limits_of_one_pull(broker: RocketMQBroker, client: Client, fields: dict[str, int], found: int) -> None:
+    broker.publish(broker.topic(), *[bytes(1000)] * 5)
     assert len(bodies(client.pull(0, **fields))) == found
 
 
 @pytest.mark.parametrize("json", [True, False])
-def test_records_leave_as_they_lie_in_the_log(office: Office, client: Client, json: bool) -> None:
-    topic = office.topic()
-    office.publish(topic, b"a", b"b")
-    stored = b"".join(bytes(e.frame) for e in office.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=2))
+def test_records_leave_as_they_lie_in_the_log(broker: RocketMQBroker, client: Client, json: bool) -> None:
+    topic = broker.topic()
+    broker.publish(topic, b"a", b"b")
+    stored = b"".join(bytes(e.frame) for e in broker.store.reader.read(topic.queues[0], 0, max_bytes=1 << 20, until=2))
     assert bytes(client.pull(0, json=json).body) == stored
 
 
-def test_records_of_kafka_come_in_rocketmqs_form(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_records_of_kafka_come_in_rocketmqs_form(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     records = [Record(n, 1, b"k", b"v%d" % n, [("TAGS", b"ab"[n : n + 1])]) for n in range(2)]
     batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.publish_batch(topic, 0, batch, office.clock.now_ms())
-    office.settle()
+    broker.publisher.publish_batch(topic, 0, batch, broker.clock.now_ms())
+    broker.settle()
     assert bodies(client.pull(0)) == [b"v0", b"v1"]
     assert bodies(client.pull(1)) == [b"v1"]
     assert bodies(client.pull(0, subscription="b")) == [b"v1"]
 
 
-def test_what_is_not_in_memory_is_answered_when_it_is_read(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
-    cold = Office(office.disk.after_kill())
+def test_what_is_not_in_memory_is_answered_when_it_is_read(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
+    cold = RocketMQBroker(broker.disk.after_kill())
     cold.disk.cached = False
     reads: list[object] = []
     cold.store.executors.readers = Reads(reads)
@@ -112,12 +119,14 @@ class Reads:
 
 
 @pytest.mark.parametrize("wish", [{"subscription": "b"}, {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}])
-def test_held_pull_sleeps_on_over_what_is_not_wanted(office: Office, client: Client, wish: dict[str, str]) -> None:
-    topic = office.topic()
+def test_held_pull_sleeps_on_over_what_is_not_wanted(
+    broker: RocketMQBroker, client: Client, wish: dict[str, str]
+) -> None:
+    topic = broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, **wish) is None
-    office.publish(topic, b"1", b"2", tag="a")
+    broker.publish(topic, b"1", b"2", tag="a")
     assert client.last_answer() is None
-    office.publish(topic, b"3", tag="b")
+    broker.publish(topic, b"3", tag="b")
     answer = client.last_answer()
     assert (answer.code, bodies(answer), answer.ext["nextBeginOffset"]) == (FOUND, [b"3"], "3")
 
@@ -150,19 +159,19 @@ def test_held_pull_sleeps_on_over_what_is_not_wanted(office: Office, client: Cli
         ({"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"),
     ],
 )
-def test_refusals(office: Office, client: Client, fields: dict[str, object], code: int, remark: str) -> None:
-    office.topic()
-    office.topics.permit(office.topic("writeonly"), 2, office.clock.now_ms())
-    office.rocketmq_context.groups.configs.configure(
-        SubscriptionGroupConfig(group_name="closed", consume_enable=False), office.clock.now_ms()
+def test_refusals(broker: RocketMQBroker, client: Client, fields: dict[str, object], code: int, remark: str) -> None:
+    broker.topic()
+    broker.topics.permit(broker.topic("writeonly"), 2, broker.clock.now_ms())
+    broker.rocketmq_context.groups.configs.configure(
+        SubscriptionGroupConfig(group_name="closed", consume_enable=False), broker.clock.now_ms()
     )
     answer = client.pull(0, **fields)
     assert answer.code == code
     assert remark in answer.remark
 
 
-def test_without_its_own_subscription_a_pull_uses_the_heartbeats(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
+def test_without_its_own_subscription_a_pull_uses_the_heartbeats(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
     client.beat("billing", expression="b")
     assert client.pull(0, sysFlag=0, subVersion=1).code == AGAIN
     assert client.pull(0, sysFlag=0, subVersion=2).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
@@ -175,10 +184,10 @@ def test_without_its_own_subscription_a_pull_uses_the_heartbeats(office: Office,
 # -- Tags
 
 
-def test_only_wanted_tags_come_and_the_rest_is_passed(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_only_wanted_tags_come_and_the_rest_is_passed(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     for body, tag in ((b"1", "a"), (b"2", "b"), (b"3", ""), (b"4", "a")):
-        office.publish(topic, body, tag=tag)
+        broker.publish(topic, body, tag=tag)
     answer = client.pull(0, subscription="a || c")
     assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"1", b"4"], "4")
     answer = client.pull(0, subscription="c")
@@ -188,72 +197,72 @@ def test_only_wanted_tags_come_and_the_rest_is_passed(office: Office, client: Cl
 # -- Long polls
 
 
-def test_held_pull_is_answered_by_the_first_message(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_held_pull_is_answered_by_the_first_message(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
-    office.publish(topic, b"other", queue_id=1)
+    broker.publish(topic, b"other", queue_id=1)
     assert client.last_answer() is None
-    office.publish(topic, b"a")
+    broker.publish(topic, b"a")
     assert bodies(client.last_answer()) == [b"a"]
-    assert (len(office.purgatory), client.connection.unanswered, client.connection.held) == (0, 0, set())
+    assert (len(broker.purgatory), client.connection.unanswered, client.connection.held) == (0, 0, set())
 
 
-def test_held_pull_ends_with_its_time(office: Office, client: Client) -> None:
-    office.topic()
+def test_held_pull_ends_with_its_time(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=15_000) is None
-    office.pass_ms(14_999)
+    broker.pass_ms(14_999)
     assert client.last_answer() is None
-    office.pass_ms(1)
+    broker.pass_ms(1)
     answer = client.last_answer()
     assert (answer.code, answer.ext["nextBeginOffset"], bytes(answer.body)) == (NOT_FOUND, "0", b"")
     assert (client.connection.unanswered, client.connection.held) == (0, set())
 
 
-def test_held_pull_sleeps_on_over_unwanted_messages(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_held_pull_sleeps_on_over_unwanted_messages(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, subscription="a") is None
-    office.publish(topic, b"1", b"2", tag="b")
+    broker.publish(topic, b"1", b"2", tag="b")
     assert client.last_answer() is None
-    office.pass_ms(15_000)
+    broker.pass_ms(15_000)
     answer = client.last_answer()
     assert (answer.code, answer.ext["nextBeginOffset"]) == (AGAIN, "2")
     assert client.pull(2, sysFlag=SUSPEND | SUBSCRIPTION, subscription="a") is None
-    office.publish(topic, b"3", tag="b")
-    office.publish(topic, b"4", tag="a")
+    broker.publish(topic, b"3", tag="b")
+    broker.publish(topic, b"4", tag="a")
     assert bodies(client.last_answer()) == [b"4"]
 
 
-def test_what_is_not_durable_wakes_nobody(office: Office, client: Client) -> None:
-    office.topic()
+def test_what_is_not_durable_wakes_nobody(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
-    office.is_stalled = True
-    assert office.connect().send() is None
+    broker.is_stalled = True
+    assert broker.connect().send() is None
     assert client.last_answer() is None
-    office.settle()
+    broker.settle()
     assert bodies(client.last_answer()) == [b"body"]
 
 
-def test_pull_whose_start_moves_away_is_told_where(office: Office, client: Client) -> None:
-    topic = office.topic()
-    office.publish(topic, b"1", b"2")
+def test_pull_whose_start_moves_away_is_told_where(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
+    broker.publish(topic, b"1", b"2")
     assert client.pull(2, sysFlag=SUSPEND | SUBSCRIPTION, subscription="a") is None
-    office.publish(topic, b"3", tag="b")
-    office.store.retention.trim(topic.queues[0], 3, office.clock.now_ms())
-    office.publish(topic, b"4", tag="a")
+    broker.publish(topic, b"3", tag="b")
+    broker.store.retention.trim(topic.queues[0], 3, broker.clock.now_ms())
+    broker.publish(topic, b"4", tag="a")
     assert bodies(client.last_answer()) == [b"4"]  # It had passed on to 3 by itself.
 
 
-def test_closed_connection_lets_its_pulls_go(office: Office, client: Client) -> None:
-    office.topic()
+def test_closed_connection_lets_its_pulls_go(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION)
     client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, queueId=1)
-    assert len(office.purgatory) == 2
+    assert len(broker.purgatory) == 2
     client.close()
-    assert len(office.purgatory) == 0
+    assert len(broker.purgatory) == 0
 
 
-def test_nothing_waits_behind_a_held_pull(office: Office, client: Client) -> None:
-    office.topic()
+def test_nothing_waits_behind_a_held_pull(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
     assert client.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0).code == 0
 
@@ -261,37 +270,37 @@ def test_nothing_waits_behind_a_held_pull(office: Office, client: Client) -> Non
 # -- Positions that come along
 
 
-def test_position_comes_along_once(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_position_comes_along_once(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION | COMMIT, commitOffset=0) is None
     asked = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked, commitOffset=1)
-    office.publish(topic, b"a", b"b")
+    broker.publish(topic, b"a", b"b")
     assert client.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext["offset"] == "1"
     assert client.pull(7, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2).code == MOVED
     assert client.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext["offset"] == "2"
 
 
-def test_position_of_a_group_that_is_active_in_kafka_is_dropped(office: Office, client: Client) -> None:
-    topic = office.topic()
-    office.kafka_groups_with_members.add("billing")
+def test_position_of_a_group_that_is_active_in_kafka_is_dropped(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
+    broker.kafka_groups_with_members.add("billing")
     client.pull(0, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2)
-    office.pass_ms(2000)
-    assert office.group_offsets.fetch("billing", topic.key(0)) is None
-    assert office.metrics.dropped_commits["rocketmq"] == 1
+    broker.pass_ms(2000)
+    assert broker.group_offsets.fetch("billing", topic.key(0)) is None
+    assert broker.metrics.dropped_commits["rocketmq"] == 1
 
 
 # -- Bounds
 
 
-def test_too_many_requests_in_work_are_answered_busy(office: Office, client: Client) -> None:
-    office.topic()
+def test_too_many_requests_in_work_are_answered_busy(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     answers = [client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) for _ in range(10)]
     assert [answer and answer.code for answer in answers] == [None] * 8 + [ResponseCode.SYSTEM_BUSY] * 2
 
 
-def test_full_purgatory_answers_at_once(office: Office, client: Client) -> None:
-    office.purgatory._bytes_max = 512
-    office.topic()
+def test_full_purgatory_answers_at_once(broker: RocketMQBroker, client: Client) -> None:
+    broker.purgatory._bytes_max = 512
+    broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION).code == NOT_FOUND

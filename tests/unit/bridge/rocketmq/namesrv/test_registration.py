@@ -16,7 +16,7 @@ from duolog.bridge.config import (
 from duolog.bridge.rocketmq.namesrv.registration import TOPICS_AT_ONCE, NameServerRegistration
 from tests.kit.faults import reraise
 from tests.unit.adversary.budget import counted
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 
 def told(fleet: NameServerRegistration) -> dict[str, Any]:
@@ -42,30 +42,30 @@ def by_steps(
 
 
 def test_a_new_version_comes_with_each_change_and_only_then() -> None:
-    office = Office()
-    fleet = NameServerRegistration(office.rocketmq_context, reraise, [])
+    broker = RocketMQBroker()
+    fleet = NameServerRegistration(broker.rocketmq_context, reraise, [])
     first, changed = told(fleet), asyncio.run(fleet._registration())[1]
-    office.clock.pass_ms(1000)
+    broker.clock.pass_ms(1000)
     fleet.notice()
     assert not changed.is_set()
     assert told(fleet) == first
-    topic = office.topic("orders")
+    topic = broker.topic("orders")
     fleet.notice()
     assert changed.is_set()
     second = told(fleet)
     assert (second["orders"], second["version"] == first["version"]) == (6, False)
-    office.topics.delete(topic, office.clock.now_ms())
+    broker.topics.delete(topic, broker.clock.now_ms())
     assert told(fleet)["orders"] == 0, "it stays, and nobody may use it"
-    office.topic("orders")
+    broker.topic("orders")
     assert told(fleet)["orders"] == 6
 
 
 def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
-    office = Office()
-    fleet = NameServerRegistration(office.rocketmq_context, reraise, [])
+    broker = RocketMQBroker()
+    fleet = NameServerRegistration(broker.rocketmq_context, reraise, [])
     for number in range(8 * TOPICS_AT_ONCE):
-        office.topics.create(f"t{number}", 1, {}, office.clock.now_ms())
-    (body, changed), slices = by_steps(fleet, lambda: office.topic("new"))
+        broker.topics.create(f"t{number}", 1, {}, broker.clock.now_ms())
+    (body, changed), slices = by_steps(fleet, lambda: broker.topic("new"))
     assert len(slices) > 8
     assert max(slices) < 40 * TOPICS_AT_ONCE  # All of them would be eight times as many.
     table = json.loads(body)["topicConfigSerializeWrapper"]["topicConfigTable"]
@@ -77,8 +77,8 @@ def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanw
 
 @pytest.mark.parametrize("auto_create", [True, False])
 def test_the_template_is_offered_if_topics_are_made_of_it(auto_create: bool) -> None:
-    office = Office(options=Options(topics=TopicsOptions(auto_create=auto_create)))
-    assert ("TBW102" in told(NameServerRegistration(office.rocketmq_context, reraise, []))) is auto_create
+    broker = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=auto_create)))
+    assert ("TBW102" in told(NameServerRegistration(broker.rocketmq_context, reraise, []))) is auto_create
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import pytest
 
 from duolog.bridge.config import Options, TopicsOptions
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
-from tests.unit.bridge.rocketmq.office import Client, Office, read
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-def test_route_of_a_topic(office: Office, client: Client) -> None:
-    office.topic("orders.eu", queues=3)
+def test_route_of_a_topic(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic("orders.eu", queues=3)
     assert bytes(client.ask(ROUTE, topic="orders|eu").body) == (
         b'{"queueDatas":[{"brokerName":"duolog","readQueueNums":3,"writeQueueNums":3,"perm":6,"topicSysFlag":0}],'
         b'"brokerDatas":[{"cluster":"DefaultCluster","brokerName":"duolog","brokerAddrs":{"0":"127.0.0.1:10911"},'
@@ -18,24 +18,24 @@ def test_route_of_a_topic(office: Office, client: Client) -> None:
     )
 
 
-def test_route_waits_until_the_topic_is_durable(office: Office, client: Client) -> None:
-    office.settle()
-    office.is_stalled = True
-    office.topic()
+def test_route_waits_until_the_topic_is_durable(broker: RocketMQBroker, client: Client) -> None:
+    broker.settle()
+    broker.is_stalled = True
+    broker.topic()
     assert client.ask(ROUTE, topic="orders") is None
-    office.settle()
+    broker.settle()
     assert client.last_answer().code == 0
 
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%billing", "a.b", "OFFSET_MOVED_EVENT", ""])
-def test_no_route_for_what_is_not_there(office: Office, client: Client, name: str) -> None:
+def test_no_route_for_what_is_not_there(broker: RocketMQBroker, client: Client, name: str) -> None:
     assert client.ask(ROUTE, topic=name).code == ResponseCode.TOPIC_NOT_EXIST
-    assert office.topics.by_rocketmq_name(name) is None
+    assert broker.topics.by_rocketmq_name(name) is None
 
 
 def test_template_has_a_route_where_topics_are_made_so(client: Client) -> None:
     assert read(client.ask(ROUTE, topic="TBW102"))["queueDatas"][0]["perm"] == 7
-    strict = Office(options=Options(topics=TopicsOptions(auto_create=False)))
+    strict = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=False)))
     assert strict.connect().ask(ROUTE, topic="TBW102").code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -49,21 +49,21 @@ def expect(client: Client, name: str = "orders") -> int:
     return answer.code
 
 
-def test_who_asks_twice_gets_a_route_and_its_heartbeat_makes_the_topic(office: Office, client: Client) -> None:
+def test_who_asks_twice_gets_a_route_and_its_heartbeat_makes_the_topic(broker: RocketMQBroker, client: Client) -> None:
     assert expect(client) == 0
-    assert office.topics.by_rocketmq_name("orders") is None
+    assert broker.topics.by_rocketmq_name("orders") is None
     client.beat("billing", topics=["orders", "others"])
-    topic = office.topics.by_rocketmq_name("orders")
+    topic = broker.topics.by_rocketmq_name("orders")
     assert topic is not None
     assert topic.queue_count == read(client.ask(ROUTE, topic="orders"))["queueDatas"][0]["readQueueNums"] == 4
-    assert office.topics.by_rocketmq_name("others") is None
+    assert broker.topics.by_rocketmq_name("others") is None
 
 
-def test_retry_topic_has_a_route_before_the_first_heartbeat_makes_it(office: Office, client: Client) -> None:
+def test_retry_topic_has_a_route_before_the_first_heartbeat_makes_it(broker: RocketMQBroker, client: Client) -> None:
     assert expect(client, "%RETRY%billing") == 0
-    assert office.topics.by_rocketmq_name("%RETRY%billing") is None
+    assert broker.topics.by_rocketmq_name("%RETRY%billing") is None
     client.beat("billing")
-    assert office.topics.by_rocketmq_name("%RETRY%billing") is not None
+    assert broker.topics.by_rocketmq_name("%RETRY%billing") is not None
 
 
 @pytest.mark.parametrize("name", ["%RETRY%a.b", "%DLQ%billing", "a.b", "rmq_sys_x", "OFFSET_MOVED_EVENT"])
@@ -72,34 +72,34 @@ def test_names_that_nobody_can_wait_for(client: Client, name: str) -> None:
 
 
 def test_nobody_waits_where_topics_are_not_made() -> None:
-    strict = Office(options=Options(topics=TopicsOptions(auto_create=False)))
+    strict = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=False)))
     assert expect(strict.connect()) == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_polls_and_other_clients_are_no_second_question(office: Office, client: Client) -> None:
+def test_polls_and_other_clients_are_no_second_question(broker: RocketMQBroker, client: Client) -> None:
     client.ask(ROUTE, topic="orders")
-    assert office.connect().ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
-    office.pass_ms(30_000)
+    assert broker.connect().ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
+    broker.pass_ms(30_000)
     assert client.ask(ROUTE, topic="orders").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_producer_with_such_a_route_has_its_wish_all_the_same(office: Office, client: Client) -> None:
+def test_producer_with_such_a_route_has_its_wish_all_the_same(broker: RocketMQBroker, client: Client) -> None:
     expect(client)
     assert client.send("orders", queueId=3, defaultTopicQueueNums=2).ext["queueId"] == "1"
-    topic = office.topics.by_rocketmq_name("orders")
+    topic = broker.topics.by_rocketmq_name("orders")
     assert topic is not None
     assert topic.queue_count == 2
-    office.pass_ms(60_000)
+    broker.pass_ms(60_000)
     assert client.send("orders", queueId=3).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_topic_that_is_deleted_is_not_made_again(office: Office, client: Client) -> None:
-    office.topic()
+def test_topic_that_is_deleted_is_not_made_again(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     client.beat("billing", topics=["orders"])
     client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
     client.ask(ROUTE, topic="orders")
     client.beat("billing", topics=["orders"])
-    assert office.topics.by_rocketmq_name("orders") is None
+    assert broker.topics.by_rocketmq_name("orders") is None
 
 
 # -- The rest
@@ -119,8 +119,8 @@ def test_cluster(client: Client) -> None:
     }
 
 
-def test_lists_of_topics(office: Office, client: Client) -> None:
-    office.topic("orders.eu")
+def test_lists_of_topics(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic("orders.eu")
     every = read(client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))["topicList"]
     assert {"orders|eu", "TBW102", "DefaultCluster", "duolog"} <= set(every)
     of_cluster = RequestCode.GET_TOPICS_BY_CLUSTER

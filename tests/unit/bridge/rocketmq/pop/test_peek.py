@@ -10,16 +10,16 @@ from duolog.bridge.config import LimitsOptions, Options
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 WAIT_MS = 5_000
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.topic()
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.topic()
+    return broker
 
 
 def ask(client: Client, code: int, **fields: object) -> Any:
@@ -53,86 +53,88 @@ def polling(client: Client, **fields: object) -> int:
     return int(ask(client, RequestCode.POLLING_INFO, **fields).ext["pollingNum"])
 
 
-def test_peeked_messages_stay_where_they_are(office: Office, client: Client) -> None:
-    topic = office.topic()
-    office.publish(topic, b"a", b"b")
-    office.publish(topic, b"c", queue_id=1)
+def test_peeked_messages_stay_where_they_are(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
+    broker.publish(topic, b"a", b"b")
+    broker.publish(topic, b"c", queue_id=1)
     for _ in range(2):
         assert sorted(peek(client)) == [b"a", b"b", b"c"]
     assert peek(client, queueId=0, maxMsgNums=1) == [b"a"]
     pop(client, queueId=0)
     assert peek(client) == [b"c"]
-    office.pass_ms(10_000)
+    broker.pass_ms(10_000)
     assert sorted(peek(client)) == [b"a", b"b", b"c"]  # They came back by the retry topic.
     answer = ask(client, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
     assert (len(bodies(answer)), answer.ext["restNum"]) == (1, "3")
 
 
-def test_notification_says_whether_there_is_anything(office: Office, client: Client) -> None:
+def test_notification_says_whether_there_is_anything(broker: RocketMQBroker, client: Client) -> None:
     assert not has_message(notify(client))
-    office.publish(office.topic(), b"a", queue_id=1)
+    broker.publish(broker.topic(), b"a", queue_id=1)
     assert has_message(notify(client))
     assert not has_message(notify(client, queueId=0))
     pop(client)
     assert not has_message(notify(client))
 
 
-def test_held_notification_hears_of_what_comes(office: Office) -> None:
-    clients = [office.connect() for _ in range(3)]
+def test_held_notification_hears_of_what_comes(broker: RocketMQBroker) -> None:
+    clients = [broker.connect() for _ in range(3)]
     for each in clients:
         assert notify(each, pollTime=WAIT_MS) is None
     clients[2].close()
-    office.publish(office.topic(), b"a")
+    broker.publish(broker.topic(), b"a")
     assert [has_message(each.last_answer()) for each in clients[:2]] == [True, True]
     assert [each.connection.unanswered for each in clients[:2]] == [0, 0]
-    assert len(office.purgatory) == 0
+    assert len(broker.purgatory) == 0
 
 
-def test_held_notification_hears_of_what_comes_back(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a")
+def test_held_notification_hears_of_what_comes_back(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
     assert pop(client, invisibleTime=1_000).code == 0
     assert notify(client, pollTime=WAIT_MS) is None
-    office.pass_ms(1_000)
+    broker.pass_ms(1_000)
     assert has_message(client.last_answer())
 
 
-def test_held_notification_ends_with_its_time(office: Office, client: Client) -> None:
+def test_held_notification_ends_with_its_time(broker: RocketMQBroker, client: Client) -> None:
     assert notify(client, pollTime=WAIT_MS) is None
-    office.pass_ms(WAIT_MS)
+    broker.pass_ms(WAIT_MS)
     assert not has_message(client.last_answer())
 
 
 def test_without_room_to_hold_it_the_notification_says_so() -> None:
-    office = Office(options=Options(limits=LimitsOptions(held_bytes_max=512)))
-    office.topic()
-    answer = notify(office.connect(), pollTime=WAIT_MS)
+    broker = RocketMQBroker(options=Options(limits=LimitsOptions(held_bytes_max=512)))
+    broker.topic()
+    answer = notify(broker.connect(), pollTime=WAIT_MS)
     assert (answer.ext["hasMsg"], answer.ext["pollingFull"]) == ("false", "true")
 
 
-def test_in_order_there_is_nothing_until_all_is_acked_or_due(office: Office, client: Client) -> None:
-    office.publish(office.topic(), b"a", b"b")
+def test_in_order_there_is_nothing_until_all_is_acked_or_due(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a", b"b")
     pop(client, order=True, maxMsgNums=1, attemptId="x")
     assert not has_message(notify(client, order=True))
     assert has_message(notify(client, order=True, attemptId="x"))
-    office.pass_ms(10_000)
+    broker.pass_ms(10_000)
     assert has_message(notify(client, order=True))
 
 
-def test_held_pops_are_counted_by_group_and_queue(office: Office, client: Client) -> None:
+def test_held_pops_are_counted_by_group_and_queue(broker: RocketMQBroker, client: Client) -> None:
     for fields in ({}, {}, {"queueId": 0}, {"consumerGroup": "others"}):
         assert pop(client, pollTime=WAIT_MS, **fields) is None
     notify(client, pollTime=WAIT_MS)
     assert polling(client) == 2
     assert [polling(client, queueId=queue_id) for queue_id in (0, 1)] == [1, 0]
-    office.pass_ms(WAIT_MS)
+    broker.pass_ms(WAIT_MS)
     assert polling(client) == 0
 
 
 @pytest.mark.parametrize("where", ["remark", "language", "attemptId", "expType", "noSuchField"])
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
-def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: RequestCode, where: str) -> None:
+def test_held_requests_keep_little_of_what_they_came_with(
+    broker: RocketMQBroker, code: RequestCode, where: str
+) -> None:
     """A client may have thousands of them, and any of their texts may be as long as a frame."""
-    client, long = office.connect(), "x" * 100_000
+    client, long = broker.connect(), "x" * 100_000
     told = {
         "consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
         "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(WAIT_MS), "subVersion": "0",
@@ -153,26 +155,26 @@ def test_held_requests_keep_little_of_what_they_came_with(office: Office, code: 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
 def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) -> None:
-    office = Office(options=Options(limits=LimitsOptions(connection_held_bytes_max=1024)))
-    office.topic()
+    broker = RocketMQBroker(options=Options(limits=LimitsOptions(connection_held_bytes_max=1024)))
+    broker.topic()
     told = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
     waits = {"suspendTimeoutMillis": WAIT_MS, "pollTime": WAIT_MS, "bornTime": 0, "invisibleTime": 60_000}
-    client = office.connect()
+    client = broker.connect()
     held = [ask(client, code, **told, **waits, initMode=0, subscription="*") for _ in range(3)]
     assert held[0] is None
     assert held[2] is not None
-    assert ask(office.connect(), code, **told, **waits, initMode=0, subscription="*") is None
-    office.pass_ms(WAIT_MS + 1)
-    assert client.connection.held_bytes == office.purgatory.held_bytes == len(client.connection.held) == 0
-    waits["bornTime"] = office.clock.now_ms()
+    assert ask(broker.connect(), code, **told, **waits, initMode=0, subscription="*") is None
+    broker.pass_ms(WAIT_MS + 1)
+    assert client.connection.held_bytes == broker.purgatory.held_bytes == len(client.connection.held) == 0
+    waits["bornTime"] = broker.clock.now_ms()
     assert ask(client, code, **told, **waits, initMode=0, subscription="*") is None
 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
-def test_held_requests_hear_at_once_that_their_topic_is_deleted(office: Office, code: RequestCode) -> None:
-    client, told = office.connect(), {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0}
-    office.topic()
-    office.topic("other")
+def test_held_requests_hear_at_once_that_their_topic_is_deleted(broker: RocketMQBroker, code: RequestCode) -> None:
+    client, told = broker.connect(), {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0}
+    broker.topic()
+    broker.topic("other")
     waits = {
         "suspendTimeoutMillis": WAIT_MS,
         "pollTime": WAIT_MS,
@@ -181,14 +183,14 @@ def test_held_requests_hear_at_once_that_their_topic_is_deleted(office: Office, 
         "initMode": 0,
     }
     assert ask(client, code, **told, **waits, subVersion=0, subscription="*") is None
-    office.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="other")
+    broker.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="other")
     assert client.last_answer() is None
-    office.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
-    office.settle()
+    broker.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
+    broker.settle()
     answer = client.last_answer()
     assert answer is not None
     assert (answer.code, "topic[orders] not exist" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
-    assert (client.connection.unanswered, len(office.purgatory), len(client.connection.held)) == (0, 0, 0)
+    assert (client.connection.unanswered, len(broker.purgatory), len(client.connection.held)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.PEEK_MESSAGE, RequestCode.POLLING_INFO])
@@ -204,12 +206,12 @@ def test_held_requests_hear_at_once_that_their_topic_is_deleted(office: Office, 
         ({"consumerGroup": "kafkas"}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
     ],
 )
-def test_refused(office: Office, client: Client, code: int, fields: dict[str, object], refusal: int) -> None:
-    office.topics.permit(office.topic("unread"), 2, office.clock.now_ms())
-    office.rocketmq_context.groups.configs.configure(
-        SubscriptionGroupConfig(group_name="stopped", consume_enable=False), office.clock.now_ms()
+def test_refused(broker: RocketMQBroker, client: Client, code: int, fields: dict[str, object], refusal: int) -> None:
+    broker.topics.permit(broker.topic("unread"), 2, broker.clock.now_ms())
+    broker.rocketmq_context.groups.configs.configure(
+        SubscriptionGroupConfig(group_name="stopped", consume_enable=False), broker.clock.now_ms()
     )
-    office.kafka_groups_with_members.add("kafkas")
+    broker.kafka_groups_with_members.add("kafkas")
     told = {"pollTime": 0, "bornTime": 0, "maxMsgNums": 1, **fields}
     assert ask(client, code, **told).code == refusal
 

@@ -1,7 +1,7 @@
 """Transactions of RocketMQ's producers, frame by frame: what lies in the log afterwards, what is answered, who is
 asked.
 
-The office's producers heartbeat as members of the group `shop`.
+The broker's producers heartbeat as members of the group `broker`.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ from duolog.store.errors import DiskFull
 from duolog.store.log.format import UNIT_HEADER_SIZE
 from duolog.store.options import StoreOptions
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
 IMMUNITY, INTERVAL, CHECK_MAX = 6_000, 30_000, 2
 
 
-class Shop(Office):
+class CheckBackBroker(RocketMQBroker):
     def __init__(self, *arguments: Any, segment_bytes: int = 256 << 20, **txn: int) -> None:
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
@@ -90,15 +90,15 @@ def checked(client: Client) -> list[Any]:
     [({}, 50, 1), ({"message_expired": "drop"}, 49, 1), ({"message_expired": "drop"}, 50, 0)],
 )
 def test_expiry_counts_from_the_half_message(configs: dict[str, str], wait_ms: int, offsets: int) -> None:
-    shop = Shop()
-    shop.topic("codes", **configs)
-    client = shop.connect()
+    broker = CheckBackBroker()
+    broker.topic("codes", **configs)
+    client = broker.connect()
     raw = "TRAN_MSG\x01true\x02PGROUP\x01shop\x02EXPIRE_AFTER_MS\x0150\x02"
     sent = client.send("codes", properties=raw, sysFlag=4)
-    expires_ms = shop.clock.now_ms() + 50
-    shop.pass_ms(wait_ms)
+    expires_ms = broker.clock.now_ms() + 50
+    broker.pass_ms(wait_ms)
     assert end(client, sent, COMMIT).code == 0
-    found = shop.messages("codes")
+    found = broker.messages("codes")
     assert [properties.get(each.properties, "EXPIRE_AT_MS") for each in found] == [str(expires_ms)] * offsets
 
 
@@ -106,11 +106,11 @@ def test_expiry_counts_from_the_half_message(configs: dict[str, str], wait_ms: i
 
 
 def test_half_message_waits_in_the_half_topic() -> None:
-    shop = Shop()
-    sent = send_half(shop.connect(), b"one", queue_id=1)
+    broker = CheckBackBroker()
+    sent = send_half(broker.connect(), b"one", queue_id=1)
     assert sent.ext["transactionId"] == "K1"
-    assert shop.counts() == (1, 0, 0, 0)
-    (half,) = shop.messages(HALF)
+    assert broker.counts() == (1, 0, 0, 0)
+    (half,) = broker.messages(HALF)
     found = properties.parse(half.properties)
     assert (half.body, half.sys_flag, half.queue_id, half.queue_offset) == (b"one", 0, 0, int(sent.ext["queueOffset"]))
     assert half.physical_offset == parse_message_id(sent.ext["msgId"])[1]
@@ -119,15 +119,15 @@ def test_half_message_waits_in_the_half_topic() -> None:
 
 
 def test_commit_moves_it_to_its_queue_in_one_unit() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, b"one", queue_id=1)
-    half = shop.messages(HALF)[0]
-    before = shop.store.next_position
+    half = broker.messages(HALF)[0]
+    before = broker.store.next_position
     assert end(client, sent, COMMIT).code == 0
-    assert [each.body for each in shop.messages("orders", 1)] == [b"one"]
-    final, op = shop.messages("orders", 1)[0], shop.messages(OP)[0]
-    assert before < final.physical_offset < op.physical_offset < shop.store.next_position
+    assert [each.body for each in broker.messages("orders", 1)] == [b"one"]
+    final, op = broker.messages("orders", 1)[0], broker.messages(OP)[0]
+    assert before < final.physical_offset < op.physical_offset < broker.store.next_position
     assert final.sys_flag == 8
     assert final.prepared_transaction_offset == half.physical_offset
     assert not {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"} & properties.parse(final.properties).keys()
@@ -135,22 +135,22 @@ def test_commit_moves_it_to_its_queue_in_one_unit() -> None:
     assert (op.body, properties.parse(op.properties)["TAGS"]) == (b"0,", "d")
     pulled = client.pull(0, queueId=1, subscription="blue", subVersion=1)
     assert pulled.code == 0
-    assert shop.counts()[:2] == (1, 1)
+    assert broker.counts()[:2] == (1, 1)
 
 
 def test_roll_back_leaves_an_op_message_only() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     assert end(client, send_half(client), ROLL_BACK).code == 0
-    assert shop.counts() == (1, 1, 0, 0)
+    assert broker.counts() == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("verdict", [UNKNOWN, 4, 99])
 def test_no_verdict_is_not_even_answered(verdict: int) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     assert end(client, send_half(client), verdict) is None
-    assert shop.counts() == (1, 0, 0, 0)
+    assert broker.counts() == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_no_verdict_is_not_even_answered(verdict: int) -> None:
 )
 @pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
 def test_what_does_not_fit_changes_nothing(verdict: int, fields: dict, code: ResponseCode, remark: str) -> None:
-    shop = Shop()
-    client = shop.connect()
-    sent, end_position = send_half(client), shop.store.next_position
+    broker = CheckBackBroker()
+    client = broker.connect()
+    sent, end_position = send_half(client), broker.store.next_position
     answer = end(client, sent, verdict, **fields)
     assert (answer.code, remark in answer.remark) == (code, True), answer.remark
     assert client.ask(RequestCode.END_TRANSACTION, oneway=True, **{**end_fields(sent, verdict), **fields}) is None
-    assert (shop.counts(), len(shop.halves.state)) == ((1, 0, 0, 0), 1)
-    assert shop.store.next_position == end_position
+    assert (broker.counts(), len(broker.halves.state)) == ((1, 0, 0, 0), 1)
+    assert broker.store.next_position == end_position
     assert end(client, sent, verdict).code == 0
 
 
@@ -190,25 +190,25 @@ def test_what_does_not_fit_changes_nothing(verdict: int, fields: dict, code: Res
 @pytest.mark.parametrize("is_open", [True, False])
 def test_verdict_after_the_limit_changes_nothing(verdict: int, is_open: bool) -> None:
     """Asked often enough, or open for so long that nobody is asked any more."""
-    shop = Shop(half_ms=1_000) if is_open else Shop(check_max=1)
-    client = shop.connect()
+    broker = CheckBackBroker(half_ms=1_000) if is_open else CheckBackBroker(check_max=1)
+    client = broker.connect()
     sent = send_half(client)
     for _ in range(3):
-        shop.wait(INTERVAL)
-    assert shop.counts() == (1, 1, 0, 1)
+        broker.wait(INTERVAL)
+    assert broker.counts() == (1, 1, 0, 1)
     assert end(client, sent, verdict).code == ResponseCode.TRANSACTION_FAILED
-    assert shop.counts() == (1, 1, 0, 1)
+    assert broker.counts() == (1, 1, 0, 1)
 
 
 @pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
 def test_verdict_on_one_of_long_ago_that_retention_took_changes_nothing(verdict: int) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client)
     end(client, sent, COMMIT)
-    shop.store.retention.trim(shop.halves.half_queue, 1, shop.clock.now_ms())
+    broker.store.retention.trim(broker.halves.half_queue, 1, broker.clock.now_ms())
     assert end(client, sent, verdict).code == ResponseCode.SYSTEM_ERROR
-    assert shop.counts() == (0, 1, 1, 0)
+    assert broker.counts() == (0, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -222,64 +222,64 @@ def test_verdict_on_one_of_long_ago_that_retention_took_changes_nothing(verdict:
 )
 @pytest.mark.parametrize("restarted", [False, True])
 def test_second_verdict_changes_nothing(first: int, second: int, code: ResponseCode, restarted: bool) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client)
     assert end(client, sent, first).code == 0
     if restarted:
-        shop = Shop(shop.disk.after_kill())
-        client = shop.connect()
-    before = shop.counts()
+        broker = CheckBackBroker(broker.disk.after_kill())
+        client = broker.connect()
+    before = broker.counts()
     assert end(client, sent, second).code == code
-    assert shop.counts() == before
+    assert broker.counts() == before
 
 
 def test_verdict_after_its_own_immunity_comes_too_late_unless_it_was_asked_for() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS=2)
-    shop.pass_ms(2_001)
+    broker.pass_ms(2_001)
     assert end(client, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
-    assert shop.counts() == (1, 0, 0, 0)
+    assert broker.counts() == (1, 0, 0, 0)
     assert end(client, sent, COMMIT, fromTransactionCheck=True).code == 0
-    assert shop.counts() == (1, 1, 1, 0)
+    assert broker.counts() == (1, 1, 1, 0)
 
 
 def test_topic_that_is_gone_keeps_it_open() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client)
-    shop.topics.delete(shop.topic(), shop.clock.now_ms())
+    broker.topics.delete(broker.topic(), broker.clock.now_ms())
     assert end(client, sent, COMMIT).code == ResponseCode.TOPIC_NOT_EXIST
-    assert len(shop.halves.state) == 1
-    shop.topic(queues=1)
+    assert len(broker.halves.state) == 1
+    broker.topic(queues=1)
     assert end(client, sent, COMMIT).code == 0
 
 
 def test_group_of_the_request_counts_where_the_message_names_none() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, PGROUP="")
-    assert properties.parse(shop.messages(HALF)[0].properties)["PGROUP"] == "shop", "the request names it"
+    assert properties.parse(broker.messages(HALF)[0].properties)["PGROUP"] == "shop", "the request names it"
     assert end(client, sent, COMMIT).code == 0
 
 
 @pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
 def test_half_message_of_a_kafka_producer_is_none_here(verdict: int) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client)
     own = batch([b"one"], headers=[("TRAN_MSG_ID", b"a")])
-    shop.publisher.publish_batch(shop.topic(), 0, own, shop.clock.now_ms())
-    shop.settle()
+    broker.publisher.publish_batch(broker.topic(), 0, own, broker.clock.now_ms())
+    broker.settle()
     answer = end(client, sent, verdict, tranStateTableOffset=1)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-    assert len(shop.halves.state) == 2
+    assert len(broker.halves.state) == 2
 
 
 def test_as_many_as_are_allowed_are_open() -> None:
-    shop = Shop(half_max=2)
-    client = shop.connect()
+    broker = CheckBackBroker(half_max=2)
+    client = broker.connect()
     first = send_half(client)
     send_half(client)
     refused = client.send(properties="TRAN_MSG\x01true\x02")
@@ -289,14 +289,14 @@ def test_as_many_as_are_allowed_are_open() -> None:
 
 
 def test_name_of_a_producer_group_has_a_bound() -> None:
-    refused = Shop().connect().send(properties=f"TRAN_MSG\x01true\x02PGROUP\x01{'x' * 1000}\x02")
+    refused = CheckBackBroker().connect().send(properties=f"TRAN_MSG\x01true\x02PGROUP\x01{'x' * 1000}\x02")
     assert (refused.code, "producer group of 1000" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
 def test_retry_that_still_carries_the_mark_is_no_half_message() -> None:
-    shop = Shop()
-    answer = shop.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
-    assert shop.counts()[0] == 0
+    broker = CheckBackBroker()
+    answer = broker.connect().send(properties="TRAN_MSG\x01true\x02DELAY\x011\x02", reconsumeTimes=1)
+    assert broker.counts()[0] == 0
     assert answer.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SUCCESS)
 
 
@@ -320,28 +320,33 @@ def sent_frame(body: bytes, raw: str = "") -> bytes:
     return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, 1, fields, body)))
 
 
-def say(shop: Shop, client: Client, *frames: bytes) -> None:
+def say(broker: CheckBackBroker, client: Client, *frames: bytes) -> None:
     client.connection.data_received(b"".join(frames))
-    shop.loop.turn()
+    broker.loop.turn()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_verdicts_of_one_read_are_one_unit_with_one_op_message(restarted: bool) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = [send_half(client, b"%d" % number) for number in range(4)]
-    before = shop.store.next_position
+    before = broker.store.next_position
     say(
-        shop, client, ended(sent[2], COMMIT), ended(sent[0], ROLL_BACK), ended(sent[3], UNKNOWN), ended(sent[1], COMMIT)
+        broker,
+        client,
+        ended(sent[2], COMMIT),
+        ended(sent[0], ROLL_BACK),
+        ended(sent[3], UNKNOWN),
+        ended(sent[1], COMMIT),
     )
-    assert [each.body for each in shop.messages("orders")] == [b"2", b"1"]
-    (op,) = shop.messages(OP)
+    assert [each.body for each in broker.messages("orders")] == [b"2", b"1"]
+    (op,) = broker.messages(OP)
     assert (op.body, properties.parse(op.properties)["TAGS"]) == (b"2,0,1,", "d")
-    assert shop.messages("orders")[0].physical_offset == before + UNIT_HEADER_SIZE, "nothing is between"
+    assert broker.messages("orders")[0].physical_offset == before + UNIT_HEADER_SIZE, "nothing is between"
     if restarted:
-        shop = Shop(shop.disk.after_kill())
-        client = shop.connect()
-    assert [half.offset for half in shop.halves.state.open()] == [3]
+        broker = CheckBackBroker(broker.disk.after_kill())
+        client = broker.connect()
+    assert [half.offset for half in broker.halves.state.open()] == [3]
     assert [end(client, each, COMMIT).code for each in sent[:3]] == [
         ResponseCode.TRANSACTION_FAILED, ResponseCode.SUCCESS, ResponseCode.SUCCESS
     ]  # fmt: skip
@@ -351,45 +356,45 @@ def test_verdicts_of_one_read_are_one_unit_with_one_op_message(restarted: bool) 
     ("first", "second", "seen"), [(COMMIT, ROLL_BACK, 1), (ROLL_BACK, COMMIT, 0), (COMMIT, COMMIT, 1)]
 )
 def test_first_verdict_counts_if_two_come_together(first: int, second: int, seen: int) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client)
-    say(shop, client, ended(sent, first), ended(sent, second))
-    assert shop.counts() == (1, 1, seen, 0)
+    say(broker, client, ended(sent, first), ended(sent, second))
+    assert broker.counts() == (1, 1, seen, 0)
 
 
 def test_what_is_asked_behind_a_verdict_finds_it_done() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = [send_half(client, b"%d" % number) for number in range(4)]
     say(
-        shop,
+        broker,
         client,
         ended(sent[0], COMMIT),
         sent_frame(b"plain"),
         ended(sent[1], COMMIT),
         sent_frame(b"half", "TRAN_MSG\x01true\x02"),
     )
-    assert [each.body for each in shop.messages("orders")] == [b"0", b"plain", b"1"]
-    assert len(shop.messages(HALF)) == 5
+    assert [each.body for each in broker.messages("orders")] == [b"0", b"plain", b"1"]
+    assert len(broker.messages(HALF)) == 5
     delete = remoting.request(RequestCode.DELETE_TOPIC_IN_BROKER, 78, {"topic": "orders"})
     last = send_half(client, b"last")
-    say(shop, client, ended(last, COMMIT), b"".join(remoting.encode(delete)))
+    say(broker, client, ended(last, COMMIT), b"".join(remoting.encode(delete)))
     assert client.answer_to(78).code == 0
-    assert shop.messages(OP)[-1].body == b"5,"
+    assert broker.messages(OP)[-1].body == b"5,"
 
 
 def test_verdicts_that_the_disk_has_no_room_for_are_as_if_nobody_had_given_them() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = [send_half(client) for _ in range(3)]
-    shop.store.write_state.refusal = DiskFull("no room")
-    say(shop, client, *(ended(each, COMMIT) for each in sent))
-    assert (len(shop.halves.state), shop.counts()) == (3, (3, 0, 0, 0))
-    assert shop.metrics.errors["rocketmq", "SERVICE_NOT_AVAILABLE"] == 1
-    shop.store.write_state.refusal = None
-    say(shop, client, *(ended(each, COMMIT) for each in sent))
-    assert (len(shop.halves.state), shop.counts()) == (0, (3, 1, 3, 0))
+    broker.store.write_state.refusal = DiskFull("no room")
+    say(broker, client, *(ended(each, COMMIT) for each in sent))
+    assert (len(broker.halves.state), broker.counts()) == (3, (3, 0, 0, 0))
+    assert broker.metrics.errors["rocketmq", "SERVICE_NOT_AVAILABLE"] == 1
+    broker.store.write_state.refusal = None
+    say(broker, client, *(ended(each, COMMIT) for each in sent))
+    assert (len(broker.halves.state), broker.counts()) == (0, (3, 1, 3, 0))
 
 
 @pytest.mark.parametrize(
@@ -397,27 +402,27 @@ def test_verdicts_that_the_disk_has_no_room_for_are_as_if_nobody_had_given_them(
     [(10, GATHERED_MAX, 1), (10, GATHERED_MAX + 1, 2), (GATHERED_BYTES_MAX // 4, 8, 2)],
 )
 def test_unit_of_verdicts_has_a_bound(body_bytes: int, count: int, units: int) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = [send_half(client, bytes(body_bytes)) for _ in range(count)]
-    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    say(broker, client, *(ended(each, COMMIT) for each in sent))
     while client.connection.is_holding:
-        shop.loop.turn()
-    assert len(shop.halves.state) == 0
-    assert len(shop.messages(OP)) == units
+        broker.loop.turn()
+    assert len(broker.halves.state) == 0
+    assert len(broker.messages(OP)) == units
 
 
 def test_unit_of_verdicts_fits_into_a_small_segment() -> None:
     segment_bytes = 64 << 10
-    shop = Shop(segment_bytes=segment_bytes)
-    client = shop.connect()
+    broker = CheckBackBroker(segment_bytes=segment_bytes)
+    client = broker.connect()
     sizes = (20_000, 10, 20_000, 60_000, 100, 40_000, *[10] * 100, 60_000)
     sent = [send_half(client, bytes(size)) for size in sizes]
-    say(shop, client, *(ended(each, COMMIT) for each in sent))
+    say(broker, client, *(ended(each, COMMIT) for each in sent))
     while client.connection.is_holding:
-        shop.loop.turn()
-    assert (len(shop.halves.state), len(shop.messages("orders"))) == (0, len(sizes))
-    assert not shop.metrics.errors
+        broker.loop.turn()
+    assert (len(broker.halves.state), len(broker.messages("orders"))) == (0, len(sizes))
+    assert not broker.metrics.errors
 
 
 # -- With a delay
@@ -429,152 +434,154 @@ def test_unit_of_verdicts_fits_into_a_small_segment() -> None:
 )
 @pytest.mark.parametrize("wish", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
 def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time(wish: str, committed_ms: int, visible_ms: int) -> None:
-    shop = Shop()
-    client = shop.connect()
-    start_ms = shop.clock.now_ms()
+    broker = CheckBackBroker()
+    client = broker.connect()
+    start_ms = broker.clock.now_ms()
     value = {"TIMER_DELIVER_MS": start_ms + 5_000, "TIMER_DELAY_MS": 5_000, "TIMER_DELAY_SEC": 5}[wish]
     sent = send_half(client, b"one", **{wish: value})
-    shop.wait(committed_ms)
+    broker.wait(committed_ms)
     checked(client)
-    assert shop.counts()[:3] == (1, 0, 0), "not seen while it is open"
+    assert broker.counts()[:3] == (1, 0, 0), "not seen while it is open"
     assert end(client, sent, COMMIT).code == 0
-    shop.wait(max(0, visible_ms - committed_ms - 1))
-    assert shop.counts()[2] == (committed_ms >= visible_ms)
-    shop.wait(1)
-    (seen,) = shop.messages("orders")
+    broker.wait(max(0, visible_ms - committed_ms - 1))
+    assert broker.counts()[2] == (committed_ms >= visible_ms)
+    broker.wait(1)
+    (seen,) = broker.messages("orders")
     assert seen.body == b"one"
     assert "TRAN_MSG" not in properties.parse(seen.properties)
-    assert shop.counts() == (1, 1, 1, 0)
+    assert broker.counts() == (1, 1, 1, 0)
 
 
 def test_delayed_by_a_level_it_waits_in_the_schedule_topic_from_its_commit_on() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, b"one", queue_id=1, DELAY=3)
-    assert shop.messages("SCHEDULE_TOPIC_XXXX", 2) == []
+    assert broker.messages("SCHEDULE_TOPIC_XXXX", 2) == []
     end(client, sent, COMMIT)
-    assert [each.body for each in shop.messages("SCHEDULE_TOPIC_XXXX", 2)] == [b"one"]
-    shop.wait(10_000)
-    assert [each.body for each in shop.messages("orders", 1)] == [b"one"]
+    assert [each.body for each in broker.messages("SCHEDULE_TOPIC_XXXX", 2)] == [b"one"]
+    broker.wait(10_000)
+    assert [each.body for each in broker.messages("orders", 1)] == [b"one"]
 
 
 def test_rolled_back_it_is_never_seen_whatever_its_delay() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     end(client, send_half(client, TIMER_DELAY_MS=5_000), ROLL_BACK)
-    shop.wait(100_000)
-    assert shop.counts() == (1, 1, 0, 0)
-    assert len(shop.delays) == 0
+    broker.wait(100_000)
+    assert broker.counts() == (1, 1, 0, 0)
+    assert len(broker.delays) == 0
 
 
 def test_delay_that_nobody_may_have_is_refused_with_the_half_message() -> None:
-    shop = Shop()
-    refused = shop.connect().send(properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02TIMER_DELAY_SEC\x019999999999\x02")
+    broker = CheckBackBroker()
+    refused = broker.connect().send(
+        properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02TIMER_DELAY_SEC\x019999999999\x02"
+    )
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
-    assert shop.counts()[0] == 0
+    assert broker.counts()[0] == 0
 
 
 # -- Checking
 
 
 def test_producer_is_asked_with_the_message_as_it_was_sent() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, b"one", queue_id=1)
-    shop.wait(IMMUNITY - 1)
+    broker.wait(IMMUNITY - 1)
     assert checked(client) == []
-    shop.wait(1)
+    broker.wait(1)
     (check,) = checked(client)
     asked = message.decode(check.body)
     assert check.is_oneway
     assert check.ext == {
         "topic": "orders", "tranStateTableOffset": sent.ext["queueOffset"], "msgId": "K1", "transactionId": "K1",
         "commitLogOffset": str(parse_message_id(sent.ext["msgId"])[1]), "offsetMsgId": sent.ext["msgId"],
-        "bname": shop.options.rocketmq.broker,
+        "bname": broker.options.rocketmq.broker,
     }  # fmt: skip
     assert (asked.topic, asked.queue_id, asked.body, asked.size) == ("orders", 1, b"one", len(check.body))
     assert properties.parse(asked.properties)["TRANSACTION_CHECK_TIMES"] == "1"
     assert end(client, sent, COMMIT, fromTransactionCheck=True).code == 0
-    shop.wait(10 * INTERVAL)
+    broker.wait(10 * INTERVAL)
     assert checked(client) == []
-    assert shop.counts() == (1, 1, 0, 0)
+    assert broker.counts() == (1, 1, 0, 0)
 
 
 def test_producers_of_the_group_are_asked_in_turn_and_those_that_left_are_not() -> None:
-    shop = Shop(check_max=20)
-    first, second, third = (shop.connect() for _ in range(3))
+    broker = CheckBackBroker(check_max=20)
+    first, second, third = (broker.connect() for _ in range(3))
     for number, client in enumerate((first, second, third)):
         client.beat(client_id=f"client-{number}")
     send_half(first)
     first.close()
-    shop.wait(IMMUNITY)
+    broker.wait(IMMUNITY)
     for _ in range(3):
-        shop.wait(INTERVAL)
+        broker.wait(INTERVAL)
     assert (len(checked(second)), len(checked(third))) == (2, 2)
 
 
 def test_who_does_not_take_what_it_is_sent_is_not_asked() -> None:
-    shop = Shop(check_max=20)
-    slow, other = shop.connect(), shop.connect()
+    broker = CheckBackBroker(check_max=20)
+    slow, other = broker.connect(), broker.connect()
     slow.beat()
     other.beat(client_id="other")
     send_half(slow)
-    slow.connection.answers._unsent_bytes = shop.options.limits.unsent_bytes_max + 1
-    shop.wait(IMMUNITY)
+    slow.connection.answers._unsent_bytes = broker.options.limits.unsent_bytes_max + 1
+    broker.wait(IMMUNITY)
     for _ in range(3):
-        shop.wait(INTERVAL)
+        broker.wait(INTERVAL)
     slow.connection.answers._unsent_bytes = 0
     assert (len(checked(slow)), len(checked(other))) == (0, 4)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_asked_in_vain_it_is_put_aside(is_there: bool) -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = send_half(client, b"lost")
     if not is_there:
         client.close()
-    shop.wait(IMMUNITY)
+    broker.wait(IMMUNITY)
     for _ in range(CHECK_MAX):
-        assert shop.counts() == (1, 0, 0, 0)
-        shop.wait(INTERVAL)
-    assert shop.counts() == (1, 1, 0, 1)
-    (given_up,) = shop.messages(GIVEN_UP)
+        assert broker.counts() == (1, 0, 0, 0)
+        broker.wait(INTERVAL)
+    assert broker.counts() == (1, 1, 0, 1)
+    (given_up,) = broker.messages(GIVEN_UP)
     found = properties.parse(given_up.properties)
     assert given_up.body == b"lost"
     assert (found["REAL_TOPIC"], found["TRANSACTION_CHECK_TIMES"], found["UNIQ_KEY"]) == ("orders", "2", "K1")
     assert len(checked(client)) == (CHECK_MAX if is_there else 0)
     if is_there:
         assert end(client, sent, COMMIT).code == ResponseCode.TRANSACTION_FAILED
-        assert shop.counts() == (1, 1, 0, 1)
+        assert broker.counts() == (1, 1, 0, 1)
 
 
 def test_many_are_looked_at_in_turns_of_the_loop() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     for _ in range(READS_AT_ONCE + 5):
         send_half(client)
-    shop.pass_ms(IMMUNITY)
-    now_ms, mono_ms = shop.clock.now_ms(), shop.clock.mono_ms()
-    shop.checks.run(now_ms, mono_ms)
-    shop.settle()
+    broker.pass_ms(IMMUNITY)
+    now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
+    broker.checks.run(now_ms, mono_ms)
+    broker.settle()
     assert len(checked(client)) == READS_AT_ONCE
-    assert now_ms < shop.checks.next_deadline_ms() <= now_ms + 100
-    shop.wait(100)
+    assert now_ms < broker.checks.next_deadline_ms() <= now_ms + 100
+    broker.wait(100)
     assert len(checked(client)) == 5
 
 
 def test_checks_and_open_messages_are_what_they_were_after_a_restart() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     first, second = send_half(client, b"one"), send_half(client, b"two")
-    shop.wait(IMMUNITY)
+    broker.wait(IMMUNITY)
     end(client, first, ROLL_BACK)
-    before = list(shop.halves.state.open())
-    again = Shop(shop.disk.after_kill())
+    before = list(broker.halves.state.open())
+    again = CheckBackBroker(broker.disk.after_kill())
     assert list(again.halves.state.open()) == before
     assert [half.checks for half in before] == [1]
-    again.clock.pass_ms(shop.clock.now_ms() - again.clock.now_ms())
+    again.clock.pass_ms(broker.clock.now_ms() - again.clock.now_ms())
     client = again.connect()
     client.beat()
     again.wait(INTERVAL)
@@ -584,15 +591,15 @@ def test_checks_and_open_messages_are_what_they_were_after_a_restart() -> None:
 
 
 def test_retention_leaves_what_is_open() -> None:
-    shop = Shop()
-    client = shop.connect()
+    broker = CheckBackBroker()
+    client = broker.connect()
     sent = [send_half(client) for _ in range(5)]
-    queue = shop.halves.half_queue
-    assert shop.halves.first_kept(queue) == 0
+    queue = broker.halves.half_queue
+    assert broker.halves.first_kept(queue) == 0
     for each in sent[:3]:
         end(client, each, COMMIT)
-    assert shop.halves.first_kept(queue) == 3
-    assert shop.halves.first_kept(shop.topic().queues[0]) is None
+    assert broker.halves.first_kept(queue) == 3
+    assert broker.halves.first_kept(broker.topic().queues[0]) is None
     for each in sent[3:]:
         end(client, each, COMMIT)
-    assert shop.halves.first_kept(queue) is None
+    assert broker.halves.first_kept(queue) is None

@@ -9,7 +9,7 @@ from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import pack_host, parse_message_id
 from tests.kit.core import STORE_HOST
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
@@ -18,11 +18,11 @@ NAMES = (
 LETTERS = dict(zip(NAMES, "abcdefghijklm", strict=True))
 
 
-def stored(office: Office, topic: str = "orders", queue_id: int = 0) -> list[Message]:
-    found = office.topics.by_rocketmq_name(topic)
+def stored(broker: RocketMQBroker, topic: str = "orders", queue_id: int = 0) -> list[Message]:
+    found = broker.topics.by_rocketmq_name(topic)
     assert found is not None
     queue = found.queues[queue_id]
-    entries = office.store.reader.read(queue, 0, max_bytes=1 << 24, until=queue.visible_end)
+    entries = broker.store.reader.read(queue, 0, max_bytes=1 << 24, until=queue.visible_end)
     return [message.decode(entry.frame) for entry in entries]
 
 
@@ -31,8 +31,8 @@ def stored(office: Office, topic: str = "orders", queue_id: int = 0) -> list[Mes
 
 @pytest.mark.parametrize("json", [True, False])
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_stored_record_is_the_senders_message(office: Office, client: Client, code: int, json: bool) -> None:
-    office.topic()
+def test_stored_record_is_the_senders_message(broker: RocketMQBroker, client: Client, code: int, json: bool) -> None:
+    broker.topic()
     raw = "TAGS\x01a\x02UNIQ_KEY\x01U1\x02WAIT\x01true"
     request = {
         "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 1,
@@ -41,10 +41,10 @@ def test_stored_record_is_the_senders_message(office: Office, client: Client, co
     if code == RequestCode.SEND_MESSAGE_V2:
         request = {LETTERS[name]: value for name, value in request.items()}
     answer = client.ask(code, b"body", json=json, **request)
-    (kept,) = stored(office, queue_id=1)
+    (kept,) = stored(broker, queue_id=1)
     assert (kept.topic, bytes(kept.body), kept.properties.decode()) == ("orders", b"body", raw)
     assert (kept.queue_id, kept.queue_offset, kept.flag, kept.sys_flag) == (1, 0, 5, 1)
-    assert (kept.born_ms, kept.reconsume_times, kept.store_ms) == (17, 2, office.clock.now_ms())
+    assert (kept.born_ms, kept.reconsume_times, kept.store_ms) == (17, 2, broker.clock.now_ms())
     assert (kept.born_host, kept.store_host) == (pack_host("192.0.2.1", 40000), STORE_HOST)
     assert answer.ext == {
         "msgId": answer.ext["msgId"], "queueId": "1", "queueOffset": "0", "transactionId": "U1",
@@ -53,26 +53,26 @@ def test_stored_record_is_the_senders_message(office: Office, client: Client, co
     assert parse_message_id(answer.ext["msgId"]) == (STORE_HOST, kept.physical_offset)
 
 
-def test_offsets_count_up_and_ids_differ(office: Office, client: Client) -> None:
-    office.topic()
+def test_offsets_count_up_and_ids_differ(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     answers = [client.send() for _ in range(3)]
     assert [answer.ext["queueOffset"] for answer in answers] == ["0", "1", "2"]
     assert len({answer.ext["msgId"] for answer in answers}) == 3
 
 
-def test_message_without_an_id_gets_one(office: Office, client: Client) -> None:
-    office.topic()
+def test_message_without_an_id_gets_one(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     given = [client.send(properties=raw).ext["transactionId"] for raw in ("", "KEYS\x01k", "UNIQ_KEY\x01\x02")]
-    assert [properties.get(each.properties, "UNIQ_KEY") for each in stored(office)] == given
+    assert [properties.get(each.properties, "UNIQ_KEY") for each in stored(broker)] == given
     assert len(set(given)) == 3
     assert all(len(each) == 32 for each in given)
 
 
-def test_batch_is_one_unit_of_messages_with_ids_of_their_own(office: Office, client: Client) -> None:
-    office.topic()
+def test_batch_is_one_unit_of_messages_with_ids_of_their_own(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     parts = [Part(n, b"b%d" % n, b"UNIQ_KEY\x01U%d\x02" % n) for n in range(3)]
     answer = client.send(body=batch.encode(parts), properties="WAIT\x01true\x02", batch=True)
-    kept = stored(office)
+    kept = stored(broker)
     assert [(bytes(each.body), each.flag, each.queue_offset) for each in kept] == [
         (b"b0", 0, 0),
         (b"b1", 1, 1),
@@ -91,15 +91,17 @@ def test_batch_is_one_unit_of_messages_with_ids_of_their_own(office: Office, cli
 @pytest.mark.parametrize(
     ("wished", "queues"), [(1, 1), (4, 4), (8, 8), (100, 8), (0, 4), (-3, 4)], ids=lambda value: str(value)
 )
-def test_unknown_topic_is_made_as_its_producer_wishes(office: Office, client: Client, wished: int, queues: int) -> None:
+def test_unknown_topic_is_made_as_its_producer_wishes(
+    broker: RocketMQBroker, client: Client, wished: int, queues: int
+) -> None:
     assert client.send("fresh", defaultTopicQueueNums=wished).code == 0
-    topic = office.topics.by_rocketmq_name("fresh")
+    topic = broker.topics.by_rocketmq_name("fresh")
     assert topic is not None
     assert (topic.queue_count, topic.perm) == (queues, 6)
 
 
-def test_queue_below_zero_is_any(office: Office, client: Client) -> None:
-    office.topic()
+def test_queue_below_zero_is_any(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     queues = {client.send(queueId=-1).ext["queueId"] for _ in range(40)}
     assert queues == {"0", "1"}
 
@@ -148,25 +150,25 @@ def with_part(raw: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_refusals_append_nothing(fields: dict[str, object], code: int, remark: str) -> None:
-    office = Office(options=Options(rocketmq=RocketmqOptions(body_bytes_max=1000)))
-    client = office.connect()
-    office.topic()
-    office.topics.permit(office.topic("readonly"), 4, office.clock.now_ms())
+    broker = RocketMQBroker(options=Options(rocketmq=RocketmqOptions(body_bytes_max=1000)))
+    client = broker.connect()
+    broker.topic()
+    broker.topics.permit(broker.topic("readonly"), 4, broker.clock.now_ms())
     answer = client.send(**fields)
     assert answer.code == code
     assert remark in answer.remark
-    assert sum(queue.end_offset for queue in office.store.queues()) == 0
+    assert sum(queue.end_offset for queue in broker.store.queues()) == 0
 
 
 def test_topics_are_not_made_where_that_is_off() -> None:
-    office = Office(options=Options(topics=TopicsOptions(auto_create=False)))
-    client = office.connect()
+    broker = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=False)))
+    client = broker.connect()
     assert client.send("fresh").code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize("raw", ["DELAY\x010\x02", "TRAN_MSG\x01false\x02", "MYDELAY\x013\x02", "K\x01DELAY\x02"])
-def test_what_only_looks_like_a_wish_is_sent(office: Office, client: Client, raw: str) -> None:
-    office.topic()
+def test_what_only_looks_like_a_wish_is_sent(broker: RocketMQBroker, client: Client, raw: str) -> None:
+    broker.topic()
     assert client.send(properties=raw).code == 0
 
 
@@ -183,29 +185,31 @@ def test_what_only_looks_like_a_wish_is_sent(office: Office, client: Client, raw
         ("MYWAIT\x01false\x02", True),
     ],
 )
-def test_answer_waits_for_the_log_unless_told_not_to(office: Office, client: Client, raw: str, waits: bool) -> None:
-    office.topic()
-    office.settle()
-    office.is_stalled = True
+def test_answer_waits_for_the_log_unless_told_not_to(
+    broker: RocketMQBroker, client: Client, raw: str, waits: bool
+) -> None:
+    broker.topic()
+    broker.settle()
+    broker.is_stalled = True
     answer = client.send(properties=raw)
     assert (answer is None, client.connection.unanswered) == (waits, int(waits))
-    office.settle()
+    broker.settle()
     assert (answer or client.last_answer()).code == 0
     assert client.connection.unanswered == 0
 
 
-def test_one_way_send_is_kept_and_not_answered(office: Office, client: Client) -> None:
-    office.topic()
+def test_one_way_send_is_kept_and_not_answered(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     assert client.send(oneway=True) is None
     assert client.send(topic="a.b", oneway=True) is None
-    assert len(stored(office)) == 1
+    assert len(stored(broker)) == 1
     assert not client.heard
 
 
 @pytest.mark.parametrize(("body", "raw"), [(b"", "TRAN_MSG\x01true\x02" * 2500), (b"x" * 1001, "")])
-def test_message_over_a_limit_makes_no_topic(office: Office, body: bytes, raw: str) -> None:
-    office.publisher.messages.body_bytes_max = 1000
-    before = len(office.topics)
-    answer = office.connect().send("new", body, raw)
+def test_message_over_a_limit_makes_no_topic(broker: RocketMQBroker, body: bytes, raw: str) -> None:
+    broker.publisher.messages.body_bytes_max = 1000
+    before = len(broker.topics)
+    answer = broker.connect().send("new", body, raw)
     assert (answer.code, "allowed are 1000 and 32767" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
-    assert len(office.topics) == before
+    assert len(broker.topics) == before

@@ -8,16 +8,16 @@ from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import batch
 from tests.unit.adversary import budget
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 COUNT = 3 * MESSAGES_AT_ONCE * STEPS_MAX
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.topic("orders")
-    return office
+def broker() -> RocketMQBroker:
+    broker = RocketMQBroker()
+    broker.topic("orders")
+    return broker
 
 
 def part(number: int, properties: str = "") -> batch.Part:
@@ -36,9 +36,9 @@ def begin(client: Client, parts: list[batch.Part], *others: bytes) -> None:
 
 
 def run(client: Client) -> None:
-    client.office.loop.turn()
-    client.office.settle()
-    client.office.loop.turn()
+    client.broker.loop.turn()
+    client.broker.settle()
+    client.broker.loop.turn()
 
 
 def stored(client: Client) -> list[bytes]:
@@ -48,12 +48,12 @@ def stored(client: Client) -> list[bytes]:
     return found
 
 
-def test_large_batch_has_its_slices_in_turns_of_their_own(office: Office) -> None:
-    client = office.connect()
+def test_large_batch_has_its_slices_in_turns_of_their_own(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     begin(client, [part(number) for number in range(COUNT)])
     turns = 1
-    while len(office.rocketmq_context.requests.batches):
-        office.loop.turn_once()
+    while len(broker.rocketmq_context.requests.batches):
+        broker.loop.turn_once()
         turns += 1
     assert turns >= 5, "three slices of messages, one of the append, one of the answer"
     run(client)
@@ -64,27 +64,27 @@ def test_large_batch_has_its_slices_in_turns_of_their_own(office: Office) -> Non
     assert stored(client) == [b"%d" % number for number in range(COUNT)]
 
 
-def test_large_batch_keeps_each_turn_within_the_budget(office: Office) -> None:
-    client = office.connect()
+def test_large_batch_keeps_each_turn_within_the_budget(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     with budget.counted(calls=True) as work:
         begin(client, [part(number) for number in range(12_000)])
     most = work.units
-    while len(office.rocketmq_context.requests.batches):
+    while len(broker.rocketmq_context.requests.batches):
         with budget.counted(calls=True) as work:
-            office.loop.turn_once()
+            broker.loop.turn_once()
         most = max(most, work.units)
     run(client)
     assert len(stored(client)) == 12_000
     assert most < budget.UNITS_MAX
 
 
-def test_later_requests_of_the_connection_wait_for_the_batch(office: Office) -> None:
-    client = office.connect()
+def test_later_requests_of_the_connection_wait_for_the_batch(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     begin(client, [part(number) for number in range(COUNT)], b"last")
     run(client)
     assert stored(client)[-2:] == [b"%d" % (COUNT - 1), b"last"]
     assert not client.connection.is_busy
-    assert (client.connection.unanswered, sum(office.rocketmq_context.requests.admission.in_work)) == (0, 0)
+    assert (client.connection.unanswered, sum(broker.rocketmq_context.requests.admission.in_work)) == (0, 0)
 
 
 REFUSED = {
@@ -95,20 +95,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_batch_with_a_wrong_last_message_stores_and_counts_nothing(office: Office, case: str) -> None:
-    client = office.connect()
-    before = dict(office.metrics.records_in)
+def test_batch_with_a_wrong_last_message_stores_and_counts_nothing(broker: RocketMQBroker, case: str) -> None:
+    client = broker.connect()
+    before = dict(broker.metrics.records_in)
     begin(client, [*[part(number) for number in range(COUNT)], REFUSED[case]])
     run(client)
     answer = client.last_answer()
     assert answer is not None
     assert answer.code != ResponseCode.SUCCESS
     assert stored(client) == []
-    assert dict(office.metrics.records_in) == before
+    assert dict(broker.metrics.records_in) == before
 
 
-def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(office: Office) -> None:
-    client = office.connect()
+def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     large = batch.Part(0, bytes(5000), b"")
     begin(client, [*[part(number) for number in range(MESSAGES_AT_ONCE)], part(-1, "TIMER_DELAY_SEC\x0160\x02"), large])
     run(client)
@@ -117,39 +117,39 @@ def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(office: Offic
     assert answer.code == ResponseCode.SUCCESS
     assert len(set(answer.ext["msgId"].split(","))) == MESSAGES_AT_ONCE + 2
     assert stored(client) == [*[b"%d" % number for number in range(MESSAGES_AT_ONCE)], bytes(5000)]
-    assert len(office.delays) == 1
+    assert len(broker.delays) == 1
 
 
-def test_batch_with_too_many_delayed_messages_is_refused(office: Office) -> None:
-    limit = office.options.delay.batch_delayed_max
-    client = office.connect()
+def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker) -> None:
+    limit = broker.options.delay.batch_delayed_max
+    client = broker.connect()
     begin(client, [part(number, "TIMER_DELAY_SEC\x0160\x02") for number in range(limit + 1)])
     run(client)
     answer = client.last_answer()
     assert answer is not None
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "delay.batch_delayed_max" in (answer.remark or "")
-    assert len(office.delays) == 0
+    assert len(broker.delays) == 0
 
 
-def test_batch_whose_client_or_topic_is_gone_is_not_stored(office: Office) -> None:
-    client, other = office.connect(), office.connect()
+def test_batch_whose_client_or_topic_is_gone_is_not_stored(broker: RocketMQBroker) -> None:
+    client, other = broker.connect(), broker.connect()
     begin(client, [part(number) for number in range(COUNT)])
     client.close()
     run(other)
     assert stored(other) == []
     begin(other, [part(number) for number in range(COUNT)])
-    office.topics.delete(office.topic("orders"), office.clock.now_ms())
+    broker.topics.delete(broker.topic("orders"), broker.clock.now_ms())
     run(other)
     answer = other.last_answer()
     assert answer is not None
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    assert len(office.rocketmq_context.requests.batches) == sum(office.rocketmq_context.requests.admission.in_work) == 0
+    assert len(broker.rocketmq_context.requests.batches) == sum(broker.rocketmq_context.requests.admission.in_work) == 0
 
 
-def test_bodies_of_batches_that_wait_are_limited(office: Office) -> None:
-    office.rocketmq_context.requests.batches._bytes_max = 1 << 18
-    client, other = office.connect(), office.connect()
+def test_bodies_of_batches_that_wait_are_limited(broker: RocketMQBroker) -> None:
+    broker.rocketmq_context.requests.batches._bytes_max = 1 << 18
+    client, other = broker.connect(), broker.connect()
     begin(client, [part(number) for number in range(COUNT)])
     answer = other.send(body=batch.encode([batch.Part(0, bytes(1 << 18), b"")]), batch=True)
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -157,8 +157,8 @@ def test_bodies_of_batches_that_wait_are_limited(office: Office) -> None:
     assert len(stored(client)) == COUNT
 
 
-def test_more_messages_than_allowed_are_refused(office: Office) -> None:
-    client = office.connect()
+def test_more_messages_than_allowed_are_refused(broker: RocketMQBroker) -> None:
+    client = broker.connect()
     begin(client, [batch.Part(0, b"", b"")] * (BATCH_MESSAGES_MAX + 1))
     run(client)
     answer = client.last_answer()

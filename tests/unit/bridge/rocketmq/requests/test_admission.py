@@ -12,25 +12,25 @@ from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import flags
 from tests.kit.clock import ManualClock
 from tests.kit.threads import ManualThreads
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 BUSY_MS = 5_000
 
 
-def office(**limits: int) -> Office:
-    made = Office(options=Options(rocketmq=RocketmqOptions(**limits)))
+def broker(**limits: int) -> RocketMQBroker:
+    made = RocketMQBroker(options=Options(rocketmq=RocketmqOptions(**limits)))
     made.topic()
     made.settle()
     made.is_stalled = True
     return made
 
 
-def look(office: Office, ms: int) -> None:
+def look(broker: RocketMQBroker, ms: int) -> None:
     """Let time pass, with the log as it is."""
-    office.clock.pass_ms(ms)
-    deadline = office.rocketmq_context.requests.admission.next_deadline_mono_ms()
-    if deadline is not None and deadline <= office.clock.mono_ms():
-        office.rocketmq_context.requests.admission.look(office.clock.mono_ms())
+    broker.clock.pass_ms(ms)
+    deadline = broker.rocketmq_context.requests.admission.next_deadline_mono_ms()
+    if deadline is not None and deadline <= broker.clock.mono_ms():
+        broker.rocketmq_context.requests.admission.look(broker.clock.mono_ms())
 
 
 def send(client: Client) -> str:
@@ -42,12 +42,12 @@ def send(client: Client) -> str:
     return "stored" if answer.code == 0 else str(answer.remark).partition("]")[0] + "]"
 
 
-def stored_count(office: Office) -> int:
-    return sum(queue.end_offset for queue in office.topic().queues)
+def stored_count(broker: RocketMQBroker) -> int:
+    return sum(queue.end_offset for queue in broker.topic().queues)
 
 
 def test_only_so_many_sends_of_all_connections_wait_for_the_log() -> None:
-    here = office(sends_max=3)
+    here = broker(sends_max=3)
     clients = [here.connect() for _ in range(5)]
     assert [send(each) for each in clients] == ["waits"] * 3 + ["[OVERLOAD]"] * 2
     assert stored_count(here) == 3
@@ -61,7 +61,7 @@ def test_only_so_many_sends_of_all_connections_wait_for_the_log() -> None:
 
 
 def test_log_that_keeps_no_promise_makes_senders_go_elsewhere() -> None:
-    here = office(busy_ms=BUSY_MS)
+    here = broker(busy_ms=BUSY_MS)
     first, second = here.connect(), here.connect()
     assert send(first) == send(second) == "waits"
     look(here, 0)
@@ -80,7 +80,7 @@ def test_log_that_keeps_no_promise_makes_senders_go_elsewhere() -> None:
 
 
 def test_slow_log_that_moves_is_not_busy() -> None:
-    here = office(busy_ms=BUSY_MS)
+    here = broker(busy_ms=BUSY_MS)
     client, other = here.connect(), here.connect()
     for _ in range(10):
         assert send(client) == "waits"
@@ -92,7 +92,7 @@ def test_slow_log_that_moves_is_not_busy() -> None:
 
 
 def test_so_much_may_be_unsynced() -> None:
-    here = office(unsynced_bytes_max=1 << 20)
+    here = broker(unsynced_bytes_max=1 << 20)
     client = here.connect()
     body = bytes(300_000)
     answers = [client.send(body=body) for _ in range(5)]
@@ -102,7 +102,7 @@ def test_so_much_may_be_unsynced() -> None:
 
 
 def test_consumers_are_served_while_senders_wait() -> None:
-    here = office(sends_max=1)
+    here = broker(sends_max=1)
     client = here.connect()
     here.is_stalled = False
     assert send(client) == "stored"
@@ -118,7 +118,7 @@ def test_consumers_are_served_while_senders_wait() -> None:
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_nobody_looks_while_nothing_waits(waiting: int) -> None:
-    here = office()
+    here = broker()
     if waiting:
         here.connect().send()
     look(here, 0)
@@ -152,7 +152,7 @@ def word(answer: Any) -> str:
 
 
 def test_each_kind_that_waits_for_the_log_has_a_limit_of_its_own() -> None:
-    here = office(sends_max=2, acks_max=3, transactions_max=1)
+    here = broker(sends_max=2, acks_max=3, transactions_max=1)
     clients = [here.connect() for _ in range(6)]
     here.is_stalled = False
     halves = [clients[0].send(properties="TRAN_MSG\x01true\x02") for _ in range(2)]
@@ -171,7 +171,7 @@ def test_each_kind_that_waits_for_the_log_has_a_limit_of_its_own() -> None:
 
 
 def test_log_that_keeps_no_promise_makes_acks_and_verdicts_wait_elsewhere() -> None:
-    here = office(busy_ms=BUSY_MS)
+    here = broker(busy_ms=BUSY_MS)
     client = here.connect()
     here.is_stalled = False
     half = client.send(properties="TRAN_MSG\x01true\x02")
@@ -183,12 +183,12 @@ def test_log_that_keeps_no_promise_makes_acks_and_verdicts_wait_elsewhere() -> N
     assert client.pull(0).code == ResponseCode.PULL_NOT_FOUND
 
 
-def cold(**limits: int) -> tuple[Office, ManualThreads]:
-    """An office with two messages that no memory has, and threads that are slow to read them."""
-    first = Office()
+def cold(**limits: int) -> tuple[RocketMQBroker, ManualThreads]:
+    """An broker with two messages that no memory has, and threads that are slow to read them."""
+    first = RocketMQBroker()
     first.publish(first.topic(), b"a")
     first.publish(first.topic(), b"b", queue_id=1)
-    here = Office(first.disk.after_kill(), Options(rocketmq=RocketmqOptions(**limits)))
+    here = RocketMQBroker(first.disk.after_kill(), Options(rocketmq=RocketmqOptions(**limits)))
     here.disk.cached = False
     here.store.executors.readers = here.store.executors.searches = threads = ManualThreads()
     return here, threads
@@ -244,8 +244,8 @@ def flood(client: Client, *codes: int) -> list[tuple[int, int, str]]:
     }  # fmt: skip
     asked = [remoting.request(code, number, fields) for number, code in enumerate(codes)]
     client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
-    client.office.clock.pass_ms(WAIT_MS // 2)
-    client.office.loop.turn()
+    client.broker.clock.pass_ms(WAIT_MS // 2)
+    client.broker.loop.turn()
     client.answer_to(-1)
     heard, client.heard = client.heard, []
     return [(each.opaque, each.code, word(each)) for each in heard]
@@ -255,8 +255,8 @@ WAIT_MS = 10_000
 TOOLS, PULL, ROUTE = RequestCode.GET_BROKER_CONFIG, RequestCode.PULL_MESSAGE, RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-def slow_office(**limits: int) -> Client:
-    here = Office(options=Options(rocketmq=RocketmqOptions(**{"wait_ms": WAIT_MS, **limits})))
+def slow_broker(**limits: int) -> Client:
+    here = RocketMQBroker(options=Options(rocketmq=RocketmqOptions(**{"wait_ms": WAIT_MS, **limits})))
     here.publish(here.topic(), b"a")
     here.clock = Ticking(here.clock.now_ms(), here.clock.mono_ms())
     for queue in here.rocketmq_context.requests.background_queues.values():
@@ -267,7 +267,7 @@ def slow_office(**limits: int) -> Client:
 
 
 def test_pulls_overtake_a_flood_of_tools() -> None:
-    client = slow_office()
+    client = slow_broker()
     heard = flood(client, *[TOOLS] * 20, PULL)
     assert [said for _, _, said in heard] == ["done"] * 21
     order = [number for number, _, _ in heard]
@@ -277,7 +277,7 @@ def test_pulls_overtake_a_flood_of_tools() -> None:
 
 
 def test_clients_and_tools_take_turns() -> None:
-    heard = flood(slow_office(), *[TOOLS] * 20, *[ROUTE] * 20)
+    heard = flood(slow_broker(), *[TOOLS] * 20, *[ROUTE] * 20)
     order = [number for number, _, _ in heard]
     assert order.index(20) < 6
     assert [said for _, _, said in heard] == ["done"] * 40
@@ -285,28 +285,28 @@ def test_clients_and_tools_take_turns() -> None:
 
 @pytest.mark.parametrize(("limit", "code", "other"), [("admin_max", TOOLS, ROUTE), ("clients_max", ROUTE, TOOLS)])
 def test_so_many_of_a_kind_may_wait(limit: str, code: int, other: int) -> None:
-    client = slow_office(**{limit: 3})
+    client = slow_broker(**{limit: 3})
     heard = flood(client, *[code] * 20, PULL, other)
     refused = [number for number, code, said in heard if (code, said) == (ResponseCode.SYSTEM_BUSY, "[OVERLOAD]")]
     assert len(refused) >= 10
     assert {number: said for number, _, said in heard if number >= 20} == {20: "done", 21: "done"}
     assert len(heard) == 22
-    assert client.connection.unanswered == sum(client.office.rocketmq_context.requests.admission.in_work) == 0
+    assert client.connection.unanswered == sum(client.broker.rocketmq_context.requests.admission.in_work) == 0
     assert flood(client, code) == [(0, 0, "done")]
 
 
 @pytest.mark.parametrize("where", ["ext", "remark", "language", "body"])
 def test_so_many_bytes_of_requests_may_wait(where: str) -> None:
-    client = slow_office()
-    lane = client.office.rocketmq_context.requests.background_queues[Kind.ADMIN] = BackgroundQueue(
-        Kind.ADMIN, client.office.rocketmq_context.requests.admission, client.office.clock, WAIT_MS, 10_000
+    client = slow_broker()
+    lane = client.broker.rocketmq_context.requests.background_queues[Kind.ADMIN] = BackgroundQueue(
+        Kind.ADMIN, client.broker.rocketmq_context.requests.admission, client.broker.clock, WAIT_MS, 10_000
     )
     asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
     for each in asked:
         setattr(each, where, {"x": "y" * 3_000} if where == "ext" else "y" * 3_000 if where != "body" else bytes(3_000))
     client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
     assert len(lane) == 3
-    client.office.loop.turn()
+    client.broker.loop.turn()
     client.answer_to(-1)
     assert {word(each) for each in client.heard} == {"done", "[OVERLOAD]"}
     assert (len(client.heard), len(lane), client.connection.unanswered) == (20, 0, 0)
@@ -315,18 +315,18 @@ def test_so_many_bytes_of_requests_may_wait(where: str) -> None:
 
 
 def test_tools_whose_turn_does_not_come_are_told_so() -> None:
-    client = slow_office(wait_ms=WAIT_MS // 4)
+    client = slow_broker(wait_ms=WAIT_MS // 4)
     heard = flood(client, *[TOOLS] * 20)
     said = [said for _, _, said in heard]
     assert len(said) == 20
     assert set(said) == {"done", "[TIMEOUT_CLEAN_QUEUE]"}
-    assert client.connection.unanswered == sum(client.office.rocketmq_context.requests.admission.in_work) == 0
+    assert client.connection.unanswered == sum(client.broker.rocketmq_context.requests.admission.in_work) == 0
 
 
 def test_connection_that_goes_leaves_no_turn_behind() -> None:
-    client = slow_office()
+    client = slow_broker()
     asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
     client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
     client.close()
-    assert sum(client.office.rocketmq_context.requests.admission.in_work) == 0
-    assert len(client.office.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 0
+    assert sum(client.broker.rocketmq_context.requests.admission.in_work) == 0
+    assert len(client.broker.rocketmq_context.requests.background_queues[Kind.ADMIN]) == 0

@@ -12,7 +12,7 @@ from duolog.protocol.rocketmq import headers, remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.request_headers import REQUESTS
 from tests.kit.disk import FailingDisk
-from tests.unit.bridge.rocketmq.office import Office
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 # Features that are not there: a client that asks for them must hear so.
 ABSENT = (
@@ -33,7 +33,7 @@ def test_rows_are_codes_with_handlers() -> None:
     [(code, json) for code in (*ABSENT, 0, -1, 31_999) for json in (True, False) if json or code < 1 << 15],
 )
 def test_what_is_not_there_is_said_to_be_not_supported(code: int, json: bool) -> None:
-    answer = office().connect().ask(code, json=json)
+    answer = broker().connect().ask(code, json=json)
     assert answer is not None
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
     assert answer.json is json
@@ -42,16 +42,16 @@ def test_what_is_not_there_is_said_to_be_not_supported(code: int, json: bool) ->
 
 @pytest.mark.parametrize("code", sorted(TABLE.keys() & REQUESTS.keys()))
 def test_missing_field_is_named(code: int) -> None:
-    answer = office().connect().ask(code)
+    answer = broker().connect().ask(code)
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert str(answer.remark).startswith("the custom field <")
 
 
 @cache
-def office() -> Office:
+def broker() -> RocketMQBroker:
     """One for all that leaves nothing behind that another test would mind."""
-    return Office()
+    return RocketMQBroker()
 
 
 VALUES = st.one_of(
@@ -77,12 +77,12 @@ def names_of(code: int) -> list[str]:
 
 @given(st.data(), st.sampled_from(sorted(TABLE)), BODIES, st.booleans(), st.booleans())
 def test_no_request_breaks_the_broker(data: st.DataObject, code: int, body: bytes, oneway: bool, json: bool) -> None:
-    office().topic()
-    client = office().connect()
+    broker().topic()
+    client = broker().connect()
     chosen = data.draw(st.dictionaries(st.sampled_from(names_of(code)), VALUES))
     json = json or code >= 1 << 15  # The binary header has two bytes for it.
     answer = client.ask(code, body, oneway=oneway, json=json, **chosen)
-    office().pass_ms(61_000)
+    broker().pass_ms(61_000)
     answer = answer or client.last_answer()
     assert (answer is None) is oneway
     assert not client.connection.closed
@@ -91,21 +91,21 @@ def test_no_request_breaks_the_broker(data: st.DataObject, code: int, body: byte
 
 @given(st.binary(max_size=200))
 def test_garbage_closes_the_connection_and_nothing_else(payload: bytes) -> None:
-    client, other = office().connect(), office().connect()
+    client, other = broker().connect(), broker().connect()
     client.connection.data_received(len(payload).to_bytes(4, "big") + payload)
-    office().loop.turn()
+    broker().loop.turn()
     assert other.ask(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
 
 
 def test_answers_of_the_client_are_passed_over() -> None:
-    client = office().connect()
+    client = broker().connect()
     client.say(remoting.response(remoting.request(40, 1)))
     assert client.last_answer() is None
     assert not client.connection.closed
 
 
 def test_answers_leave_when_their_own_promise_is_kept() -> None:
-    mine = Office()
+    mine = RocketMQBroker()
     mine.topic()
     client = mine.connect()
     mine.settle()
@@ -118,7 +118,7 @@ def test_answers_leave_when_their_own_promise_is_kept() -> None:
 
 def test_all_answers_of_one_fsync_leave_and_those_of_a_failed_one_never() -> None:
     disk = FailingDisk("sync", 1, errno.EIO, failures=0)
-    mine = Office(disk)
+    mine = RocketMQBroker(disk)
     mine.topic()
     mine.settle()
     for fails in (False, True):
@@ -135,8 +135,8 @@ def test_all_answers_of_one_fsync_leave_and_those_of_a_failed_one_never() -> Non
         assert client.connection.closed is fails
 
 
-def test_refused_body_is_logged_with_what_was_wrong(office: Office, caplog: pytest.LogCaptureFixture) -> None:
-    office.connect().ask(RequestCode.HEART_BEAT, b'{"clientID":"c","consumerDataSet":[{"groupName":[]},7]}')
+def test_refused_body_is_logged_with_what_was_wrong(broker: RocketMQBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.connect().ask(RequestCode.HEART_BEAT, b'{"clientID":"c","consumerDataSet":[{"groupName":[]},7]}')
     (line,) = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
     assert line.startswith("request body refused code=34 peer=192.0.2.1:40000 reason=")
     assert "no HeartbeatData: Expected `object`, got `int` - at `$.consumerDataSet[1]`" in line

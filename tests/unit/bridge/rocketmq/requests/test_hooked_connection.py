@@ -29,7 +29,7 @@ from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.compression import deflate_body
 from tests.kit.core import UNANSWERED_MAX
 from tests.kit.threads import ManualThreads
-from tests.unit.bridge.rocketmq.office import Client, Office, bodies
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
 TIMEOUT_MS = 100
 
@@ -73,13 +73,13 @@ class Broken(Hook):
 
 
 class Hooked:
-    """An office whose clients pass these hooks; worker threads work when asked to."""
+    """An broker whose clients pass these hooks; worker threads work when asked to."""
 
     def __init__(self, *hooks: Hook) -> None:
-        self.office, self.threads = Office(), ManualThreads()
+        self.broker, self.threads = RocketMQBroker(), ManualThreads()
         self.hooks = Hooks(hooks, HooksOptions(timeout_ms=TIMEOUT_MS), self.threads)
-        self.topic = self.office.topic(queues=1)
-        self.client = self.office.connect(HookedConnection(self.office.rocketmq_connections, self.hooks))
+        self.topic = self.broker.topic(queues=1)
+        self.client = self.broker.connect(HookedConnection(self.broker.rocketmq_connections, self.hooks))
 
     def send(self, body: bytes, **fields: object) -> Any:
         assert self.client.send(body=body, **fields) is None, "the request waits for its hooks"
@@ -88,13 +88,13 @@ class Hooked:
     def worked(self) -> Any:
         """The answer to the last request, when the threads have done their work."""
         self.threads.run()
-        self.office.settle()
+        self.broker.settle()
         answer = self.client.last_answer()
         self.threads.run()
         return answer
 
     def stored(self) -> list[bytes]:
-        answer = Client.pull(self.office.connect(), 0)
+        answer = Client.pull(self.broker.connect(), 0)
         return bodies(answer) if answer is not None and answer.code == 0 else []
 
 
@@ -156,9 +156,9 @@ def test_request_goes_on_without_a_hook_that_is_late() -> None:
     hooked = Hooked(Censor())
     assert hooked.client.send(body=b"rude") is None
     assert hooked.client.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0) is None, "it has hooks of its own"
-    hooked.office.clock.pass_ms(TIMEOUT_MS)
-    hooked.hooks.advance(hooked.office.clock.mono_ms())
-    hooked.office.settle()
+    hooked.broker.clock.pass_ms(TIMEOUT_MS)
+    hooked.hooks.advance(hooked.broker.clock.mono_ms())
+    hooked.broker.settle()
     assert hooked.stored() == [b"rude"]
     assert hooked.hooks.skipped == {"late": 2}
     hooked.worked()

@@ -14,17 +14,17 @@ from duolog.protocol.rocketmq.json.fastjson import MessageQueue
 from duolog.protocol.rocketmq.messages import flags, message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import message_id
-from tests.unit.bridge.rocketmq.office import Client, Office
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 RETRY, DEAD = "%RETRY%billing", "%DLQ%billing"
 
 
-def stored(office: Office, topic: str) -> list[Message]:
-    found = office.topics.by_rocketmq_name(topic)
+def stored(broker: RocketMQBroker, topic: str) -> list[Message]:
+    found = broker.topics.by_rocketmq_name(topic)
     queues = found.queues if found is not None else []
     entries = [
-        e for q in queues for e in office.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
+        e for q in queues for e in broker.store.reader.read(q, q.start_offset, max_bytes=1 << 24, until=q.visible_end)
     ]
     return [message.decode(entry.frame) for entry in entries]
 
@@ -42,47 +42,47 @@ def fail_for_good(client: Client, *bodies: bytes) -> None:
 # -- 36
 
 
-def test_dead_letter_is_the_message_with_its_origin(office: Office, client: Client) -> None:
-    office.topic()
+def test_dead_letter_is_the_message_with_its_origin(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     raw = "TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01U1\x02"
     sent = client.send(
         body=b"bad", properties=raw, flag=7, bornTimestamp=17, sysFlag=flags.COMPRESSED, reconsumeTimes=2
     )
-    (failed,) = stored(office, "orders")
+    (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, maxReconsumeTimes=2).code == 0
-    (dead,) = stored(office, DEAD)
+    (dead,) = stored(broker, DEAD)
     assert (bytes(dead.body), dead.flag, dead.born_ms, dead.sys_flag) == (b"bad", 7, 17, flags.COMPRESSED)
     assert (dead.topic, dead.queue_id, dead.born_host, dead.reconsume_times) == (DEAD, 0, failed.born_host, 3)
     assert properties.parse(dead.properties) == {
         "TAGS": "a", "KEYS": "k", "UNIQ_KEY": "U1", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
         "ORIGIN_PLACE": "0/0", "DEAD_LETTER_REASON": "attempts",
     }  # fmt: skip
-    assert office.metrics.dead_letters == 1
+    assert broker.metrics.dead_letters == 1
 
 
-def test_message_of_a_kafka_producer_is_given_back(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_message_of_a_kafka_producer_is_given_back(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     records = [Record(n, 1, b"key", b"v%d" % n, (("TIMER_X", b"1"), ("h", b"x"))) for n in range(3)]
     batch = bytes(batch_builder.build(records, base_offset=0, leader_epoch=0))
-    office.publisher.publish_batch(topic, 1, batch, office.clock.now_ms())
-    office.settle()
+    broker.publisher.publish_batch(topic, 1, batch, broker.clock.now_ms())
+    broker.settle()
     seen = message.decode_all(bytes(client.pull(0, queueId=1).body))
     assert give_back(client, seen[1].physical_offset, delayLevel=-1).code == 0
-    (dead,) = stored(office, DEAD)
+    (dead,) = stored(broker, DEAD)
     assert bytes(dead.body) == b"v1"
     kept = properties.parse(dead.properties)
     assert (kept["KEYS"], kept["h"], kept["RETRY_TOPIC"]) == ("key", "x", "orders")
     assert kept["ORIGIN_MESSAGE_ID"] == message_id(seen[1].store_host, seen[1].physical_offset)
 
 
-def test_first_origin_stays(office: Office, client: Client) -> None:
+def test_first_origin_stays(broker: RocketMQBroker, client: Client) -> None:
     """What failed came from a retry topic: where it was first, and under which id, is what its group is told."""
-    office.topic(RETRY, 1)
+    broker.topic(RETRY, 1)
     first = f"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01{'A' * 32}\x02UNIQ_KEY\x01U\x02"
     client.send(RETRY, properties=first, reconsumeTimes=16, maxReconsumeTimes=16)
-    (failed,) = stored(office, RETRY)
+    (failed,) = stored(broker, RETRY)
     assert give_back(client, failed.physical_offset).code == 0
-    (dead,) = stored(office, DEAD)
+    (dead,) = stored(broker, DEAD)
     kept = properties.parse(dead.properties)
     assert (kept["RETRY_TOPIC"], kept["ORIGIN_MESSAGE_ID"], dead.reconsume_times) == ("orders", "A" * 32, 17)
 
@@ -100,13 +100,13 @@ def test_first_origin_stays(office: Office, client: Client) -> None:
     ],
 )
 def test_when_no_attempt_is_left(
-    office: Office, client: Client, fields: dict[str, object], reconsume_times: int, version: int, dead: bool
+    broker: RocketMQBroker, client: Client, fields: dict[str, object], reconsume_times: int, version: int, dead: bool
 ) -> None:
-    office.topic()
+    broker.topic()
     client.send(reconsumeTimes=reconsume_times)
-    (failed,) = stored(office, "orders")
+    (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, **fields).code == 0
-    assert len(stored(office, DEAD)) == dead
+    assert len(stored(broker, DEAD)) == dead
 
 
 @pytest.mark.parametrize(
@@ -121,21 +121,21 @@ def test_when_no_attempt_is_left(
     ],
 )
 def test_message_comes_back_after_a_growing_delay(
-    office: Office, client: Client, reconsume_times: int, fields: dict[str, object], delay_ms: int
+    broker: RocketMQBroker, client: Client, reconsume_times: int, fields: dict[str, object], delay_ms: int
 ) -> None:
-    office.topic()
+    broker.topic()
     client.send(body=b"bad", properties="TAGS\x01a\x02DELAYED\x01x\x02", reconsumeTimes=reconsume_times)
-    (failed,) = stored(office, "orders")
+    (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, **fields).code == 0
-    pass_delay(office, delay_ms - 1)
-    assert stored(office, RETRY) == []
-    pass_delay(office, 1)
-    (again,) = stored(office, RETRY)
+    pass_delay(broker, delay_ms - 1)
+    assert stored(broker, RETRY) == []
+    pass_delay(broker, 1)
+    (again,) = stored(broker, RETRY)
     kept = properties.parse(again.properties)
     assert (bytes(again.body), again.reconsume_times, again.born_ms) == (b"bad", reconsume_times + 1, failed.born_ms)
     assert (kept["RETRY_TOPIC"], kept["TAGS"], kept["DELAYED"]) == ("orders", "a", "x")
     assert "DELAY" not in kept
-    assert (office.metrics.retries, stored(office, DEAD)) == (1, [])
+    assert (broker.metrics.retries, stored(broker, DEAD)) == (1, [])
 
 
 STEPS = {"next": [1, 2, 7_000, 8_000]}
@@ -159,18 +159,18 @@ POWERS = {"initial": 1_000, "max": 10_000, "multiplier": 3}
     ],
 )
 def test_group_has_a_policy_of_its_own(
-    office: Office, client: Client, policy: GroupRetryPolicy, reconsume_times: int, level: int, delay_ms: int
+    broker: RocketMQBroker, client: Client, policy: GroupRetryPolicy, reconsume_times: int, level: int, delay_ms: int
 ) -> None:
-    office.topic()
+    broker.topic()
     config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
     client.send(body=b"bad", reconsumeTimes=reconsume_times)
-    (failed,) = stored(office, "orders")
+    (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, delayLevel=level).code == 0
-    pass_delay(office, delay_ms - 1)
-    assert stored(office, RETRY) == []
-    pass_delay(office, 1)
-    (again,) = stored(office, RETRY)
+    pass_delay(broker, delay_ms - 1)
+    assert stored(broker, RETRY) == []
+    pass_delay(broker, 1)
+    (again,) = stored(broker, RETRY)
     assert (bytes(again.body), again.reconsume_times) == (b"bad", reconsume_times + 1)
 
 
@@ -196,19 +196,19 @@ def test_policies_that_cannot_be(client: Client, policy: GroupRetryPolicy) -> No
     assert "groupRetryPolicy" in str(refused.remark)
 
 
-def pass_delay(office: Office, ms: int) -> None:
-    office.pass_ms(ms)
-    office.delays.run(office.clock.now_ms(), office.clock.mono_ms())
-    office.settle()
+def pass_delay(broker: RocketMQBroker, ms: int) -> None:
+    broker.pass_ms(ms)
+    broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
+    broker.settle()
 
 
-def test_group_may_want_no_retries(office: Office, client: Client) -> None:
-    office.topic()
+def test_group_may_want_no_retries(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     client.send()
     config = SubscriptionGroupConfig(group_name="billing", retry_queue_nums=0)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
     assert give_back(client, 1 << 40).code == 0
-    assert stored(office, DEAD) == []
+    assert stored(broker, DEAD) == []
 
 
 @pytest.mark.parametrize(
@@ -221,23 +221,23 @@ def test_group_may_want_no_retries(office: Office, client: Client) -> None:
         ({"group": "closed"}, ResponseCode.NO_PERMISSION, "sending message is forbidden"),
     ],
 )
-def test_refused(office: Office, client: Client, fields: dict[str, object], code: int, remark: str) -> None:
-    office.topic()
-    office.topics.permit(office.topic("%DLQ%closed", 1), flags.PERM_READ, office.clock.now_ms())
+def test_refused(broker: RocketMQBroker, client: Client, fields: dict[str, object], code: int, remark: str) -> None:
+    broker.topic()
+    broker.topics.permit(broker.topic("%DLQ%closed", 1), flags.PERM_READ, broker.clock.now_ms())
     position = int(client.send().ext["msgId"][16:], 16)
     answer = give_back(client, position, **{"maxReconsumeTimes": 0, **fields})
     assert (answer.code, remark in answer.remark) == (code, True)
     assert client.connection.unanswered == 0
 
 
-def test_answer_waits_for_the_log(office: Office, client: Client) -> None:
-    office.topic()
+def test_answer_waits_for_the_log(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     position = int(client.send().ext["msgId"][16:], 16)
-    office.topic(DEAD, 1)
-    office.settle()
-    office.is_stalled = True
+    broker.topic(DEAD, 1)
+    broker.settle()
+    broker.is_stalled = True
     assert give_back(client, position, maxReconsumeTimes=0) is None
-    office.settle()
+    broker.settle()
     answer = client.last_answer()
     assert answer is not None
     assert answer.code == 0
@@ -246,69 +246,69 @@ def test_answer_waits_for_the_log(office: Office, client: Client) -> None:
 # -- A consumer's own send
 
 
-def test_own_send_without_attempts_left_is_a_dead_letter(office: Office, client: Client) -> None:
+def test_own_send_without_attempts_left_is_a_dead_letter(broker: RocketMQBroker, client: Client) -> None:
     raw = "DELAY\x0119\x02K\x01v\x02"
     answer = client.send(RETRY, b"bad", properties=raw, reconsumeTimes=17, maxReconsumeTimes=16)
     assert (answer.code, answer.ext["queueId"]) == (0, "0")
-    (dead,) = stored(office, DEAD)
+    (dead,) = stored(broker, DEAD)
     kept = properties.parse(dead.properties)
     assert (bytes(dead.body), dead.reconsume_times, kept["K"], "DELAY" in kept) == (b"bad", 17, "v", False)
     assert client.send(RETRY, reconsumeTimes=16, maxReconsumeTimes=16).code == 0  # This one has its last attempt.
-    assert (len(stored(office, DEAD)), len(stored(office, RETRY))) == (1, 1)
+    assert (len(stored(broker, DEAD)), len(stored(broker, RETRY))) == (1, 1)
 
 
 @pytest.mark.parametrize(("told", "delay_ms"), [("DELAY\x014\x02", 3_000), ("", 0)])
 def test_own_send_waits_as_the_policy_of_its_group_says(
-    office: Office, client: Client, told: str, delay_ms: int
+    broker: RocketMQBroker, client: Client, told: str, delay_ms: int
 ) -> None:
     policy = GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS)
     config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
     assert client.send(RETRY, b"bad", properties=f"{told}K\x01v\x02", reconsumeTimes=2, maxReconsumeTimes=16).code == 0
-    pass_delay(office, max(delay_ms - 1, 0))
-    assert bool(stored(office, RETRY)) is not bool(told)
-    pass_delay(office, 1)
-    (again,) = stored(office, RETRY)
+    pass_delay(broker, max(delay_ms - 1, 0))
+    assert bool(stored(broker, RETRY)) is not bool(told)
+    pass_delay(broker, 1)
+    (again,) = stored(broker, RETRY)
     assert (bytes(again.body), properties.get(again.properties, "K")) == (b"bad", "v")
 
 
-def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(office: Office, client: Client) -> None:
-    office.topic()
+def test_while_a_group_holds_locks_its_own_sends_are_dead_letters(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     request = LockRequest(consumer_group="billing", client_id="c", mq_set=[MessageQueue("orders", "duolog", 0)])
     client.ask(RequestCode.LOCK_BATCH_MQ, request)
     assert client.send(RETRY, b"in order", reconsumeTimes=1, maxReconsumeTimes=1).code == 0
     client.ask(RequestCode.UNLOCK_BATCH_MQ, request)
     assert client.send(RETRY, b"concurrent", reconsumeTimes=1, maxReconsumeTimes=1).code == 0
-    assert [bytes(each.body) for each in stored(office, DEAD)] == [b"in order"]
-    assert [bytes(each.body) for each in stored(office, RETRY)] == [b"concurrent"]
+    assert [bytes(each.body) for each in stored(broker, DEAD)] == [b"in order"]
+    assert [bytes(each.body) for each in stored(broker, RETRY)] == [b"concurrent"]
 
 
 # -- Redrive
 
 
-def drive(office: Office, name: str = "billing", way: str | None = "retry") -> int:
-    count, _promise = asyncio.run(redrive(office.rocketmq_context, name, way))
-    office.settle()
+def drive(broker: RocketMQBroker, name: str = "billing", way: str | None = "retry") -> int:
+    count, _promise = asyncio.run(redrive(broker.rocketmq_context, name, way))
+    broker.settle()
     return count
 
 
-def test_dead_letters_go_back_once_as_if_they_had_never_failed(office: Office, client: Client) -> None:
-    office.topic()
+def test_dead_letters_go_back_once_as_if_they_had_never_failed(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     fail_for_good(client, *(b"%d" % n for n in range(150)))  # Three slices.
-    assert drive(office) == 150
-    back = stored(office, RETRY)
+    assert drive(broker) == 150
+    back = stored(broker, RETRY)
     assert [bytes(each.body) for each in back] == [b"%d" % n for n in range(150)]
     assert {each.reconsume_times for each in back} == {0}
     assert {properties.get(each.properties, "RETRY_TOPIC") for each in back} == {"orders"}
-    assert drive(office) == 0
-    assert len(stored(office, DEAD)) == 150  # They stay, to be looked at.
+    assert drive(broker) == 0
+    assert len(stored(broker, DEAD)) == 150  # They stay, to be looked at.
 
 
-def test_redrive_goes_on_after_a_restart(office: Office, client: Client) -> None:
-    office.topic()
+def test_redrive_goes_on_after_a_restart(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     fail_for_good(client, b"a", b"b")
-    assert drive(office) == 2
-    again = Office(office.disk.after_power_cut(0))
+    assert drive(broker) == 2
+    again = RocketMQBroker(broker.disk.after_power_cut(0))
     other = again.connect()
     assert drive(again) == 0
     fail_for_good(other, b"c")
@@ -316,48 +316,50 @@ def test_redrive_goes_on_after_a_restart(office: Office, client: Client) -> None
     assert [bytes(each.body) for each in stored(again, RETRY)] == [b"a", b"b", b"c"]
 
 
-def test_redrive_of_a_group_that_kafka_consumers_are_in_is_refused(office: Office, client: Client) -> None:
-    office.topic()
+def test_redrive_of_a_group_that_kafka_consumers_are_in_is_refused(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     fail_for_good(client, b"a")
-    office.kafka_groups_with_members.add("billing")
+    broker.kafka_groups_with_members.add("billing")
     for way in ("retry", None):
         with pytest.raises(RedriveRefused, match="active in Kafka"):
-            drive(office, way=way)
-    assert stored(office, RETRY) == []
+            drive(broker, way=way)
+    assert stored(broker, RETRY) == []
 
 
-def test_redrive_of_a_group_without_members_needs_to_be_told_where_to(office: Office, client: Client) -> None:
-    office.topic()
+def test_redrive_of_a_group_without_members_needs_to_be_told_where_to(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
     fail_for_good(client, b"a")
     with pytest.raises(RedriveRefused, match=r"no members now.*--to retry.*--to topic"):
-        drive(office, way=None)
+        drive(broker, way=None)
     client.beat("billing")
-    assert drive(office, way=None) == 1
-    assert [bytes(each.body) for each in stored(office, RETRY)] == [b"a"]
+    assert drive(broker, way=None) == 1
+    assert [bytes(each.body) for each in stored(broker, RETRY)] == [b"a"]
 
 
-def test_redrive_to_the_topic_gives_every_group_the_message_as_a_new_one(office: Office, client: Client) -> None:
-    office.topic(queues=4)
+def test_redrive_to_the_topic_gives_every_group_the_message_as_a_new_one(
+    broker: RocketMQBroker, client: Client
+) -> None:
+    broker.topic(queues=4)
     position = int(client.send(body=b"a", queueId=3, properties="KEYS\x01k\x02").ext["msgId"][16:], 16)
     assert give_back(client, position, maxReconsumeTimes=0).code == 0
-    office.kafka_groups_with_members.add("billing")
-    assert drive(office, way="topic") == 1
-    first, again = stored(office, "orders")
+    broker.kafka_groups_with_members.add("billing")
+    assert drive(broker, way="topic") == 1
+    first, again = stored(broker, "orders")
     assert (bytes(again.body), again.queue_id, again.reconsume_times) == (b"a", first.queue_id, 0)
     assert properties.parse(again.properties).keys() == properties.parse(first.properties).keys()
-    assert stored(office, RETRY) == []
-    assert drive(office, way="topic") == 0
+    assert stored(broker, RETRY) == []
+    assert drive(broker, way="topic") == 0
 
 
-def test_redrive_to_a_topic_that_is_gone_names_it(office: Office, client: Client) -> None:
-    topic = office.topic()
+def test_redrive_to_a_topic_that_is_gone_names_it(broker: RocketMQBroker, client: Client) -> None:
+    topic = broker.topic()
     fail_for_good(client, b"a")
-    office.topics.delete(topic, office.clock.now_ms())
+    broker.topics.delete(topic, broker.clock.now_ms())
     with pytest.raises(RedriveRefused, match="came from the topic orders, which does not exist"):
-        drive(office, way="topic")
-    assert drive(office) == 1, "it is still a dead letter"
+        drive(broker, way="topic")
+    assert drive(broker) == 1, "it is still a dead letter"
 
 
-def test_group_without_dead_letters_has_none_to_take_back(office: Office) -> None:
-    assert drive(office) == 0
-    assert office.rocketmq_context.groups.configs.get("billing") is None
+def test_group_without_dead_letters_has_none_to_take_back(broker: RocketMQBroker) -> None:
+    assert drive(broker) == 0
+    assert broker.rocketmq_context.groups.configs.get("billing") is None

@@ -1,7 +1,7 @@
 """A broker's RocketMQ side without sockets (`tests/kit/core.py`), and clients that speak frames.
 
-office = Office()
-client = office.connect()
+broker = RocketMQBroker()
+client = broker.connect()
 answer = client.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0)
 """
 
@@ -31,7 +31,7 @@ from tests.kit.disk import CrashDisk
 from tests.kit.sockets import FakeTransport, connect
 
 
-class Office(ManualCore):
+class RocketMQBroker(ManualCore):
     """The broker's RocketMQ side."""
 
     advertised_host = "127.0.0.1"
@@ -54,11 +54,11 @@ class Office(ManualCore):
 class Client:
     """One connection of a client. `ask` gives the answer, None if there is none yet; `heard` is what else came."""
 
-    def __init__(self, office: Office, connection: RocketMQConnection) -> None:
-        self.office = office
+    def __init__(self, broker: RocketMQBroker, connection: RocketMQConnection) -> None:
+        self.broker = broker
         self.heard: list[RemotingCommand] = []
         self.connection = connection
-        self.transport: FakeTransport = connect(self.connection, office.loop)
+        self.transport: FakeTransport = connect(self.connection, broker.loop)
         self._frames = FrameReader(1 << 24)
         self._opaque = 0
         self.version = remoting.VERSION
@@ -76,7 +76,7 @@ class Client:
 
     def say(self, command: RemotingCommand) -> None:
         self.connection.data_received(b"".join(remoting.encode(command)))
-        self.office.loop.turn()
+        self.broker.loop.turn()
 
     def answer_to(self, opaque: int) -> RemotingCommand | None:
         """Take the answer out of what was heard."""
@@ -108,14 +108,14 @@ class Client:
 
     def close(self) -> None:
         self.connection.close("")
-        self.office.loop.turn()
+        self.broker.loop.turn()
 
     # -- What clients ask for most
 
     def send(self, topic: str = "orders", body: bytes = b"body", properties: str = "", **fields: object) -> Any:
         request = {
             "producerGroup": "shop", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0,
-            "sysFlag": 0, "bornTimestamp": self.office.clock.now_ms(), "flag": 0, "properties": properties,
+            "sysFlag": 0, "bornTimestamp": self.broker.clock.now_ms(), "flag": 0, "properties": properties,
         }  # fmt: skip
         return self.ask(RequestCode.SEND_MESSAGE, body, **{**request, **fields})
 
