@@ -37,7 +37,7 @@ class RecordCodec(Protocol):
 
 
 class SetAside(Protocol):
-    """Takes what cannot be replayed."""
+    """Receives reports of entries that cannot be replayed."""
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
         """Report a stored entry; raises `error` if the error says nothing about the entry."""
@@ -54,7 +54,7 @@ class UnitLog(Protocol):
 
 
 class StateLog:
-    """The store's `Replayer`, and the way to change state."""
+    """Commits state records and replays them into their owners, live and at recovery (`Replayer`)."""
 
     def __init__(self, codec: RecordCodec, poison: SetAside) -> None:
         self._codec = codec
@@ -68,7 +68,7 @@ class StateLog:
         self._barrier: Promise | None = None
 
     def attach(self, log: UnitLog) -> None:
-        """Name the log to append to, once it is recovered."""
+        """Set the log to append to, once it is recovered."""
         self._log = log
         self._barrier = log.promise()
 
@@ -86,14 +86,14 @@ class StateLog:
             entries = [*frames, *(StateRecord(self._codec.encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
-            # What frames ask may be less than what state is owed.
+            # The durability of the queues may be less than that of state records (`store.flush`).
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
         self._apply(records, frames, appended)
         return appended
 
     def free(self, records: Sequence[Any], now_ms: int) -> Appended:
-        """Do the same for records by which room is made: deletions. They are taken on a full disk as well.
+        """Commit records that free disk space, that is, deletions; they are accepted on a full disk, too.
 
         Raises StoreError if writing has ended, or too much waits for a full disk.
         """
@@ -103,7 +103,7 @@ class StateLog:
         return appended
 
     def _apply(self, records: Sequence[Any], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
-        """Bring state up to what was appended, and have those who ask for it wait for the log."""
+        """Update the state to what was appended, and let answers that report state wait for it (`barrier`)."""
         try:
             if frames:
                 self._follow_frames(frames, appended.slots)
@@ -115,13 +115,13 @@ class StateLog:
         self._barrier = appended.promise
 
     def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
-        """Bring state up to the frames that were appended."""
+        """Update the state that follows from the `extra` of the frames that were appended."""
         for frame, slot in zip(frames, slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
 
     def barrier(self) -> Promise:
-        """What an answer that reports state must wait for: every change made so far."""
+        """Return the promise that an answer which reports state must wait for: it covers every change so far."""
         assert self._barrier is not None, "the log is not open"
         return self._barrier
 
@@ -215,7 +215,7 @@ class StateLog:
 
 
 class Snapshot:
-    """The records of all owners, encoded as they are taken (`store.StateRecords`)."""
+    """The records of all owners, encoded one by one as they are read (`StateRecords` in `store/recovery/replay.py`)."""
 
     def __init__(self, codec: RecordCodec, parts: Iterable[Iterable[Any]], ends: Iterable[Callable[[], None]]) -> None:
         self._encode = codec.encode

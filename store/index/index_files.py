@@ -1,12 +1,10 @@
-"""The files of all queue indexes of a store: where rows lie in them, which are open, which are not durable yet.
+"""The index files of all queues: where rows lie in them, which are open, which are not durable yet.
 
     index/<topic number>/<queue id>/<number of its first row, 20 digits>      ROWS_PER_FILE rows each
 
-What a row is stands in `store/index/queue_index.py`. Nothing here blocks in the loop's thread. There `read_cached`
-reads what
-the page cache holds of files that are open; what is not open is opened by a reader thread, for the next time. The
-methods that are said to block are for other threads, and for a start: they open for themselves, so no handle is closed
-under them.
+`store/index/rows.py` has the format of a row. In the loop's thread `read_cached` reads from the page cache and open
+files only; a file that is not open is opened by a reader thread for the next call. Methods that are said to block are
+for other threads and for recovery: they open files for themselves, so no handle is closed during a read.
 """
 
 from collections import OrderedDict
@@ -22,9 +20,9 @@ from duolog.store.index.store_times import StepBack
 from duolog.store.workers import Executor, Failure, Inline
 
 ROW_SIZE: Final = 56
-ROWS_PER_FILE = 65_536  # a multiple of PROBE_ROWS
-PROBE_ROWS = 64  # a search in files reads this many at once: most of a page, for the price of one row
-OPEN_FILES_MAX = 256  # by all queues together; beyond, the file unused for longest is closed
+ROWS_PER_FILE = 65_536  # A multiple of PROBE_ROWS.
+PROBE_ROWS = 64  # Rows that a search in files reads at once: most of a page, at the cost of one row.
+OPEN_FILES_MAX = 256  # Of all queues together; beyond it the least recently used file is closed.
 INDEX_DIRECTORY = "index"
 
 
@@ -226,7 +224,7 @@ class IndexFiles:
         is_wanted = path in self._opening
         self._opening.discard(path)
         if not isinstance(outcome, int):
-            return  # A reader thread will meet the same error, and report it.
+            return  # A reader thread will meet and report the same error.
         if not is_wanted:
             self._files.close(outcome)  # It is to be removed.
             return

@@ -1,4 +1,4 @@
-"""Where records with a key may lie: hashes of keys, by blocks of index rows, made when somebody searches.
+"""The key index: hashes of record keys for blocks of index rows, built by the first search that needs them.
 
     keys/<topic number>/<queue id>/<number of the first row, 20 digits>      ROWS_IN_BLOCK rows of the queue's index
 
@@ -10,12 +10,12 @@ is told. `row` counts from the first row of the block. Hashes lie in the order o
 search for its four bytes. ANY instead of a hash: the entry must be looked into, for it could not be opened, or holds
 too much.
 
-Nobody pays for it who does not search: the first search that comes to a block reads its frames and writes it, if the
-log is durable beyond its last row, so that these rows are for good. Blocks at the end of a queue, not full or not
-durable, are made anew each time. All of it is derived: a block that is torn, or missing, is made again.
+Appends do not pay for it: the first search that reaches a block reads its frames. It writes the block if it is full and
+the log is durable beyond its last row, because such rows never change. Other blocks at the end of a queue are built
+again by each search. The index is derived: a block that is torn or missing is built again.
 
-Everything here runs in the one thread for searches, which lets the loop go on by pausing after each slice. What a key
-is, and which records of an entry have it, the caller says: the store knows no wire form.
+Everything here runs in the one search thread, which pauses after each slice so that the loop can run. The caller says
+what the keys of an entry are and which of its records match, because the store knows no wire form.
 """
 
 import logging
@@ -34,11 +34,11 @@ from duolog.store.index.queue import Queue
 from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
 
-ROWS_IN_BLOCK: Final = 4096  # a divisor of the rows in a file of the queue's index
-KEYS_IN_BLOCK_MAX: Final = 1 << 20  # six bytes each; entries beyond are ANY
+ROWS_IN_BLOCK: Final = 4096  # A divisor of the rows in an index file.
+KEYS_IN_BLOCK_MAX: Final = 1 << 20  # At six bytes each; the entries beyond get ANY.
 ROWS_IN_SLICE: Final = 256
 BYTES_IN_SLICE: Final = 1 << 20
-OPENED_ROWS_MAX: Final = 200_000  # of blocks that one search makes; who asks again goes on behind them
+OPENED_ROWS_MAX: Final = 200_000  # Rows of blocks that one search builds; the next search continues behind them.
 KEYS_DIRECTORY: Final = "keys"
 ANY: Final = 0xFFFFFFFF
 
@@ -53,21 +53,21 @@ log = logging.getLogger("store")
 
 @dataclass(slots=True)
 class Search(Generic[T]):
-    """What is looked for, and what was found: queue by queue, the newest of each first."""
+    """A search and its result: the records found, queue by queue, the newest of each queue first."""
 
     key: bytes
     begin_ms: int  # store time
     end_ms: int  # inclusive
     max_count: int
-    keys_of: Callable[[Stored], Iterable[bytes] | None]  # all keys of an entry; None: cannot be told
-    matches: Callable[[Queue, Stored], list[T]]  # the records of an entry that have the key
+    keys_of: Callable[[Stored], Iterable[bytes] | None]  # All keys of an entry; None if it cannot be decoded.
+    matches: Callable[[Queue, Stored], list[T]]  # The records of an entry that have the key.
     found: list[T] = field(default_factory=list)
-    unopened: int = OPENED_ROWS_MAX  # rows that may still be opened to make blocks
-    is_complete: bool = True  # all that was to be looked at was
+    unopened: int = OPENED_ROWS_MAX  # Rows that may still be read to build blocks.
+    is_complete: bool = True  # Whether every block in range was searched.
 
 
 class _Visible(NamedTuple):
-    """What may be read of a queue, taken in the loop when the search began."""
+    """The visible part of a queue when the search began."""
 
     queue: Queue
     end_offset: int
@@ -95,7 +95,7 @@ class KeyIndex:
         return search
 
     def forget(self, topic: int) -> None:
-        """Remove the blocks of a topic that is gone."""
+        """Remove the blocks of a deleted topic."""
         directory = f"{KEYS_DIRECTORY}/{topic}"
         for queue_id in self._files.list(directory):
             self._remove_below(f"{directory}/{queue_id}", sys.maxsize)
@@ -141,7 +141,7 @@ class KeyIndex:
             (entry,) = self._frames.from_disk([row])
         except (StoreError, OSError):
             if row[0] + row[3] <= queue.start_offset:
-                return []  # Retention was faster.
+                return []  # Retention has removed the entry meanwhile.
             raise
         return search.matches(queue, entry)
 
@@ -179,7 +179,7 @@ class KeyIndex:
             except (StoreError, OSError):
                 if queue.start_offset == start_offset:
                     raise
-                # Retention was faster.
+                # Retention has removed the entry meanwhile.
 
     def _keep(self, queue: Queue, start: int, first: Row, block: "_Block") -> None:
         directory = _directory(queue)

@@ -82,8 +82,8 @@ class Queues:
     def capture(self) -> Iterator[QueueRow]:
         """Return the table of this moment, as a checkpoint keeps it, to be read until `moment.end`.
 
-        Whoever changes a queue calls `moment` before: where it is dropped, trimmed, flushed, and where it is appended
-        to for the first time since the last write. So those that were appended to already are copied here.
+        Every change of a queue calls `moment` first: a drop, a trim, a flush, and the first append since the last
+        write. Queues that were appended to since the last write are therefore copied here.
         """
         self.moment.begin(self._by_key)
         for queue in self.touched:

@@ -4,8 +4,8 @@
         for unit in reader.units("log/00000000000000000000.log", first=0, start=0, end=1 << 26):
             for entry in unit.entries(): ...
 
-Only what lies below the position that the broker had written may be asked for; whoever asks must also know that the
-segment stays (a lease). Each unit is checked whole, by its CRC and its own position, so that a reader may begin in the
+Only units below the position that the broker had written may be read, and the caller must hold a lease, so that the
+segment is not removed. Each unit is checked whole, by its CRC and its own position, so that a reader may begin in the
 middle of a segment: it searches for the first unit from there. Ranges [a, b) and [b, c) give together the units of
 [a, c), each once: a unit belongs to the range that its first byte lies in.
 """
