@@ -3,7 +3,7 @@
     a pull, a pop ──> added to a pending sum ── every SLOT_MS ──> slots: 6 of 10 s, 6 of 10 min, 24 of 1 h
 
 A slot is overwritten when its time comes round again, so a sum is exact to one slot. Nothing of it is in the log: it
-begins anew with the broker, as at home. Times are monotonic. Source: StatsItem.java.
+begins anew with the broker, as in Apache RocketMQ. Times are monotonic. Source: StatsItem.java.
 """
 
 from typing import Final

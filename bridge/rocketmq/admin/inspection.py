@@ -9,7 +9,7 @@
                own work, so there is never anything to do
 
 How much was sent to a topic in a time is read off the index, which has the store time of each entry; how much a group
-read is counted (`read_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
+read is counted (`consume_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
 """
 
 from collections.abc import Generator, Iterable

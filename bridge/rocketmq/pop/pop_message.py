@@ -1,7 +1,7 @@
 """POP_MESSAGE (200050): the next messages of some of the topic's queues and of the group's retry topics for it.
 
 A pop that finds none is held until some come, or answered POLLING_TIMEOUT; without room to hold it, POLLING_FULL.
-What is popped is invisible to others until it is acked (`pop_acks.py`) or its time is up (`popped.py`, `revive.py`).
+What is popped is invisible to others until it is acked (`pop_acks.py`) or its time is up (`revive.py`).
 The group's position moves with the pop, or, in order, with the acks. One pop takes from several queues
 (`pop_sources.py`) and is one unit of the log; it asks the disk for one queue at most, and only if memory gave nothing.
 What has expired is left out, and becomes dead letters in the same unit (`expired.py`).
@@ -52,7 +52,7 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange, StoreError
 from duolog.store.unit import Frame
 
-MESSAGES_MAX: Final = 32  # Of one pop, as at home.
+MESSAGES_MAX: Final = 32  # Of one pop, as in Apache RocketMQ.
 BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MIN: Final = 1_000

@@ -1,7 +1,7 @@
-"""The decisions on half messages of one read of a socket, which no client awaits an answer to, are one append.
+"""One append for the decisions on half messages that came by one read of a socket and that no client awaits.
 
-`END_TRANSACTION` requests that came by the same read and are one-way are gathered in `Halves.gathered`. The connection
-appends them when the read is handled, or before it handles a request of another kind.
+`HalfMessageLog.gathered` holds the decisions of one-way END_TRANSACTION requests that came by the same read. The
+connection appends them when it has handled the read, or before it handles a request of another kind.
 """
 
 from typing import Final

@@ -6,7 +6,7 @@
     ACK            the log: acks, positions            `acks_max`, `busy_ms`
     PULL           the disk, to read messages          `pulls_max`
     QUERY          the disk: by key, by id             `queries_max`
-    CLIENT, ADMIN  its turn (`lanes.py`), or the log   `clients_max`, `admin_max`, `wait_ms`
+    CLIENT, ADMIN  its turn, or the log                `clients_max`, `admin_max`, `wait_ms`; `background_requests.py`
 
     [OVERLOAD]             so many requests of the kind are in work; or one connection has `rocketmq.unanswered_max`
     [TIMEOUT_CLEAN_QUEUE]  the log has kept none of the promises that answers wait for, for `rocketmq.busy_ms`; or the

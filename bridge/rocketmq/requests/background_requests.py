@@ -3,7 +3,7 @@
     request ──┬── nobody waits, and this turn's slice is not used up ──> handled at once
               ├── waits: each turn of the loop takes a slice of them, so that sends and pulls have theirs between
               │        `rocketmq.wait_ms` are over ──> [TIMEOUT_CLEAN_QUEUE]
-              └── as many wait as may (`flow.py`) ──> [OVERLOAD]
+              └── as many wait as may (`admission.py`) ──> [OVERLOAD]
 
 A request that takes longer than a slice goes in steps, one for each turn of the loop (`go_on`); those that came after
 it wait until it is done, so what it gathers is kept once for each kind.
