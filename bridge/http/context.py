@@ -30,7 +30,7 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
-from duolog.bridge.rocketmq.consuming.members import GroupMembers
+from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
 from duolog.bridge.rocketmq.requests.admission import Admission
 from duolog.bridge.state.client_protocols import ClientProtocols

@@ -26,9 +26,9 @@ from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifica
 from duolog.bridge.rocketmq.consuming.expired_ranges import ExpiredRanges
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
 from duolog.bridge.rocketmq.consuming.locks import Locks
-from duolog.bridge.rocketmq.consuming.members import GroupMembers
 from duolog.bridge.rocketmq.consuming.request_modes import RequestModes
 from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
+from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission

@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterable
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin.topics import message_queue
-from duolog.bridge.rocketmq.consuming.consumer_group import Client
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.groups.consumer_group import Client
 from duolog.bridge.rocketmq.requests.background_requests import Steps
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused

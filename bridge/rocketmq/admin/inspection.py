@@ -19,8 +19,8 @@ from typing import Final
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin import group_stats
-from duolog.bridge.rocketmq.consuming.consumer_group import Client
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.groups.consumer_group import Client
 from duolog.bridge.rocketmq.requests.background_requests import Steps
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused

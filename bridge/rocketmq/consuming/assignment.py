@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.rocketmq.consuming.consumer_group import BROADCASTING
 from duolog.bridge.rocketmq.consuming.request_modes import POP, PULL, RequestMode
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.groups.consumer_group import BROADCASTING
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body

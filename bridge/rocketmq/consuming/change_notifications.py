@@ -13,7 +13,7 @@ from typing import Final
 
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
-from duolog.bridge.rocketmq.consuming.members import GroupMembers
+from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode

@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Final
 
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.rocketmq.consuming.consumer_group import BROADCASTING, NAME_CHARACTERS_MAX, Client
-from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.groups.consumer_group import BROADCASTING, NAME_CHARACTERS_MAX, Client
+from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body

@@ -15,15 +15,8 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.pull import no_topic
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.pop.pop_message import (
-    BYTES_MAX,
-    MESSAGES_MAX,
-    POLL_MS_MAX,
-    Pop,
-    check_attempt,
-    check_popper,
-    poppable,
-)
+from duolog.bridge.rocketmq.pop.pop_checks import check_attempt, check_popper, poppable
+from duolog.bridge.rocketmq.pop.pop_message import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop
 from duolog.bridge.rocketmq.pop.pop_sources import retry_sources
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused

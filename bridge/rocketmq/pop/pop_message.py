@@ -26,19 +26,19 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     settled,
     taken,
 )
+from duolog.bridge.rocketmq.pop.pop_checks import check_attempt, check_popper, poppable
 from duolog.bridge.rocketmq.pop.pop_sources import PopSource, retry_sources, sources
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.records import CommittedOffset, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter, filter_of
 from duolog.protocol.rocketmq.headers import PopAnswer, PopRequest
-from duolog.protocol.rocketmq.messages import flags, message, properties
+from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import queue_offset_of
 from duolog.protocol.rocketmq.messages.receipt import (
     ORDER_REVIVE_QUEUE,
@@ -56,7 +56,6 @@ MESSAGES_MAX: Final = 32  # Of one pop, as in Apache RocketMQ.
 BYTES_MAX: Final = 1 << 20
 POLL_MS_MAX: Final = 60_000
 INVISIBLE_MS_MIN: Final = 1_000
-ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
 PASSED_READS_MAX: Final = 8  # Of one queue in one pop, while nothing of it is wanted.
 FROM_END: Final = 1  # `ConsumeInitMode.MAX`
 _RECEIPT_NAME: Final = re.compile(properties.POP_CK.encode() + b"\x01")
@@ -87,38 +86,6 @@ def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
     check_attempt(request.attempt_id)
     check_popper(context, request.consumer_group)
     return topic
-
-
-def check_attempt(attempt_id: str | None) -> None:
-    """Raise RequestRefused for one that is too long to be kept."""
-    if len(attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
-        remark = f"attemptId of {len(attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
-        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
-
-
-def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
-    """Give the topic, if it may be read and has that queue; -1 is all of them."""
-    topic = context.topics.by_rocketmq_name(name)
-    if topic is None:
-        raise no_topic(name)
-    if not topic.perm & flags.PERM_READ:
-        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
-    if not -1 <= queue_id < topic.queue_count:
-        remark = f"queueId[{queue_id}] is illegal, topic:[{name}] has {topic.queue_count} queues"
-        raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
-    return topic
-
-
-def check_popper(context: RocketMQContext, group: str) -> None:
-    """Raise RequestRefused if the group may not consume, or not now."""
-    config = context.groups.configs.find(group)
-    if config is None:
-        remark = f"subscription group [{group[:200]}] does not exist"
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not config.consume_enable:
-        raise RequestRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-    if not context.groups.client_protocols.admits(group_of_rocketmq(group), ClientProtocol.ROCKETMQ):
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group {group} is active in Kafka")
 
 
 class _Taken(NamedTuple):

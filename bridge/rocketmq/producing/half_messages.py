@@ -21,8 +21,8 @@ from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.consuming import heartbeats
-from duolog.bridge.rocketmq.consuming.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer

@@ -4,7 +4,7 @@ import pytest
 
 from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions
 from duolog.bridge.rocketmq.consuming import heartbeats
-from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS
+from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS
 from duolog.protocol.rocketmq.bodies import (
     CheckClientRequest,
     LockRequest,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.bridge.rocketmq.consuming.consumer_group import DIFFERING_MAX, Client
-from duolog.bridge.rocketmq.consuming.heartbeat_times import CHANNEL_MS, SCAN_INTERVAL_MS
-from duolog.bridge.rocketmq.consuming.members import GroupMembers, TooManyMembers
+from duolog.bridge.rocketmq.groups.consumer_group import DIFFERING_MAX, Client
+from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS, SCAN_INTERVAL_MS
+from duolog.bridge.rocketmq.groups.members import GroupMembers, TooManyMembers
 from duolog.protocol.rocketmq.bodies import (
     ConsumerData,
     HeartbeatData,

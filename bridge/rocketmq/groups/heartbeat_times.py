@@ -2,7 +2,7 @@
 
 from typing import Final, Generic
 
-from duolog.bridge.rocketmq.consuming.consumer_group import Channel
+from duolog.bridge.rocketmq.groups.consumer_group import Channel
 
 CHANNEL_MS: Final = 120_000  # ConsumerManager.java#CHANNEL_EXPIRED_TIMEOUT; clients send a heartbeat every 30 s.
 SCAN_INTERVAL_MS: Final = 10_000

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Generic
 
-from duolog.bridge.rocketmq.consuming.consumer_group import Channel, Client
+from duolog.bridge.rocketmq.groups.consumer_group import Channel, Client
 
 
 class ProducerGroups(Generic[Channel]):

@@ -25,7 +25,7 @@ Source: ConsumerGroupInfo.java#updateSubscription.
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Generic
 
-from duolog.bridge.rocketmq.consuming.consumer_group import (
+from duolog.bridge.rocketmq.groups.consumer_group import (
     DIFFERING_MAX,
     NAME_CHARACTERS_MAX,
     Channel,
@@ -33,8 +33,8 @@ from duolog.bridge.rocketmq.consuming.consumer_group import (
     ConsumerGroup,
     size_of,
 )
-from duolog.bridge.rocketmq.consuming.heartbeat_times import HeartbeatTimes
-from duolog.bridge.rocketmq.consuming.producer_groups import ProducerGroups
+from duolog.bridge.rocketmq.groups.heartbeat_times import HeartbeatTimes
+from duolog.bridge.rocketmq.groups.producer_groups import ProducerGroups
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
 

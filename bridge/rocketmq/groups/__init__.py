@@ -1,0 +1,1 @@
+"""The members of consumer and producer groups."""
