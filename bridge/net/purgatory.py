@@ -12,13 +12,13 @@ costs no work unless a queue that it watches changes. The idea and the name are 
 
 `try_complete` and `expire` may call `hold`, `release` and `check`, also for requests that are being processed.
 
-One turn of the loop notifies at most NOTIFIED_AT_ONCE requests. `advance` notifies the others in later turns. The
+One turn of the loop notifies at most NOTIFIED_AT_ONCE requests; a request that watches many queues looks at all of them,
+so it counts as several. `advance` notifies the others in later turns. The
 requests that watch a queue which changes again meanwhile are notified once more afterwards.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Protocol
 
 from duolog.delay.wheel import Timer, Wheel
@@ -27,6 +27,7 @@ from duolog.store.index.queue import Queue
 AT_ONCE_MS = 0
 HELD_UNIT_BYTES = 512  # About the memory of a held request, for each queue that it watches.
 NOTIFIED_AT_ONCE = 256  # Requests in one turn of the loop, at 10 to 40 us each.
+QUEUES_OF_REQUEST = 25  # A request that watches more queues counts as one more for each so many, at 1.5 us a queue.
 HELD_BYTES_MAX = 256 << 20  # The default of `limits.held_bytes_max`.
 OWNER_BYTES_MAX = 32 << 20  # The default of `limits.connection_held_bytes_max`.
 
@@ -56,13 +57,14 @@ class Owner(Protocol):
 class Held:
     """One request in the purgatory, as `hold` returns it."""
 
-    __slots__ = ("keys", "owner", "size", "timer", "waiting")
+    __slots__ = ("keys", "owner", "size", "timer", "waiting", "weight")
 
     def __init__(self, waiting: Waiting, keys: tuple[int, ...], owner: Owner, size: int) -> None:
         self.waiting = waiting
         self.keys = keys
         self.owner = owner
         self.size = size  # The bytes that count towards the limits.
+        self.weight = 1 + len(keys) // QUEUES_OF_REQUEST  # As how many requests it counts when it is notified.
         self.timer: Timer[Held] | None = None  # None: not held any more.
 
 
@@ -86,6 +88,7 @@ class Purgatory:
         ] = {}  # By key: requests that were not checked since the queue changed.
         self._changed_again: dict[int, None] = {}  # Keys in `_to_check` that changed after some requests were checked.
         self._to_end: deque[Held] = deque()  # Requests that watch a deleted queue.
+        self._heavy_count = 0  # Invariant: the number of held requests with a weight above 1.
 
     def __len__(self) -> int:
         return len(self._wheel) + len(self._due)
@@ -105,6 +108,7 @@ class Purgatory:
         owner.held_bytes += size
         held = Held(waiting, unique, owner, size)
         held.timer = self._wheel.add(deadline_ms, held)
+        self._heavy_count += held.weight > 1
         for key in held.keys:
             self._watchers.setdefault(key, {})[held] = None
         return held
@@ -131,12 +135,15 @@ class Purgatory:
             watchers = self._watchers.get(key, {})
             if key in self._to_check:
                 self._changed_again[key] = None
-            elif len(found) + len(watchers) <= NOTIFIED_AT_ONCE:
+            elif self._weight(found) + self._weight(watchers) <= NOTIFIED_AT_ONCE:
                 found.update(watchers)
             else:
                 self._to_check[key] = iter([*watchers])
         for held in found:
             self._try(held)
+
+    def _weight(self, requests: dict[Held, None]) -> int:
+        return sum([held.weight for held in requests]) if self._heavy_count else len(requests)
 
     def _try(self, held: Held) -> None:
         if held.timer is not None and self._is_complete(held):
@@ -145,9 +152,11 @@ class Purgatory:
     def _check_some(self, left: int) -> None:
         while self._to_check and left > 0:
             key, requests = next(iter(self._to_check.items()))
-            for held in islice(requests, left):
-                left -= 1
+            for held in requests:
+                left -= held.weight
                 self._try(held)
+                if left <= 0:
+                    break
             if left > 0:  # No request is left.
                 del self._to_check[key]
                 if key in self._changed_again:
@@ -163,7 +172,7 @@ class Purgatory:
     def _end_some(self, left: int) -> None:
         while self._to_end and left > 0:
             held = self._to_end.popleft()
-            left -= 1
+            left -= held.weight
             if held.timer is not None:
                 self.release(held)
                 try:
@@ -195,8 +204,10 @@ class Purgatory:
         self._check_some(NOTIFIED_AT_ONCE)
         if not self._due:
             self._due.extend(self._wheel.advance(mono_ms, NOTIFIED_AT_ONCE))
-        for _ in range(min(NOTIFIED_AT_ONCE, len(self._due))):
+        left = NOTIFIED_AT_ONCE
+        while self._due and left > 0:
             held = self._due.popleft()
+            left -= held.weight
             if held.timer is not None:  # No request that expired before it has ended it.
                 self._forget(held)
                 try:
@@ -206,6 +217,7 @@ class Purgatory:
 
     def _forget(self, held: Held) -> None:
         held.timer = None
+        self._heavy_count -= held.weight > 1
         self.held_bytes -= held.size
         held.owner.held_bytes -= held.size
         for key in held.keys:

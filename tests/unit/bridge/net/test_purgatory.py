@@ -231,16 +231,19 @@ def test_one_that_raises_is_failed_and_does_not_take_the_others_along(move: Call
         lambda purgatory: purgatory.advance(500),
     ],
 )
-def test_a_turn_tells_so_many_and_later_turns_the_others(move: Callable[[Purgatory], None]) -> None:
+@pytest.mark.parametrize(("queues", "at_once"), [(2, NOTIFIED_AT_ONCE), (1000, NOTIFIED_AT_ONCE // 40 + 1)])
+def test_a_turn_tells_so_many_and_later_turns_the_others(
+    move: Callable[[Purgatory], None], queues: int, at_once: int
+) -> None:
     purgatory = Purgatory()
-    polls = [Acting(lambda: None) for _ in range(5 * NOTIFIED_AT_ONCE)]
+    polls = [Acting(lambda: None) for _ in range(5 * at_once)]
     for number, poll in enumerate(polls):
-        purgatory.hold(poll, [1, number], 500, Owner())
+        purgatory.hold(poll, [1, *range(2 + number, 1 + number + queues)], 500, Owner())
     told = 0
     move(purgatory)
     while told < len(polls):
         now_told = sum(poll.ended for poll in polls)
-        assert now_told - told <= NOTIFIED_AT_ONCE
+        assert now_told - told <= at_once
         told = now_told
         deadline_ms = purgatory.next_deadline_ms()
         assert told == len(polls) or (deadline_ms is not None and deadline_ms <= 500)
