@@ -12,9 +12,9 @@ costs no work unless a queue that it watches changes. The idea and the name are 
 
 `try_complete` and `expire` may call `hold`, `release` and `check`, also for requests that are being processed.
 
-One turn of the loop notifies at most NOTIFIED_AT_ONCE requests; a request that watches many queues looks at all of them,
-so it counts as several. `advance` notifies the others in later turns. The
-requests that watch a queue which changes again meanwhile are notified once more afterwards.
+One turn of the loop notifies at most NOTIFIED_AT_ONCE requests. A request that watches many queues looks at all of
+them, so it counts as several. `advance` notifies the others in later turns. The requests that watch a queue which
+changes again meanwhile are notified once more afterwards.
 """
 
 from collections import deque
@@ -149,7 +149,7 @@ class Purgatory:
         if held.timer is not None and self._is_complete(held):
             self.release(held)
 
-    def _check_some(self, left: int) -> None:
+    def _check_some(self, left: int) -> int:
         while self._to_check and left > 0:
             key, requests = next(iter(self._to_check.items()))
             for held in requests:
@@ -162,6 +162,7 @@ class Purgatory:
                 if key in self._changed_again:
                     del self._changed_again[key]
                     self._to_check[key] = iter([*self._watchers.get(key, ())])
+        return left
 
     def on_deleted(self, keys: Iterable[int]) -> None:
         """These queues were deleted: end each request that watches any of them."""
@@ -169,7 +170,7 @@ class Purgatory:
             self._to_end.extend(self._watchers.get(key, ()))
         self._end_some(NOTIFIED_AT_ONCE)
 
-    def _end_some(self, left: int) -> None:
+    def _end_some(self, left: int) -> int:
         while self._to_end and left > 0:
             held = self._to_end.popleft()
             left -= held.weight
@@ -179,6 +180,7 @@ class Purgatory:
                     held.waiting.deleted()
                 except Exception as error:  # noqa: BLE001 - the other requests are notified as well
                     self._fail(held, error)
+        return left
 
     def _is_complete(self, held: Held) -> bool:
         try:
@@ -200,11 +202,9 @@ class Purgatory:
 
     def advance(self, mono_ms: int) -> None:
         """Expire some of the requests whose time is up, and go on with those that earlier turns left."""
-        self._end_some(NOTIFIED_AT_ONCE)
-        self._check_some(NOTIFIED_AT_ONCE)
+        left = self._check_some(self._end_some(NOTIFIED_AT_ONCE))
         if not self._due:
             self._due.extend(self._wheel.advance(mono_ms, NOTIFIED_AT_ONCE))
-        left = NOTIFIED_AT_ONCE
         while self._due and left > 0:
             held = self._due.popleft()
             left -= held.weight
