@@ -207,8 +207,8 @@ class Purgatory:
             self._due.extend(self._wheel.advance(mono_ms, NOTIFIED_AT_ONCE))
         while self._due and left > 0:
             held = self._due.popleft()
-            left -= held.weight
             if held.timer is not None:  # No request that expired before it has ended it.
+                left -= held.weight
                 self._forget(held)
                 try:
                     held.waiting.expire()
