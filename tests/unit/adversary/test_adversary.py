@@ -108,7 +108,11 @@ def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
     found, sent, begun_s = 0, 0, time.monotonic()
     while sent < SOAK_REQUESTS:
         seed = int(os.environ.get("DUOLOG_SOAK_WORLD") or rng.getrandbits(40))
-        world = _attacked_world(random.Random(seed))
+        try:
+            world = _attacked_world(random.Random(seed))
+        except Exception as error:
+            error.add_note(f"DUOLOG_SOAK_WORLD={seed} repeats it")
+            raise
         sent, found = sent + world.requests, found + len(world.findings)
         for finding in world.findings:
             print(f"DUOLOG_SOAK_WORLD={seed}: {finding}"[:2_000])
