@@ -120,6 +120,15 @@ class TopicsOptions(Section, frozen=True):
     topics_max: Annotated[
         int, setting("topics that may exist, not counting the broker's own; further ones are refused", ge=1)
     ] = 20_000
+    group_topics_ratio: Annotated[
+        float,
+        setting(
+            "share of topics_max and queues_in_all_max that the retry topics of RocketMQ's groups may take; their "
+            "dead-letter topics may take as much again, the rest is left to other topics",
+            ge=0.01,
+            le=0.5,
+        ),
+    ] = 0.4
     message_bytes_max: Annotated[
         int,
         setting(

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from duolog.bridge.config import TopicsOptions
 from duolog.bridge.state import topic_configs
+from duolog.bridge.state.group_topics import GroupTopics
 from duolog.bridge.state.records import (
     EpochStart,
     LeaderEpochsStarted,
@@ -79,7 +80,7 @@ class InvalidQueueCount(TopicError):
 
 
 class TooManyTopics(TopicError):
-    """`topics.topics_max` or `topics.queues_in_all_max` is reached."""
+    """`topics.topics_max`, `topics.queues_in_all_max` or the share of `topics.group_topics_ratio` is reached."""
 
 
 class TopicStore(Protocol):
@@ -189,6 +190,7 @@ class Topics:
         self._system = {topic.name: topic for topic in system}
         self._next_number = 1
         self._queue_count = 0  # Invariant: the sum over all topics.
+        self._group_topics = GroupTopics(options)
         self._by_number: dict[int, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._by_kafka_name: dict[str, Topic] = {}
@@ -311,6 +313,8 @@ class Topics:
         if name not in self._system and count >= self._options.topics_max:
             raise TooManyTopics(f"{count} topics; topics.topics_max is {self._options.topics_max}")
         self._check_queue_count(name, queue_count, queue_count)
+        if refusal := self._group_topics.refusal(names.rocketmq_name(name), queue_count):
+            raise TooManyTopics(refusal)
         topic_configs.check(configs)
 
     def delete(self, topic: Topic, now_ms: int) -> Promise:
@@ -412,6 +416,7 @@ class Topics:
             may_produce=system.may_produce if system else not self._is_reserved(record.name),
         )
         self._queue_count += topic.queue_count
+        self._group_topics.count(topic.rocketmq_name, 1, topic.queue_count)
         self._by_number[topic.number] = self._by_id[topic.id] = topic
         self._by_kafka_name[topic.kafka_name] = self._by_rocketmq_name[topic.rocketmq_name] = topic
         self._next_number = max(self._next_number, topic.number + 1)
@@ -427,6 +432,7 @@ class Topics:
             more = max(0, record.queue_count - topic.queue_count)
             topic.queue_count += more
             self._queue_count += more
+            self._group_topics.count(topic.rocketmq_name, 0, more)
         if record.configs is not None:
             topic.configs = record.configs
             topic.settings = topic_configs.settings(record.configs, self.config_defaults)
@@ -440,6 +446,7 @@ class Topics:
         topic = self._by_number.pop(record.number, None)
         if topic is not None:
             self._queue_count -= topic.queue_count
+            self._group_topics.count(topic.rocketmq_name, -1, -topic.queue_count)
             del self._by_id[topic.id], self._by_kafka_name[topic.kafka_name]
             del self._by_rocketmq_name[topic.rocketmq_name]
             self.version += 1

@@ -2,9 +2,10 @@
 
 import pytest
 
-from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions
+from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions, TopicsOptions
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS
+from duolog.bridge.state.topics import TooManyTopics
 from duolog.protocol.rocketmq.bodies import (
     CheckClientRequest,
     LockRequest,
@@ -135,6 +136,28 @@ def test_refused_heartbeat_changes_nothing(settings: dict[str, int], groups: int
     answer = broker.connect().beat(*[f"g{number}" for number in range(groups)], topics=names)
     assert (answer.code, says in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
     assert state(broker) == before
+
+
+def test_retry_topics_leave_room_for_other_topics(caplog: pytest.LogCaptureFixture) -> None:
+    """Heartbeats of more groups than there may be topics are accepted, and each client can still create a topic."""
+    broker = RocketMQBroker(options=Options(topics=TopicsOptions(topics_max=50, group_topics_ratio=0.4)))
+    own = len(broker.topics)
+    for first in range(0, 60, 20):
+        assert broker.connect().beat(*[f"g{number}" for number in range(first, first + 20)]).code == 0
+    assert len(broker.topics) - own == 20
+    assert caplog.text.count("further topics of this kind are refused prefix=%RETRY% topics=20") == 1
+    client = broker.connect()
+    for name, code in (("orders", 0), ("%RETRY%g1", 0), ("%RETRY%one-more", ResponseCode.SYSTEM_ERROR), ("%DLQ%g1", 0)):
+        answer = client.send(name)
+        assert (answer.code, code == 0 or "topics.group_topics_ratio" in answer.remark) == (code, True), name
+    broker.settle()
+    again = RocketMQBroker(broker.disk.after_kill(), options=broker.options)
+    retry = again.topics.by_rocketmq_name("%RETRY%g1")
+    assert retry is not None
+    with pytest.raises(TooManyTopics):
+        again.topics.create("%RETRY%one-more", 1, {}, 0)
+    again.topics.delete(retry, 0)
+    again.topics.create("%RETRY%one-more", 1, {}, 0)
 
 
 def test_names_that_repeat_in_a_heartbeat_count_once(broker: RocketMQBroker) -> None:
