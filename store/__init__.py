@@ -1,4 +1,4 @@
-"""The log on disk: frames by (queue, offset), state records, recovery. Knows no wire form and no network.
+"""The log on disk: frames by (queue, offset), state records, recovery. Knows no wire format and no network.
 
 Imports nothing of the project. The main names:
 
@@ -16,9 +16,9 @@ A first look:
     store = Store.open(RealFiles("data"), StoreOptions(), replayer, now_ms)
     queue = store.queue(queue_key(topic=1, queue_id=0))
     appended = store.append([Frame(queue, FIRST_FRAME_FORM, b"hello")], now_ms)
-    store.when(appended.promise, lambda error: print(error or "kept"))
+    store.when(appended.promise, lambda error: print(error or "durable"))
     store.write()                                  # at the end of each loop turn
-    flusher.wake()                                 # starts the fsync; then the promise is kept
+    flusher.wake()                                 # starts the fsync; after it the promise is kept
     print([bytes(stored.frame) for stored in store.reader.read(queue, 0, max_bytes=1 << 20, until=queue.visible_end)])
     store.close(now_ms)
 """

@@ -1,11 +1,14 @@
-"""Makes the log durable, and keeps the promises that wait for it.
+"""Writes and syncs the log, moves the visible ends of queues, and calls the callbacks of promises.
 
-durable <= written <= next_position
+    durable <= written <= next_position
 
-write          one pwrite of everything that was appended: `written` moves; queues that are not durable become
-               visible; promises that wait for a write are kept
-sync_wanted    returns the SyncTask that the flusher's thread runs
-synced         `durable` moves; durable queues become visible; promises that wait for an fsync are kept
+    write          writes all appended units by one pwrite and moves `written`; asynchronous queues become visible;
+                   promises that wait for a write are kept
+    sync_wanted    returns the SyncTask that the flusher's thread must run
+    synced         moves `durable`; synchronous queues become visible; promises that wait for an fsync are kept
+
+A queue is *synchronous* if its entries become visible after an fsync (`Queue.durable` is true), and *asynchronous* if
+they become visible after a write.
 """
 
 from collections.abc import Callable
@@ -21,9 +24,9 @@ from duolog.store.write_state import WriteState
 
 
 class Durability:
-    """How far the log is written and durable, and who waits for it.
+    """How far the log is written and durable, and the promises that wait for it.
 
-    A queue's `visible_end` moves here and nowhere else, so readers never see what its durability does not cover yet.
+    No other class moves `Queue.visible_end`, so a reader never sees an entry that is less durable than its queue asks.
     """
 
     def __init__(
@@ -36,8 +39,10 @@ class Durability:
         is_sync: bool,
     ) -> None:
         self.on_visible: Callable[[list[Queue]], None] = _ignore  # Called with the queues whose visible_end moved.
-        self.contain: Callable[[Exception], None] = _reraise  # Called with what a callback raised; the others run.
-        self.written = log.written  # A killed process does not lose what lies below. Readers were told of it.
+        self.contain: Callable[[Exception], None] = _reraise  # Called with each exception that a callback raised.
+        # All callbacks for positions up to `written` were called. The log itself may be written further, because
+        # `Appender.append` writes when the write buffer is full.
+        self.written = log.written
         self._log = log
         self._touched = queues.touched
         self._index_flusher = index_flusher
@@ -45,21 +50,25 @@ class Durability:
         self._is_sync = is_sync
         self._to_write = Promises(self._contain)
         self._to_sync = Promises(self._contain)
-        self._unsynced: dict[Queue, int] = {}  # Durable queues with written entries, and their new visible ends.
-        self._syncing: dict[Queue, int] = {}  # The same, for the SyncTask that runs.
-        self._task: SyncTask | None = None  # The SyncTask that runs.
+        self._unsynced: dict[Queue, int] = {}  # Visible ends of synchronous queues after the next SyncTask.
+        self._syncing: dict[Queue, int] = {}  # Visible ends of synchronous queues after the SyncTask in progress.
+        self._task: SyncTask | None = None  # The SyncTask in progress.
 
     # -- Promises
 
     def promise(self) -> Promise:
-        """Return the promise for everything appended so far, as durable as `store.flush` says."""
+        """Return a promise that covers all units appended so far, with the durability of `store.flush`."""
         return Promise(self._log.next_position, self._is_sync)
 
     def kept(self, promise: Promise) -> bool:
+        """Return whether the log is already as durable as the promise requires."""
         return promise.end <= (self._log.durable if promise.durable else self.written)
 
     def when(self, promise: Promise, done: Done) -> None:
-        """Call `done(None)` once the promise is kept, at once if it is; `done(error)` when it cannot be kept."""
+        """Call `done(None)` once the promise is kept, or `done(error)` once it cannot be kept.
+
+        `done` is called before this method returns if the outcome is known already.
+        """
         state = self._write_state
         if promise.end <= (self._log.durable if promise.durable else self.written):
             done(None)
@@ -69,16 +78,21 @@ class Durability:
             (self._to_sync if promise.durable else self._to_write).add(promise.end, done)
 
     def fail_promises(self, refusal: StoreError) -> None:
-        """Fail the promises that a blocked or ended log does not keep. After WritingEnded nothing becomes durable."""
+        """Call the callbacks of the promises that cannot be kept in the state `blocked` or `ended`.
+
+        With DiskFull these are the promises above `written`: what is written may still be synced. With WritingEnded
+        these are also the promises that wait for an fsync.
+        """
         self._to_write.fail(self.written, refusal)
         self._to_sync.fail(self._log.durable if isinstance(refusal, WritingEnded) else self.written, refusal)
 
     # -- Writing
 
     def write(self) -> None:
-        """Write everything appended, at the end of a turn of the loop; queues that are not durable become visible.
+        """Write all appended units, show the entries of asynchronous queues, and keep promises.
 
-        Raises HalfWritten for an error that is not the disk's.
+        The method is called at the end of each loop turn. An OSError is passed to `WriteState`; any other exception
+        is raised as HalfWritten.
         """
         state = self._write_state
         if state.refusal is not None and state.has_ended:
@@ -100,9 +114,10 @@ class Durability:
             self._show(visible)
 
     def write_silently(self) -> bool:
-        """Write everything appended without keeping promises or telling readers; return whether that succeeded.
+        """Write all appended units without calling any callback; return whether the write succeeded.
 
-        A checkpoint uses it: a callback could append more, which the capture of the state would then miss.
+        A checkpoint calls this method before it captures the state, because a callback could append another unit,
+        which would then be missing in the captured state.
         """
         if self._write_state.has_ended:
             return False
@@ -114,7 +129,7 @@ class Durability:
         return True
 
     def _note_written(self) -> list[Queue]:
-        """Move the visible ends of the queues that are not durable and return them; the others wait for a sync."""
+        """Move the visible ends of asynchronous queues and return these queues; note the synchronous queues."""
         visible = []
         for queue in self._touched:
             queue.is_touched = False
@@ -129,32 +144,34 @@ class Durability:
     # -- Syncing
 
     def sync_wanted(self, *, background: bool = False) -> SyncTask | None:
-        """Return the SyncTask that covers what is written, if a promise or queue waits for it.
+        """Return a SyncTask for all that is written, or None if no promise and no queue waits for an fsync.
 
-        With `background`, return one if anything is not durable. None while another task runs. `SyncTask.run` belongs
-        in the flusher's thread; `synced` must follow in the loop's thread.
+        With `background`, return a task if any written byte is not durable. Return None while another task is in
+        progress. The caller must run `SyncTask.run` in the flusher's thread, and then call `synced` in the loop's
+        thread.
         """
         if not (self._unsynced or self._to_sync or background):
             return None
         if self._task is not None or self._write_state.has_ended:
             return None
-        # While writes are blocked only the background syncs: a promise that waits would start the same task at once.
+        # In the state `blocked` only the background syncs. A promise that waits would start the same failing task
+        # again immediately.
         if self._log.durable == self.written or (self._write_state.is_blocked and not background):
             return None
         try:
             self._task = self._log.sync_task(self.written)
         except OSError as error:
-            self._write_state.write_failed(error)  # A segment's file could not be opened.
+            self._write_state.write_failed(error)  # The file of a segment could not be opened.
             return None
         self._syncing, self._unsynced = self._unsynced, {}
         return self._task
 
     def synced(self, task: SyncTask, error: OSError | None) -> None:
-        """Take the outcome of a SyncTask: move `durable`, show durable queues, keep promises."""
+        """Process the outcome of a SyncTask: move `durable`, show the entries of synchronous queues, keep promises."""
         assert task is self._task, "the outcome belongs to a task that does not run"
         self._task = None
         if error is not None and error.errno in NO_HANDLES:
-            # The directory could not be opened, so no fsync has failed; the next task covers all of this again.
+            # The directory could not be opened, so no fsync has failed; the next task covers the same range again.
             self._unsynced = self._syncing | self._unsynced
             self._write_state.write_failed(error)
             return
@@ -172,23 +189,23 @@ class Durability:
             self._show(visible)
 
     def write_and_sync(self) -> None:
-        """Write and sync everything, in the caller's thread. Blocks; the executors must not run any more.
+        """Write and sync the whole log in the caller's thread. Blocks; the executors must be stopped before.
 
-        A task whose outcome a stopped flusher did not report is run once more.
+        A SyncTask whose outcome was not reported, because the flusher was stopped, is run again.
         """
         self.write()
         while task := self._task or self.sync_wanted(background=True):
             error = _error_of(task)
             self.synced(task, error)
             if error is not None:
-                return  # While no file can be opened, the same task would be wanted again and again.
+                return  # While no file can be opened, `sync_wanted` would return the same task for ever.
 
     # -- Callbacks
 
     def _show(self, visible: list[Queue]) -> None:
         try:
             self.on_visible(visible)
-        except Exception as error:  # noqa: BLE001 - the log is written, whatever a reader raises
+        except Exception as error:  # noqa: BLE001 - an error of a reader must not interrupt the writing of the log
             self.contain(error)
 
     def _contain(self, error: Exception) -> None:

@@ -1,33 +1,35 @@
-"""The values that the store returns: where an entry was appended, when it is durable, what is read back."""
+"""The types that the store returns: Slot and Promise from an append, Stored from a read."""
 
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
-# Forms below FIRST_FRAME_FORM belong to the store; the bridge numbers the wire forms from FIRST_FRAME_FORM on.
-CONTROL_FORM = 0  # The store's own entries (`store/log/control.py`).
-STATE_FORM = 1  # A state record: the store does not interpret it and returns it at recovery.
+# Frame formats below FIRST_FRAME_FORM belong to the store; the bridge numbers its formats from FIRST_FRAME_FORM on.
+CONTROL_FORM = 0  # A control entry (`store/log/control.py`).
+STATE_FORM = 1  # A state record, which the store does not interpret.
 FIRST_FRAME_FORM = 2
 
 
-# Makes a named tuple from a tuple of its fields at half the cost of a call of its class. Used for what is made with
-# every message.
+# new_tuple(NamedTupleClass, fields) makes a named tuple at half the cost of a call of its class. Code that runs for
+# every message uses it.
 new_tuple = tuple.__new__
 
 
 class Slot(NamedTuple):
-    """Where an entry lies in the log; assigned by the append."""
+    """The position, offset and store time that the append has assigned to an entry."""
 
-    position: int  # Of the entry in the log.
-    base_offset: int  # Of the entry's first record in its queue; -1 for a state record.
-    stored_ms: int  # Wall time of the append. It falls from unit to unit only at a step back (`store_times.py`).
+    position: int  # The position of the entry in the log.
+    base_offset: int  # The offset of the entry's first record in its queue; -1 for a state record.
+    # The store time: the wall time of the append in milliseconds. It decreases from unit to unit only at a step back
+    # (`store/index/store_times.py`).
+    stored_ms: int
 
 
 class Promise(NamedTuple):
-    """The condition under which an answer may be sent: the log is kept up to position `end`.
+    """The condition under which an answer may be sent: how far the log must be written or fsynced.
 
-    If `durable` is false, `Store.write` must have written the log up to `end` (a killed process does not lose it); if
-    `durable` is true, an fsync must have covered it (a power failure does not lose it).
+    If `durable` is false, `Store.write` must have written the log up to position `end`, so that a killed process does
+    not lose it. If `durable` is true, an fsync must have covered it, so that a power failure does not lose it.
     """
 
     end: int
@@ -35,23 +37,25 @@ class Promise(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The result of an append: the slot of each Part in order (of a FrameRun, the slot of its first frame), and the
-    Promise that covers the whole unit."""
+    """The result of an append: one slot for each Part, in order, and the Promise that covers the whole unit.
+
+    The slot of a FrameRun is that of its first frame.
+    """
 
     slots: list[Slot]
     promise: Promise
 
 
 class EntryLocation(NamedTuple):
-    """The location of a frame, as callers keep it that read frames without an index."""
+    """The location of one frame in the log. `EntryReader.read_at` reads frames by their locations, without an index."""
 
-    position: int  # Of the entry in the log.
-    size: int  # Of the frame in bytes.
+    position: int  # The position of the entry in the log.
+    size: int  # The size of the frame in bytes.
     form: int
 
 
 class Stored(NamedTuple):
-    """One entry read back from a queue. `frame` is read-only and stays valid as long as it is referenced."""
+    """One entry that was read from a queue. `frame` is read-only and valid as long as it is referenced."""
 
     base_offset: int
     count: int  # type: ignore[assignment]  # This field hides tuple.count.
@@ -64,4 +68,5 @@ class Stored(NamedTuple):
 
     @property
     def next_offset(self) -> int:
+        """The offset after the last record of this entry."""
         return self.base_offset + self.count

@@ -1,22 +1,22 @@
-"""The errors of the store. None of them is caused by the content of a request.
+"""The exceptions of the store. None of them is caused by the content of a request.
 
-Each front door maps these to its own wire codes in one table (`bridge/kafka/requests/errors.py`,
+Each client protocol maps them to its error codes in one table (`bridge/kafka/requests/errors.py`,
 `bridge/rocketmq/requests/errors.py`).
 """
 
 import errno
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # The disk is full; there may be space again later.
-# No file can be opened at present. The disk has not failed, because no operation reached it.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # The disk or the quota is full; space may be freed later.
+# The process or the system has no file handle left. The disk has not failed, because no operation reached it.
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 
 
 class StoreError(Exception):
-    """Base of the errors that the store raises on purpose; the message has the values."""
+    """Base class of the errors that the store raises for a state of affairs. The message contains the values."""
 
 
 class OffsetOutOfRange(StoreError):
-    """The requested offset is below the log start or above the end of its queue."""
+    """The requested offset is below the log start offset or above the end of its queue."""
 
     def __init__(self, queue: str, offset: int, start: int, end: int) -> None:
         super().__init__(f"offset {offset} of {queue} is outside {start}..{end}")
@@ -24,22 +24,23 @@ class OffsetOutOfRange(StoreError):
 
 
 class EntryTooLarge(StoreError):
-    """A unit does not fit into one segment (`store.segment_bytes`)."""
+    """The unit is larger than a segment (`store.segment_bytes`), or a header field cannot hold one of its values."""
 
 
 class DiskFull(StoreError):
-    """Appends are refused: the disk is used above `store.disk_full_ratio`, or a write met ENOSPC or EMFILE.
+    """Appends are refused: the disk is used above `store.disk_full_ratio`, or a write failed with one of the errnos in
+    NO_SPACE and NO_HANDLES.
 
-    The store accepts appends again by itself when there is space.
+    The store accepts appends again without a restart when there is space.
     """
 
 
 class WritingEnded(StoreError):
-    """A failed write or fsync ended writing until a restart, because the content of the disk is no longer known."""
+    """A write or fsync has failed, and the content of the disk is unknown: appends are refused until a restart."""
 
 
 class Corruption(StoreError):
-    """A unit that was durable cannot be read back; the message has the segment, position and expected value."""
+    """Data that was durable reads back damaged. The message contains the file, the position and the expected value."""
 
 
 class DataDirectoryInUse(StoreError):
@@ -47,17 +48,17 @@ class DataDirectoryInUse(StoreError):
 
 
 class Fault(StoreError):
-    """A bug ended the requested work. The bug was reported where it happened; a Fault goes to the callers that wait."""
+    """A task failed because of a bug. The bug itself is reported elsewhere; a Fault is given to the task's callers."""
 
 
-# -- What must end the process
+# -- Errors that end the process
 
 
 class Fatal(Exception):
-    """Continuing could break the promise about stored data, so the process ends; the next start recovers from the log.
+    """The state in memory or the log may be wrong, so the process must end. The next start recovers from the log.
 
-    A Fatal is not a StoreError: no front door answers it. `bridge/monitoring/faults.py` ends the process, and
-    docs/internals/errors.md names every place that raises one.
+    A Fatal is not a StoreError, so no client protocol answers a request with it. `bridge/monitoring/faults.py` ends the
+    process, and docs/internals/errors.md lists every place that raises a Fatal.
     """
 
 
@@ -66,7 +67,7 @@ class HalfApplied(Fatal):
 
 
 class _Following:
-    """A context manager as a class, because one made of a generator takes a microsecond more."""
+    """The context manager of `following`. It is a class because a generator takes one microsecond more."""
 
     __slots__ = ("_what",)
 
@@ -84,9 +85,12 @@ class _Following:
 
 
 def following(what: str) -> _Following:
-    """Run the update of state that follows an append; any error in it becomes HalfApplied."""
+    """Return a context manager for code that updates the state in memory after an append.
+
+    An Exception in its block is raised as HalfApplied; `what` names the appended records in the message.
+    """
     return _Following(what)
 
 
 class HalfWritten(Fatal):
-    """The write of the log was broken off by an error that is not the disk's: what was written is not known."""
+    """A write of the log was interrupted by an exception that is no OSError: how much was written is unknown."""

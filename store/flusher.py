@@ -1,11 +1,11 @@
-"""The flusher: group commit by one thread.
+"""The class Flusher: the worker threads of one store, and group commit by one of them.
 
     loop      append append write |wake           append append write |wake   synced, answers
     thread                        [---- fdatasync 1 ----][---- fdatasync 2 --------------]
 
-Requests that arrive while one sync runs share the next sync; there is no timer and no batch size. With `store.flush`
-`async` no answer waits for a sync, and `advance` syncs in the background every `store.flush_interval_ms`. The steps are
-methods of `Durability`, so a test can take them one by one without a thread.
+Requests that arrive while one sync is in progress share the next sync; there is no timer and no batch size. With
+`store.flush` = `async` no answer waits for a sync, and `advance` syncs in the background every
+`store.flush_interval_ms`. The steps are methods of `Durability`, so a test can call them one by one without a thread.
 """
 
 from functools import partial
@@ -17,12 +17,13 @@ from duolog.store.store import Store
 from duolog.store.workers import Failure, Post, Workers
 
 SEARCHES_WAITING_MAX = 256  # Searches by key that may wait; further ones are refused.
-SEARCH_PAUSE_S = 0.001  # After about a millisecond of work, so that a search takes half of what the loop leaves.
-BACKGROUND_WAITING_MAX = 64  # Tasks of checkpoints and removals that may wait; further ones wait for the next round.
+# A search pauses so long after about a millisecond of work, so that it takes at most half of the idle CPU time.
+SEARCH_PAUSE_S = 0.001
+BACKGROUND_WAITING_MAX = 64  # Tasks of checkpoints and removals that may wait; further ones are refused.
 
 
 class Flusher:
-    """Owns the threads of one store: for syncs, checkpoints, cold reads, and searches by key."""
+    """Owns the threads of one store: for syncs, for checkpoints, for cold reads, and for searches by key."""
 
     def __init__(self, store: Store, post: Post) -> None:
         options = store.options
@@ -44,13 +45,13 @@ class Flusher:
         executors.readers, executors.background, executors.searches = self._readers, self._background, self._searches
 
     def wake(self) -> None:
-        """Start a sync if a promise or a queue waits for one. Call it after each `Store.write`."""
+        """Start a sync if a promise or a queue waits for one. To be called after each `Store.write`."""
         task = self._durability.sync_wanted()
         if task is not None:
             self._start(task)
 
     def next_deadline_ms(self) -> int:
-        """Return the monotonic time at which `advance` has something to do."""
+        """Return the monotonic time at which the next background sync is due."""
         return self._next_sync_mono_ms
 
     def advance(self, mono_ms: int) -> None:
@@ -62,7 +63,7 @@ class Flusher:
                 self._start(task)
 
     def stop(self) -> None:
-        """Finish the running tasks and end the threads. Call it before `Store.close`, which syncs once more."""
+        """Wait for the running tasks and end the threads. To be called before `Store.close`, which syncs once more."""
         self._is_stopped = True
         self._is_ending.set()
         self._searches.stop()
@@ -76,6 +77,6 @@ class Flusher:
     def _finish(self, task: SyncTask, outcome: Failure | None) -> None:
         if self._is_stopped:
             return
-        # A StoreError is a bug in the thread: what it synced is unknown, as after a failed fsync.
+        # A StoreError is a Fault of the thread: how much was synced is unknown, as after a failed fsync.
         self._durability.synced(task, OSError(str(outcome)) if isinstance(outcome, StoreError) else outcome)
         self.wake()

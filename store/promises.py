@@ -9,11 +9,12 @@ Done = Callable[[StoreError | None], None]
 
 
 class Promises:
-    """Waiting callbacks in the order of their positions.
+    """The callbacks of promises that wait, in the order of their positions.
 
-    They are added almost in order, so adding and keeping a promise takes constant time. Their number is not limited
-    here: each belongs to an unsent answer, and the unsent answers share a limit. Callbacks may add promises. An error
-    that a callback raises is passed to `contain`, and the other callbacks are called.
+    Positions are added almost in order, so `add` and `keep` take constant time for each promise. The number of promises
+    is not limited in this class: each belongs to an unsent answer, and the number of unsent answers is limited. A
+    callback may add promises. An exception that a callback raises is passed to `contain`, and the other callbacks are
+    called all the same.
     """
 
     __slots__ = ("_contain", "_waiting")
@@ -37,17 +38,17 @@ class Promises:
             waiting.insert(at, (end, done))
 
     def keep(self, position: int) -> None:
-        """Call the callbacks that waited for this position or a lower one."""
+        """Call the callbacks of the promises up to this position."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             done = waiting.popleft()[1]
             try:
                 done(None)
-            except Exception as error:  # noqa: BLE001 - the other callbacks wait for the log, too
+            except Exception as error:  # noqa: BLE001 - the other callbacks must be called
                 self._contain(error)
 
     def fail(self, beyond: int, error: StoreError) -> None:
-        """Call the callbacks that wait for a position above `beyond` with the error."""
+        """Call the callbacks of the promises above position `beyond` with the error."""
         waiting = self._waiting
         failed: list[Done] = []
         while waiting and waiting[-1][0] > beyond:
@@ -55,5 +56,5 @@ class Promises:
         for done in reversed(failed):
             try:
                 done(error)
-            except Exception as fault:  # noqa: BLE001 - the other callbacks wait for the log, too
+            except Exception as fault:  # noqa: BLE001 - the other callbacks must be called
                 self._contain(fault)

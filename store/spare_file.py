@@ -2,13 +2,13 @@
 
     data/spare   `store.spare_bytes` of reserved blocks; the content has no meaning
 
-              ENOSPC                  the disk has enough space again
-    held  ------------->  removed  ------------------------------------>  held
+                a write fails with ENOSPC              the disk has enough space again
+    exists  --------------------------->  removed  ------------------------------------>  exists
 
 Before a segment can be removed, a deletion, a checkpoint and a snapshot must be written, and each needs some blocks.
-Once a write of the log has met ENOSPC, only deletions are appended: `WriteState` refuses the rest until the disk is
-below `store.disk_resume_ratio`. On a file system that copies on write or compresses, the file may reserve
-nothing; it is then useless but harmless.
+After a write of the log has failed with ENOSPC, `WriteState` accepts only deletions until the used share of the disk is
+below `store.disk_resume_ratio`. On a file system that copies on write or compresses, the file may reserve no space; it
+then has no effect.
 """
 
 from contextlib import suppress
@@ -24,12 +24,12 @@ class Spare:
     def __init__(self, files: Files, size: int) -> None:
         self._files = files
         self.size = size
-        self.is_held = False  # Whether this run holds the file. A file of an earlier run may exist all the same.
+        self.is_held = False  # Whether this run has created the file. A file of an earlier run may exist all the same.
 
     def hold(self) -> None:
-        """Create the file, or take over that of an earlier run, and reserve its blocks.
+        """Create the file, unless an earlier run left it, and reserve its blocks.
 
-        Raises OSError; the file is removed then.
+        Removes the file and raises OSError if the blocks cannot be reserved.
         """
         try:
             self._reserve()

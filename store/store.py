@@ -1,4 +1,4 @@
-"""The store: one data directory, opened, with its parts.
+"""The class Store: one open data directory and its parts.
 
     store = Store.open(files, options, replayer, now_ms)          # recovers the log
     queue = store.queue(key)                                      # key = topic number << 16 | queue id
@@ -13,8 +13,8 @@
     reader          reading entries and finding them by time, position and key         store/log/entry_reader.py
     retention       log starts, dead segments                                          store/retention/retention.py
 
-One thread, the event loop's, calls everything here. Work that blocks runs in the executors, whose outcomes are posted
-to the loop's thread. Nothing here awaits, and nothing asks the time.
+All methods are called in the event loop's thread. Work that blocks runs in the executors, which post its outcome to
+the loop's thread. No method awaits, and no method reads a clock: time is an argument.
 """
 
 import logging
@@ -51,11 +51,11 @@ log = logging.getLogger("store")
 
 
 class Store:
-    """One open data directory; `open` makes it. Always `durable <= written <= next_position`.
+    """One open data directory, created by `Store.open`. Invariant: `durable <= written <= next_position`.
 
-    It has more than 15 fields because it is where the parts are put together; it holds no other state. `append`,
-    `write`, `promise`, `when` and `kept` are bound methods of the parts, since a method that only delegates would cost
-    each request a call.
+    The class has more than 15 fields because it creates the parts of the store and connects them; it holds no other
+    state. `append`, `write`, `promise`, `when` and `kept` are bound methods of the parts, because a method that only
+    delegates would cost each request one more call.
     """
 
     def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int) -> None:
@@ -112,7 +112,10 @@ class Store:
 
     @classmethod
     def open(cls, files: Files, options: StoreOptions, replayer: Replayer, now_ms: int) -> "Store":
-        """Lock the directory, recover, and begin a new run. Blocks; raises DataDirectoryInUse, Corruption, OSError."""
+        """Lock the directory, recover the log, and begin a new run. Blocks.
+
+        Raises DataDirectoryInUse, Corruption or OSError.
+        """
         try:
             lock = files.lock(LOCK_PATH)
         except BlockingIOError as error:
@@ -131,15 +134,16 @@ class Store:
         return store
 
     def _begin_run(self, now_ms: int) -> None:
-        """Append the unit that carries the new epoch, and make it durable before anything else can be."""
-        # It has the last store time of the log, because the clock has not been checked yet (`bridge/wall_time.py`).
+        """Append the unit that carries the new epoch, and make it durable before any other unit is appended."""
+        # The unit has the last store time of the log, because the clock has not been checked yet
+        # (`bridge/state/wall_time.py`).
         self.appender.append_unit([], self.appender.stored_ms or now_ms, OPENED_FLAG)
         try:
             self._log.write()
         except OSError as error:
             if error.errno not in (*NO_SPACE, *NO_HANDLES):
                 raise
-            self.write_state.write_failed(error)  # The store serves reads and retention, which may free space.
+            self.write_state.write_failed(error)  # The store still serves reads and retention, which may free space.
             return
         task = self._log.sync_task(self._log.written)
         task.run()
@@ -147,16 +151,17 @@ class Store:
         self.durability.written = self._log.written
 
     def stop_in_time(self, is_late: Callable[[], bool]) -> None:
-        """Give up the last checkpoint once `is_late()` returns true; the next start then reads more of the log.
+        """Abandon the last checkpoint once `is_late()` returns true; the next start then reads more of the log.
 
-        Threads call `is_late`, too.
+        `is_late` is also called in worker threads.
         """
         self._queues.index_files.is_late = is_late
 
     def close(self, now_ms: int) -> None:
-        """Write, sync, mark the run as closed, write a last checkpoint if there is time, and release the directory.
+        """Write and sync the log, mark the run as closed, write a last checkpoint, and release the lock.
 
-        Blocks. The executors must have been stopped before.
+        The checkpoint is abandoned when the time of `stop_in_time` is over. Blocks. The executors must be stopped
+        before.
         """
         executors = self.executors
         executors.readers = executors.background = executors.searches = Inline(self._queues.index_files.is_late)
@@ -178,12 +183,12 @@ class Store:
 
     @property
     def clean(self) -> bool:
-        """Whether the previous run closed the log in order."""
+        """Whether the previous run ended with `close`."""
         return self.recovery.clean
 
     @property
     def epoch(self) -> int:
-        """The number of this run; it rises with every start."""
+        """The number of this run. Each start of the broker increments it."""
         return self._log.epoch
 
     @property
@@ -193,12 +198,12 @@ class Store:
 
     @property
     def written(self) -> int:
-        """The position below which a killed process loses nothing."""
+        """The position up to which the log was written: a killed process loses nothing below it."""
         return self.durability.written
 
     @property
     def durable(self) -> int:
-        """The position below which a power failure loses nothing."""
+        """The position up to which the log was fsynced: a power failure loses nothing below it."""
         return self._log.durable
 
     def segments(self) -> Iterable[Segment]:
@@ -208,14 +213,18 @@ class Store:
     # -- Queues
 
     def queue(self, key: int) -> Queue:
-        """Return the queue of this key (`queue_key`), creating it on first use."""
+        """Return the queue with this key (`queue_key`). The queue is created on first use."""
         return self._queues.get(key)
 
     def queues(self) -> Iterable[Queue]:
+        """Return all queues."""
         return iter(self._queues)
 
     def drop_topic(self, number: int, now_ms: int) -> None:
-        """Delete the queues of a topic, by a unit of its own. The topic number must not be used again."""
+        """Append a unit that deletes the queues of a topic. The topic number must not be used again.
+
+        Raises WritingEnded.
+        """
         self.write_state.raise_if_ended()
         self.appender.append_unit([Control(ControlKind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
         self._queues.drop_topic(number)
@@ -225,12 +234,12 @@ class Store:
 
     @property
     def refusal(self) -> str:
-        """Why appends are refused at present; empty when they are accepted."""
+        """The reason why appends are refused at present; empty if appends are accepted."""
         refusal = self.write_state.refusal
         return "" if refusal is None else str(refusal)
 
     def end_writing(self, reason: str) -> None:
-        """Refuse every append until a restart, and fail the promises that the log can no longer keep."""
+        """Refuse every append until a restart, and fail the promises that can no longer be kept."""
         self.write_state.end_writing(reason)
 
     def check_disk(self) -> None:
@@ -240,19 +249,23 @@ class Store:
     # -- Checkpoints
 
     def checkpoint_due(self, mono_ms: int) -> bool:
-        """Tell whether a checkpoint is due: by bytes appended, by time, or to remove segments."""
+        """Return whether a checkpoint is due: by bytes appended, by time, or because segments can be removed."""
         return not self.write_state.has_ended and self._checkpoints.is_due(mono_ms)
 
     def checkpoint(self, mono_ms: int) -> None:
-        """Begin a checkpoint of the present state; the background thread writes it, once the log is durable."""
+        """Begin a checkpoint of the present state. The background thread writes it.
+
+        Its file is put in place once the log is durable up to the position of the checkpoint.
+        """
         self._checkpoints.note_time(mono_ms)
         self._checkpoint_run.begin(closed=False)
 
     def checkpoint_after_replay(self, mono_ms: int) -> None:
-        """Write a checkpoint if the start replayed much; a broker that is killed often would else replay ever more.
+        """Write a checkpoint if the start replayed more than `recovery_checkpoint_bytes`.
 
-        Blocks, and must be called before the executors are set, when all owners of state exist. If the disk fails, only
-        the checkpoint is missing.
+        Without it, a broker that is killed again and again would replay more of the log at each start. Blocks. The
+        method must be called after all owners of state were created and before the Flusher sets the executors. If the
+        disk fails, the store continues without this checkpoint.
         """
         replayed_bytes = self.recovery.end_position - max(self.recovery.checkpoint_position, 0)
         if replayed_bytes > self.options.recovery_checkpoint_bytes and not self.write_state.has_ended:

@@ -1,7 +1,7 @@
-"""What is appended to the log: the frames and state records of one unit.
+"""The types that are appended to the log: frames and state records, which together form a unit.
 
 A *unit* holds the entries that one decision appends; after a crash either all of them are in the log or none is. The
-store does not know the wire form of a frame: `form` is a small number that the bridge assigns and interprets.
+store does not interpret frames: `form` is the number of the frame format, which the bridge assigns and interprets.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from duolog.store.entry import Buffer, Slot
 from duolog.store.index.queue import Queue
 
-# Writes the values that are known only at the append (offset, position, store time) into the frame that starts at
-# `buffer[at]`. A Stamp must not change the size of the frame.
+# stamp(buffer, at, slot) writes the values that are known only at the append (offset, position, store time) into the
+# frame that starts at `buffer[at]`. It must not change the size of the frame.
 Stamp = Callable[[bytearray, int, Slot], None]
 
 
 @dataclass(slots=True)
 class Frame:
-    """One message or batch in its writer's wire form, about to be appended to a queue.
+    """One message or batch, in the wire format of its producer, to be appended to a queue.
 
-    `body` may be a sequence of buffers; they are copied into the log once. `timestamp_ms` is the greatest timestamp of
-    the records in the frame, -1 if they have none. `extra` is stored in the entry, outside the frame.
+    `body` may be a sequence of buffers, which are concatenated in the log. `count` is the number of records in the
+    frame. `timestamp_ms` is the greatest timestamp of these records, -1 if they have none. `extra` is stored in the
+    entry after the frame, and is returned at recovery only; its first byte says which owner of state reads it.
     """
 
     queue: Queue
@@ -28,7 +29,7 @@ class Frame:
     body: Buffer | Sequence[Buffer]
     count: int = 1
     timestamp_ms: int = -1
-    tags: int = 0  # A signed 32-bit hash by which readers filter entries without reading their frames.
+    tags: int = 0  # A signed 32-bit tag hash, by which a TagScan filters entries without reading their frames.
     stamp: Stamp | None = None
     extra: bytes = b""
 
@@ -41,10 +42,10 @@ class Frame:
 
 @dataclass(slots=True)
 class FrameRun:
-    """Frames of one record each, about to be appended to one queue in order; each becomes an entry of its own.
+    """Frames of one record each, to be appended to one queue in this order. Each frame becomes one entry.
 
-    The lists have one item for each frame; the items have the meaning of the `Frame` fields of that name. A FrameRun of
-    some hundred frames is appended in half the time of as many Frames.
+    The sequences have one item for each frame, with the meaning of the corresponding field of Frame. A FrameRun of some
+    hundred frames is appended in half the time of as many Frames.
     """
 
     queue: Queue
@@ -57,7 +58,7 @@ class FrameRun:
 
 @dataclass(slots=True)
 class StateRecord:
-    """One encoded change of state, about to be appended; recovery returns the same bytes."""
+    """One encoded state record, to be appended. Recovery passes the same bytes to `Replayer.replay_state`."""
 
     payload: bytes
 

@@ -1,4 +1,7 @@
-"""Threads for work that blocks: syncs, cold reads, checkpoints, searches. Results are posted to the loop's thread."""
+"""Worker threads for work that blocks: syncs, cold reads, checkpoints, searches.
+
+Results are posted to the loop's thread.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,24 +17,25 @@ from duolog.store.errors import Fault, StoreError
 T = TypeVar("T")
 
 Failure = StoreError | OSError
-# Runs its argument in the loop's thread soon, as `loop.call_soon_threadsafe` does.
+# Calls its argument in the loop's thread soon, as `loop.call_soon_threadsafe` does.
 Post = Callable[[Callable[[], None]], None]
 
 
 class Executor(Protocol):
-    """Runs blocking work. If `run` raises a StoreError or OSError, `done` is called with the error.
+    """Runs `run`, which may block, and calls `done` in the loop's thread with the result.
 
-    If `run` raises anything else, `done` is called with a Fault, and the error itself is raised in the loop's thread.
+    If `run` raises a StoreError or OSError, `done` is called with that error. If `run` raises another exception, `done`
+    is called with a Fault, and the exception itself is raised in the loop's thread.
     """
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None: ...
 
 
 class Inline:
-    """Runs each task at once in the caller's thread: for recovery, for shutdown, and for tests that go step by step.
+    """An Executor that runs each task in the caller's thread: for recovery, shutdown and tests.
 
-    Tasks that `done` submits run after `done` has returned, so a chain of a thousand tasks does not deepen the stack.
-    Once `gives_up()` returns true, no further task is started.
+    A task that is submitted by `done` runs after `done` has returned, so a chain of a thousand tasks does not deepen
+    the stack. Once `gives_up()` returns true, no further task is started.
     """
 
     def __init__(self, gives_up: Callable[[], bool] = lambda: False) -> None:
@@ -56,16 +60,19 @@ class Inline:
 class Executors:
     """The executors of one store, shared by its parts.
 
-    The parts look an executor up at each use, because the Flusher replaces the defaults after recovery.
+    The parts read these fields at each use, because the Flusher replaces the executors after recovery.
     """
 
-    readers: Executor = field(default_factory=Inline)  # Cold reads, index look-ups for retention, opening files.
+    readers: Executor = field(default_factory=Inline)  # Cold reads, index lookups for retention, opening of files.
     background: Executor = field(default_factory=Inline)  # Checkpoints, index flushes, removal of files.
     searches: Executor = field(default_factory=Inline)  # Searches by key, one at a time.
 
 
 class Workers:
-    """Some threads with one queue of tasks; a task beyond `waiting_max` waiting ones is refused with `refusal`."""
+    """An Executor of `threads` threads with one queue of tasks.
+
+    While `waiting_max` tasks wait, `done` of a further task is called with `refusal`.
+    """
 
     def __init__(self, name: str, threads: int, post: Post, waiting_max: int, refusal: StoreError) -> None:
         self._post = post
@@ -77,16 +84,16 @@ class Workers:
             thread.start()
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
-        """Run a task in one of the threads. `done` is called in the loop's thread, never before `submit` returns."""
+        """Run a task in one of the threads. `done` is called in the loop's thread after `submit` has returned."""
         if self._queue.qsize() >= self._waiting_max:
             self._post(partial(done, self._refusal))
         else:
             self._queue.put(partial(self._run, run, done))
 
     def stop(self) -> None:
-        """Finish the running tasks and end the threads. Waiting tasks are dropped, as if the process had ended.
+        """Wait for the running tasks, drop the waiting tasks, and end the threads. Blocks.
 
-        `done` is not called for dropped tasks; `Store.close` syncs whatever must be on disk.
+        `done` is not called for a dropped task. `Store.close` syncs the log afterwards, so nothing is lost.
         """
         with suppress(Empty):
             while True:

@@ -5,16 +5,17 @@
     above mark   DiskFull       `check_disk` finds the used share of the disk    `check_disk` finds it at or below
                                 above `store.disk_full_ratio`                    `store.disk_resume_ratio`
     blocked      DiskFull       a write met ENOSPC, EDQUOT, EMFILE or ENFILE     the same write succeeds: above mark
-    ended        WritingEnded   any other write failed, or an fsync failed       never; only a restart helps
+    ended        WritingEnded   any other write failed, or an fsync failed       never: the broker must be restarted
 
-Blocked: promises that wait for the log fail with DiskFull. What was appended stays appended, because state in memory
-has followed it already; `check_disk` writes the same bytes to the same place until that succeeds. So a sender that was
-refused may find its message stored later.
+In the state *blocked*, promises that wait for the log fail with DiskFull. Units that were appended remain in the write
+buffer, because the state in memory already contains their changes; `check_disk` repeats the write of the same bytes at
+the same position until it succeeds. A message whose sender received an error may therefore be stored later.
 
-Ended: after a failed fsync the kernel may have dropped the pages, and another fsync would prove nothing.
+In the state *ended*, no write is repeated: after a failed fsync the kernel may have dropped the dirty pages, and a
+later fsync that succeeds proves nothing.
 
-When a write meets ENOSPC the spare file is removed (`store/spare_file.py`), so that deletions and checkpoints can still
-be written. docs/internals/errors.md lists every operation.
+When a write fails with ENOSPC, the spare file is removed (`store/spare_file.py`), so that deletions and checkpoints can
+still be written. docs/internals/errors.md lists the effect of every failed operation.
 """
 
 import logging
@@ -31,13 +32,13 @@ log = logging.getLogger("store")
 
 
 class WriteState:
-    """The state in the table above, for one store. `attach` must follow the constructor."""
+    """The state of one store in the table above. `attach` must be called before any other method."""
 
     def __init__(self, files: Files, options: StoreOptions, executors: Executors, commitlog: CommitLog) -> None:
         self.refusal: StoreError | None = None  # Why appends are refused at present.
         self.is_blocked = False  # A write failed for want of space or file handles and has not succeeded since.
-        self.is_closed = False  # The store is closed: outcomes of tasks that come later are ignored.
-        self.usage = files.usage()  # Of the disk: (used bytes, total bytes), as last looked up.
+        self.is_closed = False  # The store is closed: outcomes of tasks that end later are ignored.
+        self.usage = files.usage()  # (used bytes, total bytes) of the disk at the last check.
         self._files = files
         self._options = options
         self._executors = executors
@@ -48,11 +49,12 @@ class WriteState:
         self._fail_promises: Callable[[StoreError], None] = _not_attached
 
     def attach(self, write: Callable[[], None], fail_promises: Callable[[StoreError], None]) -> None:
-        """Set what repeats a blocked write, and what is called with each refusal that fails waiting promises."""
+        """Set the function that repeats a blocked write, and the function that fails the promises that wait for it."""
         self._write, self._fail_promises = write, fail_promises
 
     @property
     def has_ended(self) -> bool:
+        """Whether writing has ended until a restart."""
         return isinstance(self.refusal, WritingEnded)
 
     def raise_if_ended(self) -> None:
@@ -63,7 +65,7 @@ class WriteState:
     # -- Failures
 
     def write_failed(self, error: OSError) -> None:
-        """Take note that a write to the log or to an index failed: block, or end writing."""
+        """Enter the state `blocked` or `ended` because a write to the log or to an index failed with this error."""
         if error.errno not in (*NO_SPACE, *NO_HANDLES):
             self.end_writing(f"write failed: {error}")
             return
@@ -77,7 +79,7 @@ class WriteState:
             self.make_room()
 
     def end_writing(self, reason: str) -> None:
-        """Refuse every append from now on, and fail the promises that the log can no longer keep."""
+        """Refuse every append until a restart, and fail the promises that can no longer be kept."""
         if self.has_ended:
             return
         log.critical("writing has ended until the broker is restarted: %s durable=%d", reason, self._log.durable)
@@ -87,7 +89,7 @@ class WriteState:
     # -- The spare file
 
     def make_room(self) -> None:
-        """Remove the spare file, because a write to the log or of a checkpoint met ENOSPC."""
+        """Remove the spare file, because a write to the log or to a checkpoint failed with ENOSPC."""
         if self.has_ended or self._is_making_room or self.is_closed:
             return
         self._is_making_room = True
@@ -104,7 +106,7 @@ class WriteState:
         self._is_making_room = False
 
     def _hold_spare(self) -> None:
-        """Have the spare file created if it is missing and the disk has room for it."""
+        """Create the spare file in the background thread if it is missing and the disk has space for it."""
         used, total = self.usage
         has_room = used + self._spare.size <= total * self._options.disk_resume_ratio
         if self._spare.size and has_room and not self._spare.is_held and not self._is_making_room:
@@ -119,9 +121,9 @@ class WriteState:
     # -- The disk's usage
 
     def check_disk(self) -> None:
-        """Look up the disk's usage in a thread, then refuse appends or accept them again. Call it about every second.
+        """Read the usage of the disk in a thread, then refuse appends or accept them again.
 
-        Nothing is looked up once writing has ended.
+        The method is to be called about every second. It does nothing once writing has ended.
         """
         if not self.has_ended:
             self._executors.readers.submit(self._files.usage, self._take_usage)

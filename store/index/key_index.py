@@ -15,7 +15,7 @@ the log is durable beyond its last row, because such rows never change. Other bl
 again by each search. The index is derived: a block that is torn or missing is built again.
 
 Everything here runs in the one search thread, which pauses after each slice so that the loop can run. The caller says
-what the keys of an entry are and which of its records match, because the store knows no wire form.
+what the keys of an entry are and which of its records match, because the store knows no wire format.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The requests that a classic group handles, and its responses to them, free of any version of their wire form."""
+"""The requests that a classic group handles, and its responses to them, free of any version of their wire format."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
