@@ -20,6 +20,7 @@ from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.delivery_frames import DeliveryFrames
+from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
 from duolog.bridge.data.reading import QueueReader
 from duolog.bridge.data.schedules import Schedules
@@ -48,6 +49,8 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
+from duolog.bridge.records import codec
+from duolog.bridge.records.broker import ClusterNamed
 from duolog.bridge.rocketmq.context import (
     NameServerContext,
     NodeContext,
@@ -64,7 +67,6 @@ from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
-from duolog.bridge.state import records
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.clock_set_back import ClockSetBack
 from duolog.bridge.state.deleted_topics import DeletedTopics
@@ -73,12 +75,9 @@ from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.producers import Producers
-from duolog.bridge.state.records import ClusterNamed
 from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics, system_topics
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions import half_decisions
-from duolog.bridge.transactions.half_decisions import HalfDecisions
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Appended, Promise, Slot
@@ -108,7 +107,7 @@ class Core:
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.poison = Poison()
-        self.state_log = StateLog(records, self.poison)
+        self.state_log = StateLog(codec, self.poison)
         self.poison.attach(self.state_log)
         self._cluster = _Cluster(self.state_log)
         self.wall_time = WallTime(self.state_log, options.retention)
@@ -276,7 +275,7 @@ class Core:
             transactions=TransactionContext(
                 kafka=self.transactions,
                 halves=self.halves,
-                decide=partial(half_decisions.decide_by_id, self.half_decisions),
+                half_decisions=self.half_decisions,
             ),
             monitoring=MonitoringContext(
                 addresses=self.addresses,

@@ -65,7 +65,7 @@ def _check_advertised(host: str) -> None:
 
 
 def _check_urls(prefixes: str) -> None:
-    from duolog.bridge.transactions.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
+    from duolog.bridge.config.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
 
     try:
         CheckUrls(prefixes)

@@ -22,21 +22,21 @@ from duolog.bridge.data.delay_headers import DelayParser, RequestedDelay
 from duolog.bridge.data.deliveries import Deliveries, Door
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.records import (
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.timers import (
     DelayPaused,
-    Record,
     TableTimersDeleted,
     TimerMoved,
     TimerNames,
     TimersCancelled,
     TimersCancelledBefore,
     TimersDelivered,
-    TimersHeld,
     TimersPending,
     TimerTablesChanged,
-    TopicDeleted,
 )
+from duolog.bridge.records.topics import TopicDeleted
+from duolog.bridge.records.transactions import TimersHeld
+from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
 from duolog.delay.cancellations import Cancelled, Verdict
 from duolog.delay.memtable import scan as memtable_scan
@@ -93,7 +93,7 @@ class TimerView(NamedTuple):
     topic: str
     queue_id: int
     due_ms: int
-    form: int  # Of the frame (`bridge/data/frame_formats.py`).
+    form: int  # Of the frame (`bridge/records/frame_formats.py`).
     frame: memoryview  # As it lies in the log.
 
 

@@ -28,7 +28,9 @@ from duolog.bridge.data.delay_headers import (
     integer_of_header,
     too_far,
 )
-from duolog.bridge.state.records import QueuesExpire, Record, TopicDeleted
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import QueuesExpire
+from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topic_configs import TopicSettings
 from duolog.protocol import convert
 from duolog.protocol.kafka.record_batch import Header

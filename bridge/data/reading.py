@@ -23,9 +23,9 @@ from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.open_batches import OpenBatches
 from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topic
 from duolog.protocol import convert
 from duolog.protocol.convert import Batched, Place

@@ -24,14 +24,10 @@ from typing import Final, NamedTuple, Protocol
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.state.records import (
-    BurstOfRuns,
-    DelayPaused,
-    Record,
-    ScheduleRegistered,
-    ScheduleStepped,
-    TopicDeleted,
-)
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.schedules import BurstOfRuns, ScheduleRegistered, ScheduleStepped
+from duolog.bridge.records.timers import DelayPaused
+from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
 from duolog.delay.recurring import (
     PERIOD_MIN_MS,

@@ -17,6 +17,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
+from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import QueueReader
 from duolog.bridge.data.schedules import Schedules
@@ -91,7 +92,7 @@ class TransactionContext:
 
     kafka: Transactions
     halves: HalfMessageLog
-    decide: Callable[[str, str, bytes], Awaitable[tuple[dict[str, str], Promise]]]  # (topic, id, body)
+    half_decisions: HalfDecisions
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Partitions, by_partition
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.group_offsets import GroupOffset
-from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ErrorCode

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from duolog.bridge.state.records import RecordsSetAside
+from duolog.bridge.records.broker import RecordsSetAside
 from duolog.store.entry import Slot
 from duolog.store.errors import Fatal, StoreError
 

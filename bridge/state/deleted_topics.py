@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Final, TypeVar
 
-from duolog.bridge.state.records import TopicDeleted
+from duolog.bridge.records.topics import TopicDeleted
 from duolog.store.entry import Slot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog

@@ -17,14 +17,9 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from duolog.bridge.config import GroupsOptions
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset, GroupDeleted, GroupOffsetsCommitted, GroupOffsetsDeleted
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.records import (
-    CommittedOffset,
-    GroupDeleted,
-    GroupOffsetsCommitted,
-    GroupOffsetsDeleted,
-    Record,
-)
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Promise, Slot
 from duolog.store.errors import StoreError

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from duolog.bridge.config import HttpOptions
-from duolog.bridge.state.records import TimerRequested, TimerRequestsKnown
+from duolog.bridge.records.timers import TimerRequested, TimerRequestsKnown
 from duolog.store.entry import Slot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog

@@ -27,16 +27,11 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from duolog.bridge.config import KafkaOptions
-from duolog.bridge.data.frame_formats import KAFKA
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.frame_formats import KAFKA
+from duolog.bridge.records.producers import ProducerBatch, ProducerIdsReserved, ProducerWindow, ProducerWindows
+from duolog.bridge.records.timers import DelayedBatch
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.records import (
-    DelayedBatch,
-    ProducerBatch,
-    ProducerIdsReserved,
-    ProducerWindow,
-    ProducerWindows,
-    Record,
-)
 from duolog.protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Promise, Slot

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from duolog.bridge.config import TopicsOptions
-from duolog.bridge.state import topic_configs
-from duolog.bridge.state.group_topics import GroupTopics
-from duolog.bridge.state.records import (
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.topics import (
     EpochStart,
     LeaderEpochsStarted,
-    Record,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
     TopicNumbersUsed,
 )
+from duolog.bridge.state import topic_configs
+from duolog.bridge.state.group_topics import GroupTopics
 from duolog.bridge.state.topic_configs import TopicSettings
 from duolog.protocol import names
 from duolog.protocol.rocketmq.messages.flags import PERM_INHERIT, PERM_READ_WRITE

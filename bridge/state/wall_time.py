@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from duolog.bridge.config import RetentionOptions
-from duolog.bridge.state.records import ClockDoubted
+from duolog.bridge.records.broker import ClockDoubted
 from duolog.store.entry import Slot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog

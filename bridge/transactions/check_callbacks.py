@@ -3,10 +3,9 @@
     POST <TRAN_MSG_CHECK_URL>   {"topic", "id", "queue", "checks"}
     200                         {"verdict": "commit" | "rollback" | "unknown"}
 
-Only URLs below a prefix of `txn.check_urls` are called (`bridge/transactions/check_urls.py`), redirects are not
-followed, and an
-answer has `txn.check_timeout_ms`. Whatever else comes back, or nothing, is as good as `unknown`: the next look asks
-again.
+Only URLs below a prefix of `txn.check_urls` are called (`bridge/config/check_urls.py`), redirects are not
+followed, and an answer has `txn.check_timeout_ms`. Every other answer, and none, counts as `unknown`: the next check
+asks again.
 
 Each host has places of its own, so that a slow one holds up nobody but itself; there are as many as the settings name.
 """
@@ -18,9 +17,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 
-from duolog.bridge.transactions.half_decisions import VERDICTS, VerdictBody
+from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.txn.half import Verdict
 
 ASKED_MAX: Final = 32  # Of one host, at a time; others of its half messages wait, and no look of theirs is counted.
@@ -105,7 +103,7 @@ class Callbacks:
                 body += more
         if len(body) > ANSWER_BYTES_MAX:
             raise ValueError(f"answer of more than {ANSWER_BYTES_MAX} bytes")
-        return VERDICTS.get(msgspec.json.decode(body, type=VerdictBody).verdict)  # DecodeError is a ValueError.
+        return read_verdict(body)  # DecodeError is a ValueError.
 
 
 def host_of(url: str) -> str:

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from duolog.bridge.config import TxnOptions
-from duolog.bridge.data import frame_formats
+from duolog.bridge.config.check_urls import CheckUrls
 from duolog.bridge.data.half_frames import CHECK_URL, ID, HalfRequest, half_batch
-from duolog.bridge.data.publishing.stamps import WAITING_STAMP
 from duolog.bridge.data.reading import Later
-from duolog.bridge.state.records import HalvesLooked, Record
+from duolog.bridge.data.stamps import WAITING_STAMP
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.half_messages import HalvesLooked
 from duolog.bridge.state.topics import Topic, Topics
-from duolog.bridge.transactions.check_urls import CheckUrls
 from duolog.bridge.transactions.half_replay import HalfMessageReplay
 from duolog.bridge.transactions.op_messages import HalfDecision, OpMessages, message_frame
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason

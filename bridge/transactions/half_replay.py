@@ -5,16 +5,11 @@ from collections.abc import Iterable
 from itertools import chain, starmap
 from typing import Final
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.half_frames import HalfRequest, read_half
-from duolog.bridge.state.records import (
-    HalfIdsKnown,
-    HalfVerdicts,
-    HalvesLooked,
-    HalvesOpen,
-    Record,
-    TopicCreated,
-)
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen
+from duolog.bridge.records.topics import TopicCreated
 from duolog.bridge.state.topics import QUEUE_ID_BITS
 from duolog.bridge.transactions.half_properties import check_back_of
 from duolog.protocol.rocketmq.messages import message as rocketmq_message

@@ -19,18 +19,15 @@ from itertools import islice
 from typing import Final
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import frame_formats, pending_frames
+from duolog.bridge.data import pending_frames
 from duolog.bridge.data.delays import Delays
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionalIdsForgotten, TransactionGrew
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, Producers
-from duolog.bridge.state.records import (
-    CommittedOffset,
-    Record,
-    TransactionalIdSettled,
-    TransactionalIdsForgotten,
-    TransactionGrew,
-)
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.transaction_replay import KEYS_IN_RECORD, TransactionReplay
 from duolog.delay.rows import Timer

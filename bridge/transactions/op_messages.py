@@ -14,7 +14,7 @@ rollback, and the place of the pending message if the message is delayed.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from duolog.bridge.data import frame_formats
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topics
 from duolog.protocol.names import kafka_name
 from duolog.protocol.rocketmq.messages import message as rocketmq_message

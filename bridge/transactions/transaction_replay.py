@@ -5,11 +5,10 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from duolog.bridge.state.records import (
-    CommittedOffset,
-    GroupDeleted,
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset, GroupDeleted
+from duolog.bridge.records.transactions import (
     QueueTransactions,
-    Record,
     TransactionalIdSettled,
     TransactionalIdsForgotten,
     TransactionGrew,

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from itertools import compress
 
-from duolog.bridge.data import expiry, frame_formats, pending_frames
+from duolog.bridge.data import expiry, pending_frames
 from duolog.bridge.data.delay_headers import RequestedDelay
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.rocketmq_plan import tag_code_of
-from duolog.bridge.data.publishing.stamps import ROCKETMQ_STAMP, WAITING_STAMP, KafkaStamps
+from duolog.bridge.data.stamps import ROCKETMQ_STAMP, WAITING_STAMP, KafkaStamps
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.protocol.rocketmq.messages import message as rocketmq_message

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import expiry, frame_formats, pending_frames
+from duolog.bridge.data import expiry, pending_frames
 from duolog.bridge.data.delay_headers import DelayParser, RequestedDelay, replaces_header
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiryParser
@@ -26,9 +26,10 @@ from duolog.bridge.data.publishing.produced_batches import (
     RequestedRecords,
 )
 from duolog.bridge.data.publishing.refusals import NotSupported
-from duolog.bridge.data.publishing.stamps import WAITING_STAMP, KafkaStamps
 from duolog.bridge.data.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
-from duolog.bridge.state.records import ScheduleRegistered
+from duolog.bridge.data.stamps import WAITING_STAMP, KafkaStamps
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.schedules import ScheduleRegistered
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog

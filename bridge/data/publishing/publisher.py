@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import RequestedDelay
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues
@@ -30,14 +29,15 @@ from duolog.bridge.data.publishing.produced_batches import (
 )
 from duolog.bridge.data.publishing.refusals import check_may_produce
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline, MessagePlan, MessagePlanner
-from duolog.bridge.data.publishing.stamps import KafkaStamps
 from duolog.bridge.data.schedules import Schedules
+from duolog.bridge.data.stamps import KafkaStamps
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record as StateRecord
+from duolog.bridge.records.timers import DelayedBatch, TimerRequested
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
 from duolog.bridge.state.producers import Producers
-from duolog.bridge.state.records import DelayedBatch, TimerRequested
-from duolog.bridge.state.records import Record as StateRecord
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog

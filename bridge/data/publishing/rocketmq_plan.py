@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import delay_headers, expiry, frame_formats, pending_frames
+from duolog.bridge.data import delay_headers, expiry, pending_frames
 from duolog.bridge.data.delay_headers import DelayParser, DelayRefused, RequestedDelay
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
@@ -24,11 +24,12 @@ from duolog.bridge.data.publishing.refusals import (
     NotSupported,
     check_may_produce,
 )
-from duolog.bridge.data.publishing.stamps import ROCKETMQ_STAMP
 from duolog.bridge.data.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
+from duolog.bridge.data.stamps import ROCKETMQ_STAMP
 from duolog.bridge.data.unknown_headers import AMQ_PREFIX, TIMER_PREFIX, Sender, UnknownHeaders
-from duolog.bridge.state.records import Record as StateRecord
-from duolog.bridge.state.records import ScheduleRegistered
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record as StateRecord
+from duolog.bridge.records.schedules import ScheduleRegistered
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.http.answers import (
     Listing,
     answer,
@@ -33,6 +32,7 @@ from duolog.bridge.http.answers import (
 from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.leases import (
     LEASE_MS,
     Lease,

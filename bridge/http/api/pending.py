@@ -14,7 +14,6 @@ from typing import Final
 
 from aiohttp import web
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delays import TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.timers import pending_message, pending_message_view
@@ -26,6 +25,7 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
 from duolog.delay.rows import Timer
 from duolog.store.entry import Promise

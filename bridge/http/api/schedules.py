@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, Standing
 from duolog.bridge.http.answers import Json, Listing, answer, array
@@ -21,6 +20,7 @@ from duolog.bridge.http.requests import (
     record_of,
     topic_named,
 )
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import QUEUE_ID_BITS
 from duolog.delay.recurring import (
     BadSchedule,

@@ -17,7 +17,6 @@ from functools import partial
 
 from aiohttp import web
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused, RequestedDelay
 from duolog.bridge.data.delays import Decision, Delays, TimerView
 from duolog.bridge.http.answers import Json, answer
@@ -36,6 +35,7 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import record_reader

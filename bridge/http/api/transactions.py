@@ -16,6 +16,7 @@ from aiohttp import web
 
 from duolog.bridge.data.reading import Later
 from duolog.bridge.http.answers import Listing, answer, array
+from duolog.bridge.http.api.half_decisions import decide_by_id
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
@@ -67,7 +68,7 @@ class TransactionApi:
     async def _decide(self, request: web.Request) -> web.Response:
         body = await self._read(request)
         topic, id = request.match_info["topic"], request.match_info["id"]
-        decided, promise = await self._context.transactions.decide(topic, id, body)
+        decided, promise = await decide_by_id(self._context.transactions.half_decisions, topic, id, body)
         await self._kept(promise)
         return answer(decided)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from duolog.bridge.config import DAY_MS
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.background_requests import Steps
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -20,7 +21,6 @@ from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.rocketmq.retry.retry_policy import check_policy
-from duolog.bridge.state.records import GroupDeleted
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
     DataVersion,

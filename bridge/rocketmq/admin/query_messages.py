@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.reading import place_of
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused

@@ -23,6 +23,8 @@ from typing import Final, NamedTuple
 from duolog.bridge.data import expiry
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Records
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.consuming.expired_ranges import Range
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
@@ -32,7 +34,6 @@ from duolog.bridge.rocketmq.retry.send_back import (
     expired_copy,
     group_config,
 )
-from duolog.bridge.state.records import MessagesExpired, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.messages import message

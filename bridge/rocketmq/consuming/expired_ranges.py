@@ -10,9 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import MessagesExpired
+from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.group_offsets import GroupOffsets
-from duolog.bridge.state.records import GroupDeleted, MessagesExpired, Record
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
 

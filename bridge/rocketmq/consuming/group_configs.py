@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from duolog.bridge.state.records import GroupConfigured, GroupDeleted, Record
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import GroupConfigured, GroupDeleted
 from duolog.protocol.names import group_of_rocketmq, is_rocketmq_group, rocketmq_group
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.names import SYSTEM_GROUPS

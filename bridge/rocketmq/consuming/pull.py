@@ -19,6 +19,7 @@ from typing import Final
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import may_expire, without_expired
 from duolog.bridge.rocketmq.consuming.offset_resets import TOLD_BY_PULL_VERSION
 from duolog.bridge.rocketmq.consuming.offsets import commit_one_way
@@ -28,7 +29,6 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode

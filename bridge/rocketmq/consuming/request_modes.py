@@ -6,8 +6,9 @@ A group and topic without a record are pulled. `assignment.py` serves the reques
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import RequestModeSet
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
-from duolog.bridge.state.records import Record, RequestModeSet
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.store.entry import Promise, Slot
 from duolog.store.state_log import StateLog

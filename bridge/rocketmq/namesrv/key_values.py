@@ -6,7 +6,7 @@ The name server itself reads one namespace: the order of a topic's queues. Sourc
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from duolog.bridge.state.records import KeyValueKept
+from duolog.bridge.records.broker import KeyValueKept
 from duolog.store.entry import Promise, Slot
 from duolog.store.state_log import StateLog
 

@@ -13,6 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.records.pop import PopDelayed
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import (
     INVISIBLE_MS_MAX,
@@ -23,7 +26,6 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import (
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
-from duolog.bridge.state.records import CommittedOffset, PopDelayed, Record
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import ResponseCode

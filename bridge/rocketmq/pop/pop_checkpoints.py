@@ -19,14 +19,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import GroupDeleted
+from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.records import (
-    GroupDeleted,
-    PopDelayed,
-    PopSettled,
-    PopTaken,
-    Record,
-)
 from duolog.delay.wheel import Timer, Wheel
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog

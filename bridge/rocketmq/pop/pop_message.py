@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import may_expire, split_expired
 from duolog.bridge.rocketmq.consuming.pull import bytes_of, no_topic
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -32,7 +34,6 @@ from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.records import CommittedOffset, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode

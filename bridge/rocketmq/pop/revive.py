@@ -16,6 +16,7 @@ from typing import Final
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.connection import TURN_MS
+from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
@@ -32,7 +33,6 @@ from duolog.bridge.rocketmq.retry.send_back import (
     fixed,
     group_config,
 )
-from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, UnknownTopic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages import message, properties

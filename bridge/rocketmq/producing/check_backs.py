@@ -18,17 +18,16 @@ from functools import cache
 from typing import Final
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.half_frames import read_half
+from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading import Later
 from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions import half_decisions
 from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
-from duolog.bridge.transactions.half_decisions import HalfDecisions
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.codes import RequestCode
@@ -189,7 +188,7 @@ class CheckBackLoop:
     def _decide(self, stored: Stored, verdict: Verdict) -> None:
         """Carry out what a callback answered."""
         try:
-            if half_decisions.decide(self._decisions, stored, verdict) is None:
+            if self._decisions.decide(stored, verdict) is None:
                 log.warning("half message not committed, its topic was deleted offset=%d", stored.base_offset)
         except DelayRefused as error:
             log.warning("half message not committed offset=%d reason=%r", stored.base_offset, str(error))

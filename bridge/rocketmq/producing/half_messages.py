@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.records import Record
 from duolog.bridge.state.topics import Topic
 from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision

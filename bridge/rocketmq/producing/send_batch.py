@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.publishing.rocketmq_plan import MessagePlan
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records import frame_formats
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import QueuesExpire
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.batches_under_way import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
-from duolog.bridge.state.records import QueuesExpire, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode

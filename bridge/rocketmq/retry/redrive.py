@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 from duolog.bridge.data import expiry
 from duolog.bridge.data.reading import Later, Records
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
 from duolog.bridge.rocketmq.retry.send_back import (
@@ -29,7 +31,6 @@ from duolog.bridge.rocketmq.retry.send_back import (
     retries_of,
 )
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.records import CommittedOffset, Record
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
 from duolog.protocol.rocketmq.messages import message, properties

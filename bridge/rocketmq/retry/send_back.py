@@ -21,13 +21,14 @@ from typing import Final
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delay_headers import TIMER_REPLACE
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.admin.view_message import answer_with_record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
-from duolog.bridge.state.records import MessagesExpired, Record
 from duolog.bridge.state.topics import Topic, UnknownTopic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.names import group_of_rocketmq

@@ -20,9 +20,9 @@ from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.transactions.check_callbacks import Callbacks
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader

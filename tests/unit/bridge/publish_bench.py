@@ -1,9 +1,9 @@
 """Publisher and reader on a real store, whose disk is in memory: what the tests of both stand on."""
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import frame_formats
-from duolog.bridge.data.publishing.stamps import WAITING_STAMP
 from duolog.bridge.data.reading import Later
+from duolog.bridge.data.stamps import WAITING_STAMP
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.rocketmq.messages.message import Message

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from duolog.bridge.config import Options
 from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.state import records, topic_configs
+from duolog.bridge.records import codec
+from duolog.bridge.state import topic_configs
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topics import Topics, system_topics
@@ -43,7 +44,7 @@ class State:
 
 def new_state(options: Options | None = None) -> State:
     options = options or Options()
-    state_log = StateLog(records, Poison())
+    state_log = StateLog(codec, Poison())
     catalog = Topics(
         state_log,
         options.topics,

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from duolog.bridge.config import KIB
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, FailingDisk

@@ -11,36 +11,27 @@ from types import FrameType
 
 import pytest
 
-from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
-from duolog.bridge.state.records import (
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.expiry import MessagesExpired, QueuesExpire
+from duolog.bridge.records.groups import (
     CommittedOffset,
-    EpochStart,
     GroupConfigured,
     GroupDeleted,
     GroupOffsetsCommitted,
-    HalfIdsKnown,
-    HalvesLooked,
-    HalvesOpen,
-    LeaderEpochsStarted,
-    MessagesExpired,
-    PopDelayed,
-    PopSettled,
-    PopTaken,
-    QueuesExpire,
-    QueueTransactions,
-    Record,
     RequestModeSet,
-    ScheduleRegistered,
-    ScheduleStepped,
-    TableTimersDeleted,
-    TimerRequested,
-    TimerRequestsKnown,
-    TopicChanged,
-    TopicDeleted,
+)
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalvesLooked, HalvesOpen
+from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
+from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
+from duolog.bridge.records.timers import TableTimersDeleted, TimerRequested, TimerRequestsKnown
+from duolog.bridge.records.topics import EpochStart, LeaderEpochsStarted, TopicChanged, TopicDeleted
+from duolog.bridge.records.transactions import (
+    QueueTransactions,
     TransactionalIdSettled,
     TransactionalIdsForgotten,
     TransactionGrew,
 )
+from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.delay.recurring import Missed
 from duolog.store.index.queue import Queue, queue_key
 from duolog.txn.half import COLUMN_CODES, Verdict

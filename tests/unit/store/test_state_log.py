@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from duolog.bridge.state.records import CommittedOffset, ProducerBatch, TopicDeleted
+from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.records.producers import ProducerBatch
+from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topics import TopicError
 from duolog.store.entry import Slot
 from duolog.store.errors import Corruption

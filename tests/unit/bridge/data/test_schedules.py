@@ -6,10 +6,10 @@ A broker without its network is driven run by run; after each cut another one go
 import pytest
 
 from duolog.bridge.config import DelayOptions
-from duolog.bridge.data import frame_formats
 from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, TooManySchedules
+from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topic
 from duolog.delay.cancellations import Verdict
 from duolog.delay.recurring import (

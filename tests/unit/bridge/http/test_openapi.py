@@ -7,7 +7,7 @@ import pytest
 
 from duolog.bridge.http.openapi.document import document, routes
 from duolog.bridge.http.openapi.operations import OPERATIONS
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.http import HttpBench
 from tests.unit.adversary.http_requests import BODIES

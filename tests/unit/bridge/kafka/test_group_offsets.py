@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.asking import commit, fetch_positions, join, versions_of
 from tests.unit.bridge.kafka.bench import Client, KafkaBench

@@ -12,7 +12,7 @@ import pytest
 
 from duolog.bridge.config import DAY_MS, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.kafka import batch_builder, marker, record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.store.errors import OffsetOutOfRange

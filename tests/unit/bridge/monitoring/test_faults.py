@@ -18,9 +18,9 @@ from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.net.connection import BUG
+from duolog.bridge.records import codec
+from duolog.bridge.records.broker import ClusterNamed
 from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ
-from duolog.bridge.state import records
-from duolog.bridge.state.records import ClusterNamed
 from duolog.protocol.kafka.api_messages import (
     ApiKey,
     ErrorCode,
@@ -342,7 +342,7 @@ def test_turn_that_fails_is_followed_by_others() -> None:
 
 
 def test_state_that_cannot_follow_the_log_is_fatal() -> None:
-    state_log = StateLog(records, Poison())
+    state_log = StateLog(codec, Poison())
     state_log.attach(cast(Any, MemoryLog()))
     state_log.own(ClusterNamed, raises)
     with pytest.raises(Fatal, match=r"\['ClusterNamed'\] were appended"):

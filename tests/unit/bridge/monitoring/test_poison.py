@@ -11,16 +11,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from duolog.bridge.data import frame_formats
 from duolog.bridge.monitoring.poison import KEPT_MAX, Poison
+from duolog.bridge.records import codec, frame_formats
+from duolog.bridge.records.broker import ClusterNamed
+from duolog.bridge.records.codec import encode
+from duolog.bridge.records.groups import CommittedOffset, GroupOffsetsCommitted
 from duolog.bridge.rocketmq.retry.redrive import redrive
-from duolog.bridge.state import records
-from duolog.bridge.state.records import (
-    ClusterNamed,
-    CommittedOffset,
-    GroupOffsetsCommitted,
-    encode,
-)
 from duolog.delay.recurring import (
     TIME_MAX_MS,
     BadSchedule,
@@ -105,7 +101,7 @@ def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) ->
 
 def test_replay_goes_on_behind_what_raises() -> None:
     poison = Poison()
-    state_log = StateLog(records, poison)
+    state_log = StateLog(codec, poison)
     seen: list[Any] = []
     state_log.own(ClusterNamed, raises)
     state_log.own(ClusterNamed, lambda record, slot: seen.append(record))
@@ -232,7 +228,7 @@ def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
 
 
 def _payloads(record: ClusterNamed) -> Iterator[bytes]:
-    state_log = StateLog(records, Poison())
+    state_log = StateLog(codec, Poison())
     state_log.on_snapshot(lambda: [record])
     yield from state_log.snapshot()
 

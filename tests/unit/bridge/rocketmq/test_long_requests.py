@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.admin import broker_settings, groups, inspection, topics
 from duolog.bridge.rocketmq.consuming import change_notifications
 from duolog.bridge.rocketmq.requests import json_answers
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.rocketmq.bodies import (
     BatchAck,
     BatchAckRequest,

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from duolog.bridge.config import Options, RocketmqOptions
+from duolog.bridge.records.pop import PopTaken
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, PopCheckpoints, taken
-from duolog.bridge.state.records import PopTaken
 from duolog.protocol.rocketmq.bodies import BatchAck, BatchAckRequest
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker

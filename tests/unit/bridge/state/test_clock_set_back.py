@@ -4,8 +4,9 @@ A core gets pops, half messages and open transactions in several slices while it
 right. Work is counted in calls of functions, turn by turn, and at the end nothing waits for a time that is far off.
 """
 
+from duolog.bridge.records.pop import PopTaken
+from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
-from duolog.bridge.state.records import PopTaken, TransactionalIdSettled, TransactionGrew
 from duolog.txn.coordinator import State
 from duolog.txn.half import Verdict
 from tests.kit.core import ManualCore

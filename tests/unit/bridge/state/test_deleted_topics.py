@@ -7,16 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from duolog.bridge.records.expiry import MessagesExpired
+from duolog.bridge.records.groups import CommittedOffset, GroupOffsetsCommitted
+from duolog.bridge.records.producers import ProducerBatch
+from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
-from duolog.bridge.state.records import (
-    CommittedOffset,
-    GroupOffsetsCommitted,
-    MessagesExpired,
-    ProducerBatch,
-    TransactionalIdSettled,
-    TransactionGrew,
-)
 from duolog.delay.rows import Timer
 from duolog.txn.coordinator import NO_EPOCH, NO_PRODUCER, State
 from tests.kit.core import ManualCore

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from duolog.bridge.config import GroupsOptions, Options
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.group_offsets import (
     FREED_AT_ONCE,
     GroupOffset,
@@ -13,7 +14,6 @@ from duolog.bridge.state.group_offsets import (
     MetadataTooLarge,
     TooManyGroupOffsets,
 )
-from duolog.bridge.state.records import CommittedOffset
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import QUEUE_ID_BITS
 from tests.kit.memory_log import MemoryLog

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from duolog.bridge.kafka.groups.group_requests import JoinRequest, SyncRequest
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
 

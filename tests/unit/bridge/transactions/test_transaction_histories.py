@@ -15,8 +15,8 @@ import pytest
 
 from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.producers import ProducerError
-from duolog.bridge.state.records import CommittedOffset
 from duolog.bridge.state.topics import Topic
 from duolog.protocol.kafka import marker, record_batch, record_reader
 from duolog.protocol.rocketmq.messages import message

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.state.records import CommittedOffset
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.kafka.compression import Codec
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import message

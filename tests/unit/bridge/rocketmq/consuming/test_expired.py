@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from duolog.bridge.config import GroupsOptions, Options, TopicsOptions
 from duolog.bridge.data.expiry import own_expiry_of
 from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.records import codec
+from duolog.bridge.records.expiry import MessagesExpired
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import DEAD_AT_ONCE
 from duolog.bridge.rocketmq.consuming.expired_ranges import RANGES_MAX, ExpiredRanges, merged
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.state import records
 from duolog.bridge.state.group_offsets import GroupOffsets
-from duolog.bridge.state.records import CommittedOffset, MessagesExpired
 from duolog.protocol.kafka import batch_builder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -505,7 +506,7 @@ def test_ranges_are_bounded_and_close_below_the_position(broker: RocketMQBroker)
 
 
 def test_ranges_of_all_and_queues_are_bounded() -> None:
-    state_log = StateLog(records, Poison())
+    state_log = StateLog(codec, Poison())
     positions = GroupOffsets(state_log, lambda number: True, GroupsOptions())
     expired = ExpiredRanges(state_log, positions, queues_max=2, ranges_in_all_max=4)
     log = MemoryLog()

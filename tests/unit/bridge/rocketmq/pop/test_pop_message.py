@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.assignment import allocate
-from duolog.bridge.state.records import CommittedOffset
 from duolog.protocol.rocketmq.bodies import (
     AssignmentRequest,
     BatchAck,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog.bridge.transactions.check_urls import BadUrl, CheckUrls
+from duolog.bridge.config.check_urls import BadUrl, CheckUrls
 
 PREFIXES = CheckUrls("http://shop.example/ok https://pay.example:8443/checks/ http://[::1]:9000/")
 

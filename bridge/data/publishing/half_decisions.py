@@ -1,0 +1,49 @@
+"""Carries out verdicts on half messages of Kafka's producers: a commit and its message are one unit."""
+
+from dataclasses import dataclass
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.data.half_frames import final_record, read_half
+from duolog.bridge.data.publishing.publisher import Publisher
+from duolog.bridge.records.codec import Record
+from duolog.bridge.state.topics import Topics
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.op_messages import HalfDecision
+from duolog.store.entry import Promise, Stored
+from duolog.store.store import Store
+from duolog.store.unit import Frame
+from duolog.txn.half import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDecisions:
+    """Decides the half messages of Kafka's producers."""
+
+    clock: Clock
+    store: Store
+    topics: Topics
+    halves: HalfMessageLog
+    publisher: Publisher
+
+    def decide(self, half: Stored, verdict: Verdict) -> Promise | None:
+        """Carry out a verdict on a Kafka producer's half message; None if its topic is gone, and nothing is changed.
+
+        Raises UnknownHalf, AlreadyDecided, StoreError, DelayRefused if `delay.max_days` was more once.
+        """
+        now_ms = self.clock.now_ms()
+        if not self.halves.state.judge(half.base_offset, verdict):
+            return self.store.promise()  # The same verdict once more.
+        frames: list[Frame] = []
+        records: list[Record] = []
+        _, name, queue_id, record = read_half(half.frame)
+        if verdict is Verdict.COMMITTED:
+            topic = self.topics.get(name)
+            if topic is None:
+                return None
+            final = final_record(record)
+            plan = self.publisher.batches.plan_committed(
+                topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms
+            )
+            frames = [planned.frame for planned in plan.frames]
+            records = self.publisher.records_of(plan, now_ms)
+        return self.halves.end(half.base_offset, HalfDecision(verdict, name, half.stored_ms, frames), now_ms, records)

@@ -1,0 +1,64 @@
+"""Verdicts on half messages of Kafka's producers, given over HTTP.
+
+    POST /api/transactions/{topic}/{id}   {"verdict": "commit" | "rollback"}
+        200 decided so, now or before;  404 no such topic or half message, or forgotten;  409 decided otherwise, or its
+        topic is gone;  400 another body
+
+A verdict is durable before it is answered. RocketMQ's producers decide theirs by END_TRANSACTION alone.
+"""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from duolog.bridge.data.delay_headers import DelayRefused
+from duolog.bridge.data.publishing.half_decisions import HalfDecisions
+from duolog.bridge.data.reading import Later
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.verdict_body import read_verdict
+from duolog.store.entry import Promise, Stored
+from duolog.txn.half import AlreadyDecided, UnknownHalf, Verdict
+
+_STATES: Final = {Verdict.COMMITTED: "committed", Verdict.ROLLED_BACK: "rolled back", Verdict.GIVEN_UP: "given up"}
+
+
+async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
+    """Answer a POST; raises HTTPException, StoreError."""
+    verdict = _verdict(body)
+    halves = context.halves
+    found = context.topics.get(topic)
+    offset = halves.ids.offset_of(found.name if found is not None else topic, id)
+    try:
+        if offset is None and found is None:
+            raise web.HTTPNotFound(text=f"there is no topic {topic[:300]}")
+        if offset is None:
+            raise UnknownHalf(f"there is no half message {id[:300]!r} of topic {topic[:300]!r}")
+        promise: Promise | None = context.store.promise()
+        if halves.state.judge(offset, verdict):
+            promise = context.decide(await _read(halves, offset), verdict)
+    except UnknownHalf as error:
+        raise web.HTTPNotFound(text=str(error)) from error
+    except AlreadyDecided as error:
+        raise web.HTTPConflict(text=f"half message {id[:300]!r} was {_STATES[error.verdict]}") from error
+    except DelayRefused as error:
+        raise web.HTTPConflict(text=str(error)) from error
+    if promise is None:
+        raise web.HTTPConflict(text=f"there is no topic {topic[:300]} any more")
+    return {"topic": topic, "id": id, "state": _STATES[verdict]}, promise
+
+
+def _verdict(body: bytes) -> Verdict:
+    try:
+        verdict = read_verdict(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        verdict = None
+    if verdict is None:
+        raise web.HTTPBadRequest(text='expected {"verdict": "commit"} or {"verdict": "rollback"}')
+    return verdict
+
+
+async def _read(halves: HalfMessageLog, offset: int) -> Stored:
+    found = halves.read(offset)
+    return await awaited(found.start) if isinstance(found, Later) else found

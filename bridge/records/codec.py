@@ -1,0 +1,138 @@
+"""The bytes of state records (`layout.py`), and the union of all.
+
+Tags are unique: a new record takes an unused one, and msgspec refuses two records with one tag. The log's own CRC holds
+wherever a record is decoded. So bytes with a tag that is not known here are of a newer version, which raises
+`Corruption` and refuses the start: the state of that version would be lost with the next checkpoint. All other bytes
+that are no record were stored by a bug; they raise `Undecodable`, and are set aside (`bridge/monitoring/poison.py`).
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+import msgspec
+
+from duolog.bridge.records.broker import ClockDoubted, ClusterNamed, KeyValueKept, RecordsSetAside
+from duolog.bridge.records.expiry import MessagesExpired, QueuesExpire
+from duolog.bridge.records.groups import (
+    GroupConfigured,
+    GroupDeleted,
+    GroupOffsetsCommitted,
+    GroupOffsetsDeleted,
+    RequestModeSet,
+)
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen
+from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
+from duolog.bridge.records.producers import ProducerIdsReserved, ProducerWindows
+from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
+from duolog.bridge.records.timers import (
+    DelayedBatch,
+    DelayPaused,
+    TableTimersDeleted,
+    TimerMoved,
+    TimerNames,
+    TimerRequested,
+    TimerRequestsKnown,
+    TimersCancelled,
+    TimersCancelledBefore,
+    TimersDelivered,
+    TimersPending,
+    TimerTablesChanged,
+)
+from duolog.bridge.records.topics import LeaderEpochsStarted, TopicChanged, TopicCreated, TopicDeleted, TopicNumbersUsed
+from duolog.bridge.records.transactions import (
+    QueueTransactions,
+    TimersHeld,
+    TransactionalIdSettled,
+    TransactionalIdsForgotten,
+    TransactionGrew,
+)
+from duolog.store.errors import Corruption
+
+Record = (
+    ClusterNamed
+    | ClockDoubted
+    | RecordsSetAside
+    | TopicCreated
+    | TopicChanged
+    | TopicDeleted
+    | TopicNumbersUsed
+    | LeaderEpochsStarted
+    | GroupOffsetsCommitted
+    | GroupOffsetsDeleted
+    | GroupDeleted
+    | GroupConfigured
+    | ProducerIdsReserved
+    | ProducerWindows
+    | QueuesExpire
+    | MessagesExpired
+    | PopTaken
+    | PopSettled
+    | PopDelayed
+    | RequestModeSet
+    | KeyValueKept
+    | TransactionalIdSettled
+    | TransactionGrew
+    | QueueTransactions
+    | TransactionalIdsForgotten
+    | TimersHeld
+    | HalvesLooked
+    | HalvesOpen
+    | HalfVerdicts
+    | HalfIdsKnown
+    | DelayedBatch
+    | TimersDelivered
+    | TimersCancelled
+    | TimerMoved
+    | TimerRequested
+    | TimerRequestsKnown
+    | DelayPaused
+    | TimersPending
+    | TimersCancelledBefore
+    | TimerNames
+    | TimerTablesChanged
+    | TableTimersDeleted
+    | ScheduleRegistered
+    | ScheduleStepped
+)
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+encode = _encoder.encode
+
+TYPES: Mapping[int, type[Record]] = {each.__struct_config__.tag: each for each in get_args(Record)}  # By tag.
+
+
+class Undecodable(ValueError):
+    """The bytes of a stored record are not what its tag promises."""
+
+
+def decode(payload: bytes) -> Record:
+    """Read one record; raises `Undecodable`, and `Corruption` for one of a newer version."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is the first
+        tag = tag_of(payload)
+        if tag is not None and tag not in TYPES:
+            raise Corruption(
+                f"a state record has tag {tag}, which this version does not know: "
+                "the log was written by a newer version of Duolog; start that version"
+            ) from error
+        name = TYPES[tag].__name__ if tag is not None else "state record"
+        raise Undecodable(f"{name} of {len(payload)} bytes: {error}") from error
+
+
+def tag_of(payload: bytes) -> int | None:
+    """Give the tag of an encoded record; None if there is none: the bytes are no array that begins with a number."""
+    unpacker = msgspec.msgpack.Decoder(list[msgspec.Raw])
+    try:
+        tag = msgspec.msgpack.decode(unpacker.decode(payload)[0])
+    except (msgspec.DecodeError, IndexError):
+        return None
+    return tag if type(tag) is int else None
+
+
+def name_of(payload: bytes) -> str:
+    """Give the name of an encoded record's type; empty if it has none."""
+    record_type = TYPES.get(tag_of(payload) or 0)
+    return "" if record_type is None else record_type.__name__

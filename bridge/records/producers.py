@@ -1,0 +1,37 @@
+"""Idempotent producers: their ids and the batches that they may repeat."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duolog.bridge.records.layout import StateRecordBody
+
+
+class ProducerIdsReserved(StateRecordBody, frozen=True, tag=30):
+    """Producer ids below `next_id` may have been handed out."""
+
+    next_id: int
+
+
+class ProducerBatch(NamedTuple):
+    """One remembered batch of an idempotent producer: a repeat of it is answered, not appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    position: int
+    stored_ms: int
+
+
+class ProducerWindow(NamedTuple):
+    key: int
+    producer_id: int
+    epoch: int
+    batches: Sequence[ProducerBatch]  # that may be repeated
+    stored_ms: int  # of the latest batch, or of the marker that began the epoch
+    last_sequence: int  # -1: nothing was written in this epoch
+
+
+class ProducerWindows(StateRecordBody, frozen=True, tag=31):
+    """Only in snapshots: otherwise windows follow from the frames."""
+
+    windows: Sequence[ProducerWindow]
