@@ -1,4 +1,4 @@
-"""Proves that the code keeps to the picture in ARCHITECTURE.md, by reading the imports of every module.
+"""Proves that the code keeps to the picture in ARCHITECTURE.md and to its measures, by reading every module.
 
 An import counts wherever it stands: in a function, under TYPE_CHECKING.
 """
@@ -48,6 +48,27 @@ LAYERS = {
     ),
     "spark": Layer({"protocol", "store"}, {"matplotlib", "py4j", "pyarrow", "pyspark", "rich", "typer"}),
 }
+# What a folder or a module of `bridge/` may import of the others. Those that are not named here, such as `core.py`, put
+# the rest together. The longest path counts: `data/publishing` is not `data`.
+SHARED = {"clock", "config", "monitoring", "net", "records", "state", "data", "data/publishing", "transactions"}
+BRIDGE: dict[str, set[str]] = {
+    "clock": set(),
+    "config": set(),
+    "records": set(),
+    "hooks": {"config"},
+    "monitoring": {"records"},
+    "net": {"clock", "config", "monitoring"},
+    "state": {"config", "records"},
+    "maintenance": {"state"},
+    "data": {"config", "monitoring", "records", "state"},
+    "transactions": {"config", "data", "records", "state"},
+    "data/publishing": SHARED - {"net"},
+    "kafka": SHARED,
+    "rocketmq": SHARED | {"hooks"},
+    "http": SHARED | {"hooks", "kafka", "maintenance", "rocketmq"},
+    "cli": {"broker", "clock", "config", "net"},
+}
+CIRCLE_MODULES_MAX = 3
 IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
@@ -63,6 +84,22 @@ def test_a_package_imports_only_what_its_layer_allows(package: str) -> None:
     imports = [each for _, found, _ in modules(package) for each in found]
     wrong = [f"{where} imports {name}" for where, name in imports if name not in allowed]
     assert not wrong, "\n".join(["", *wrong])
+
+
+@pytest.mark.parametrize("part", BRIDGE)
+def test_a_part_of_bridge_imports_only_what_lies_below_it(part: str) -> None:
+    wrong = [
+        f"{importer} imports {imported}"
+        for importer, all_imported in product_imports().items()
+        for imported in all_imported
+        if part_of(importer) == part and part_of(imported) not in BRIDGE[part] | {part, None}
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_circles_of_imports_are_small() -> None:
+    wrong = [circle for circle in circles(product_imports()) if len(circle) > CIRCLE_MODULES_MAX]
+    assert not wrong, "\n".join(["", *map(" ".join, wrong)])
 
 
 @pytest.mark.parametrize("package", LAYERS)
@@ -94,9 +131,55 @@ def modules(package: str) -> list[tuple[str, list[tuple[str, str]], list[tuple[i
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        nodes = [each for each in ast.walk(ast.parse(path.read_bytes())) if isinstance(each, LOOKED_AT)]
+        nodes = [each for each in ast.walk(parsed(path)) if isinstance(each, LOOKED_AT)]
         found.append((name, list(imports_of(name, nodes)), list(clocks_of(nodes))))
     return found
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@cache
+def product_imports() -> dict[str, set[str]]:
+    """Give of every module of the product the modules of the product that it imports, each like `bridge.net.server`."""
+    paths = {path for package in LAYERS for path in (ROOT / package).rglob("*.py")}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    found: dict[str, set[str]] = {}
+    for name, path in names.items():
+        imports: set[str] = set()
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Import):
+                imports |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                modules = {each for each in members if each.removeprefix(f"{OURS}.") in names}
+                imports |= modules | ({node.module} if members - modules else set())
+        found[name] = {each.removeprefix(f"{OURS}.") for each in imports} & names.keys() - {name}
+    return found
+
+
+def part_of(module: str) -> str | None:
+    """Give the part of `bridge/` that a module belongs to, as BRIDGE names it; None for a module of another folder."""
+    package, *path = module.split(".")
+    if package != "bridge":
+        return None
+    parts = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
+    return next((part for part in parts if part in BRIDGE), ".".join(path))
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Give the sets of modules in which each imports each other, directly or through others, if more than one."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        reached[module], ahead = set(), [module]
+        while ahead:
+            new = imports[ahead.pop()] - reached[module]
+            reached[module] |= new
+            ahead += new
+    both = {frozenset(b for b in reached[a] if a in reached[b]) for a in imports if a in reached[a]}
+    return [sorted(circle) for circle in both]
 
 
 def imports_of(path: str, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
