@@ -63,7 +63,7 @@ from duolog.store.files import Files
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
-from duolog.store.unit import Frame
+from duolog.store.unit import Frame, FrameRun
 
 FILED_IN_SLICE: Final = 256  # Rows, at two or three microseconds each, for a list or a count.
 SWEPT_IN_SLICE: Final = 2048  # Rows that are searched for those of deleted topics.
@@ -166,7 +166,7 @@ class Delays:
         assert topic is not None, "topics of the broker's own are made at start"
         return topic.queues[delay.level - 1 if delay.level else 0]
 
-    def park(self, frames: Sequence[Frame], now_ms: int, records: Sequence[Record] = ()) -> Appended:
+    def park(self, frames: Sequence[Frame | FrameRun], now_ms: int, records: Sequence[Record] = ()) -> Appended:
         """Append pending entries, and others that came with them, as one unit.
 
         Raises TooManyTimers and other StoreError, and then has appended nothing.

@@ -287,18 +287,22 @@ class Publisher:
         self._metrics.bytes_in["rocketmq"] += body_bytes
         return appended
 
-    def append_run(self, run: FrameRun, records: Sequence[StateRecord], body_bytes: int, now_ms: int) -> Appended:
-        """Append messages of which none is delayed as one run; the slot is that of the first.
+    def append_batch(
+        self, run: FrameRun, delayed: Sequence[Frame], records: Sequence[StateRecord], body_bytes: int, now_ms: int
+    ) -> Appended:
+        """Append the messages of a batch as one unit; the slots are that of the run's first, if any, and of `delayed`.
 
         This takes a third of the time that as many frames take. Raises StoreError and appends nothing.
         """
-        if records:
-            slots, promise = self._state_log.commit(records, now_ms, [run])
-            appended = Appended(slots[:1], Promise(promise.end, run.queue.durable))
+        parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
+        if delayed:
+            slots, promise = self._delays.park(parts, now_ms, records)
+        elif records:
+            slots, promise = self._state_log.commit(records, now_ms, parts)
         else:
-            appended = self._log.append([run], now_ms)
-        self._count_messages(len(run.frames), body_bytes)
-        return appended
+            slots, promise = self._log.append(parts, now_ms)
+        self._count_messages(len(run.frames) + len(delayed), body_bytes)
+        return Appended(slots[: len(parts)], Promise(promise.end, run.queue.durable))
 
     def plan_messages(
         self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None

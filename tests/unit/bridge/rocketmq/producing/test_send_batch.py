@@ -3,9 +3,9 @@
 import pytest
 
 from duolog.bridge.rocketmq.producing.batches_under_way import STEPS_MAX
-from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE
+from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE, MIXED_MESSAGES_MAX
 from duolog.protocol.rocketmq import remoting
-from duolog.protocol.rocketmq.codes import ResponseCode
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import batch
 from tests.unit.adversary import budget
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
@@ -64,17 +64,18 @@ def test_large_batch_has_its_slices_in_turns_of_their_own(broker: RocketMQBroker
     assert stored(client) == [b"%d" % number for number in range(COUNT)]
 
 
-def test_large_batch_keeps_each_turn_within_the_budget(broker: RocketMQBroker) -> None:
+@pytest.mark.parametrize("first", ["", "TIMER_DELAY_SEC\x0160\x02"])
+def test_large_batch_keeps_each_turn_within_the_budget(broker: RocketMQBroker, first: str) -> None:
     client = broker.connect()
     with budget.counted(calls=True) as work:
-        begin(client, [part(number) for number in range(12_000)])
+        begin(client, [part(-1, first), *[part(number) for number in range(12_000)]])
     most = work.units
     while len(broker.rocketmq_context.requests.batches):
         with budget.counted(calls=True) as work:
             broker.loop.turn_once()
         most = max(most, work.units)
     run(client)
-    assert len(stored(client)) == 12_000
+    assert len(stored(client)) + len(broker.delays) == 12_001
     assert most < budget.UNITS_MAX
 
 
@@ -118,6 +119,34 @@ def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(broker: Rocke
     assert len(set(answer.ext["msgId"].split(","))) == MESSAGES_AT_ONCE + 2
     assert stored(client) == [*[b"%d" % number for number in range(MESSAGES_AT_ONCE)], bytes(5000)]
     assert len(broker.delays) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_delayed_messages_of_a_large_batch_are_appended_with_the_others(broker: RocketMQBroker, every: int) -> None:
+    """Each id leads to its message, whatever the order in the log is."""
+    client = broker.connect()
+    delay = "TIMER_DELAY_SEC\x0160\x02"
+    begin(client, [part(number, "" if number % every else delay) for number in range(3000)])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    ids = answer.ext["msgId"].split(",")
+    for number in (0, 1, 2, 1500, 2998, 2999):
+        found = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=int(ids[number][-16:], 16))
+        assert found is not None
+        assert (found.code, bodies(found)) == (0, [b"%d" % number])
+    assert stored(client) == [b"%d" % number for number in range(3000) if number % every]
+    assert len(broker.delays) == len(range(0, 3000, every))
+
+
+def test_batch_of_too_many_messages_of_which_one_is_delayed_is_refused(broker: RocketMQBroker) -> None:
+    client = broker.connect()
+    begin(client, [part(0, "TIMER_DELAY_SEC\x0160\x02"), *[batch.Part(0, b"", b"")] * MIXED_MESSAGES_MAX])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert (answer.code, "of which some are delayed" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert (stored(client), len(broker.delays)) == ([], 0)
 
 
 def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker) -> None:
