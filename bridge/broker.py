@@ -1,9 +1,9 @@
-"""The composition root: one broker, from options and a clock to listening ports and back.
+"""The class `Broker`: one broker process, from its start to its end. `duolog serve` runs it.
 
-    start   ports taken ── log recovered, state replayed ── threads started ── ports opened ── ready
-    stop    ports closed ── nothing more read ── log synced, answers sent ── connections closed ── log closed
+    start   ports bound ── log recovered, state replayed ── threads started ── ports opened ── ready
+    stop    ports closed ── reading of requests ends ── log synced, answers sent ── connections closed ── log closed
 
-It makes no decision itself.
+A Broker puts the parts together and starts and stops them. It makes no decision about messages or requests.
 """
 
 import asyncio
@@ -55,23 +55,23 @@ from duolog.store.workers import Workers
 
 log = logging.getLogger("bridge")
 
-OUR_BUG = 70  # Exit status; sysexits.h, EX_SOFTWARE.
+OUR_BUG = 70  # The exit status after an internal error: EX_SOFTWARE in sysexits.h.
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-CLOSE_MS = 500  # Given to the last answers to leave, after the log is done with.
-FILES_BESIDE_CONNECTIONS = 1024  # Descriptors for segments, indexes, the HTTP port, the libraries.
+CLOSE_MS = 500  # The time within which connections must send their last answers, after the log was synced.
+FILES_BESIDE_CONNECTIONS = 1024  # File descriptors for segments, indexes, the HTTP port and libraries.
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 WILDCARDS = ("", "0.0.0.0", "::")
 
-TIMER_THREADS = 3  # One may compact tables for minutes, one write another; reads must not wait for them.
+TIMER_THREADS = 3  # One thread may compact tables for minutes while another flushes; the third serves reads.
 TIMER_TASKS_WAITING_MAX = 256
-TIMER_PAUSE_S = 0.001  # behind each block that is written, about a millisecond's work or two
+TIMER_PAUSE_S = 0.001  # The pause after each block that is written. Writing a block takes 1 to 2 ms.
 
-# How long a thread that computes may keep the interpreter from the loop (Python's default: 5 ms, as much as an answer
-# may be late in all).
+# The longest time for which a computing thread may keep the event loop from running. Python's default is 5 ms, which
+# is as much as the whole latency that an answer may have.
 SWITCH_INTERVAL_S = 0.001
 
-# Allocations between two collections of the youngest generation (Python's default: 700). Ours are requests on their
-# way, and reference counts free them; the collector finds next to nothing, so it need not look so often.
+# The number of allocations between two collections of the youngest generation. Python's default is 700. A broker
+# allocates mostly requests, which reference counts free; the collector finds few cycles, so it runs less often.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
@@ -85,15 +85,17 @@ class Broker(Core):
         super().__init__(options, Faults(clock.mono_ms, self.fail), clock)
         self.poison.now_ms = clock.now_ms
         self.loop = loop
-        self.ended: asyncio.Future[None] = loop.create_future()  # Done when the broker must stop; our bug: with it.
+        self.ended: asyncio.Future[None] = (
+            loop.create_future()
+        )  # Done when the broker must stop; after an internal error it holds the exception.
         self._is_serving = False
-        self._observed_mono_ms = -1  # When `wall_time` looked at the clocks last.
+        self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
         self._fleet: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
     def not_ready_reason(self) -> str:
-        """Say why requests may fail now; empty: no reason."""
+        """Return why requests may fail now; an empty string means that the broker serves requests."""
         return super().not_ready_reason() if self._is_serving else "starting or stopping"
 
     def end(self, reason: str) -> None:
@@ -103,7 +105,10 @@ class Broker(Core):
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the broker, without an orderly close: state and log may have parted. Until then nothing is stored."""
+        """End the broker after an internal error: the state in memory may differ from the log.
+
+        The broker does not close in order. From now on the store refuses appends.
+        """
         self.store.end_writing(f"the broker ends: {error!r}")
         if not self.ended.done():
             self.ended.set_exception(error)
@@ -111,7 +116,11 @@ class Broker(Core):
     # -- Starting
 
     async def start(self) -> None:
-        """Recover, then listen; raises ConfigError or StartError for what the user can mend."""
+        """Recover the log, then open the ports.
+
+        Raises ConfigError if a setting must be changed, and StartError if something else, such as a port in use,
+        prevents the start.
+        """
         self.loop.set_exception_handler(self._on_loop_exception)
         bound = self._bind()
         self._open_store()
@@ -151,7 +160,7 @@ class Broker(Core):
         return bound
 
     def _open_store(self) -> None:
-        """Recover, and make the parts that stand on the log; raises ConfigError or StartError."""
+        """Recover the log, and make the parts that use it; raises ConfigError or StartError."""
         section, now_ms = self.options.store, self.clock.now_ms()
         directory, host = section.directory, self._store_host()
         try:
@@ -176,7 +185,7 @@ class Broker(Core):
         self._start_timer_workers()
 
     def _start_timer_workers(self) -> None:
-        """Give flushes, compactions and reads of sorted tables their threads."""
+        """Start the threads that flush, compact and read the sorted tables of delayed messages."""
         self._is_ending = threading.Event()
         refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait")
         self._timer_workers = Workers("timers", TIMER_THREADS, self._post, TIMER_TASKS_WAITING_MAX, refusal)
@@ -184,12 +193,12 @@ class Broker(Core):
         self.delays.tree.pause_with(self._pause)
 
     def _pause(self) -> None:
-        """Let the loop go on, in a thread that works for long; ends its work when the broker ends."""
+        """Pause in a thread that writes sorted tables, so that the loop can run; raises InterruptedError at a stop."""
         if self._is_ending.wait(0 if self.delays.tree.flush.is_behind else TIMER_PAUSE_S):
             raise InterruptedError("the broker stops")
 
     def _store_host(self) -> bytes:
-        """The address in message ids and records: IPv4 if it has one, since its ids are what all clients read."""
+        """Return the packed address for message ids and records: IPv4 if possible, because all clients can read it."""
         host, port = self.addresses.rocketmq
         try:
             found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
@@ -236,29 +245,29 @@ class Broker(Core):
         self.ticker.arm(self.clock.mono_ms())
 
     def ready_line(self) -> str:
-        """What scripts wait for on standard output."""
+        """Return the line that the broker prints on standard output once it serves; scripts wait for it."""
         ports = " ".join(f"{name}={endpoint(host, port)}" for name, (host, port) in self.listening.items())
         return f"ready {ports} data={self.options.store.directory}"
 
     # -- Running
 
     def _end_turn(self) -> None:
-        """Write what this turn appended, before its answers leave; set the next alarm."""
+        """Write what this turn appended, before its answers are sent; set the ticker's timer."""
         mono_ms = self.clock.mono_ms()
         try:
-            if mono_ms != self._observed_mono_ms:  # A jump of the clock may wait for the next millisecond.
+            if mono_ms != self._observed_mono_ms:  # `observe` runs at most once in each millisecond.
                 self._observed_mono_ms = mono_ms
                 self.wall_time.observe(self.clock.now_ms(), mono_ms)
             if self.store.written != self.store.next_position:
                 self.store.write()
-            self._flusher.wake()  # Also when nothing was appended: an answer may wait for what was appended before.
+            self._flusher.wake()  # Also called if this turn appended nothing: an answer may wait for an earlier append.
         finally:
             self.ticker.arm(mono_ms)
         if self._fleet is not None:
             self._fleet.notice()
 
     def _post(self, callback: Callable[[], object]) -> None:
-        """Run `callback` in the loop; called by threads."""
+        """Call `callback` in the event loop; threads call this method."""
         self.loop.call_soon_threadsafe(self._run_posted, callback)
 
     def _run_posted(self, callback: Callable[[], object]) -> None:
@@ -267,7 +276,7 @@ class Broker(Core):
             callback()
         except Exception as error:  # noqa: BLE001 - contained
             self.faults.contain(error, "thread's outcome")
-        self.server.flush()  # Answers that the callback set free need not wait for the turn to end.
+        self.server.flush()  # Answers that the callback completed are sent at once, not at the end of the turn.
         self.server.touch()
         self.watchdog.turned(callback, begun_s)
 
@@ -278,20 +287,22 @@ class Broker(Core):
             log.warning("socket failed message=%r reason=%r", message, str(error))
         else:
             self.faults.contain(error if isinstance(error, BaseException) else RuntimeError(message), "loop")
-        self.server.touch()  # The turn that was broken off may not have set the next alarm.
+        self.server.touch()  # The turn that raised may have ended before it set the ticker's timer.
 
     # -- Stopping
 
     async def stop(self) -> None:
-        """Drain and close; `store.directory` then needs no recovery.
+        """Finish the requests in progress and close everything; the next start then needs no recovery.
 
-        The last checkpoint, and one that is being written, may take until `server.stop_ms` and CLOSE_MS are over.
+        Waiting for promises and for checkpoints ends after `server.stop_ms` and CLOSE_MS.
         """
         self._is_serving = False
         late_mono_ms = self.clock.mono_ms() + self.options.server.stop_ms + CLOSE_MS
         self.store.stop_in_time(lambda: self.clock.mono_ms() >= late_mono_ms)
         if self._fleet is not None:
-            await self._fleet.stop()  # First of all, so that clients turn to the other brokers.
+            await (
+                self._fleet.stop()
+            )  # This is the first step, so that clients connect to the other brokers of the cluster.
         await self.server.stop_listening()
         self.server.hold_all()
         self.ticker.stop()
@@ -308,7 +319,7 @@ class Broker(Core):
         log.info("stopped position=%d", self.store.durable)
 
     async def _settle(self) -> None:
-        """Wait until all that was appended is as durable as promised, for at most `server.stop_ms`."""
+        """Wait until each promise that was given is kept, for at most `server.stop_ms`."""
         try:
             self.group_offsets.settle_all(self.clock.now_ms())
         except StoreError as error:
@@ -316,7 +327,7 @@ class Broker(Core):
         settled: asyncio.Future[None] = self.loop.create_future()
         self.store.when(self.store.promise(), lambda error: settled.set_result(None))
         self.store.write()
-        self._flusher.wake()  # After `when`, because the flusher syncs only what a promise waits for.
+        self._flusher.wake()  # The call follows `when`, because the flusher syncs only if a promise waits.
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
 
 
@@ -324,12 +335,12 @@ class Broker(Core):
 
 
 def _advertised_host(server: ServerOptions) -> str:
-    """Give the host that clients are told to connect to."""
+    """Return the host name that the broker tells clients to connect to."""
     return server.advertise or (socket.gethostname() if server.host in WILDCARDS else server.host)
 
 
 def _store_options(section: StoreSection) -> StoreOptions:
-    """The store's own settings: the section, but for where the files are."""
+    """Return the store's options: the section `store` without its directory."""
     return StoreOptions(**{name: getattr(section, name) for name in section.__struct_fields__ if name != "directory"})
 
 
@@ -341,7 +352,7 @@ def _bounds(options: Options) -> dict[str, Bounds]:
 
 
 def _raise_file_limit(connections_max: int) -> int:
-    """Make room for so many descriptors, as far as the system lets us; gives how many connections that allows."""
+    """Raise the limit of file descriptors as far as the system allows; return the number of connections it is for."""
     wanted = connections_max + FILES_BESIDE_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
@@ -358,11 +369,12 @@ def _raise_file_limit(connections_max: int) -> int:
 
 
 def serve(load: Callable[[], Options]) -> int:
-    """Run a broker until a signal; gives the exit status, raises ConfigError or StartError if it cannot start.
+    """Run a broker until a signal ends it, and return the exit status.
 
-    `load` reads the settings, at the start and again with each SIGHUP.
+    `load` reads the settings: at the start, and again after each SIGHUP. Raises ConfigError or StartError if the broker
+    cannot start.
     """
-    import uvloop  # Here, because nothing else of this module needs it.
+    import uvloop  # Imported here, because only `serve` needs uvloop.
 
     options = load()
     logs.configure(options.server.log_level)
@@ -371,9 +383,9 @@ def serve(load: Callable[[], Options]) -> int:
 
 
 def end_while_starting() -> None:
-    """Let signals end the process at once, whatever it is at: recovery keeps the loop, and may take long.
+    """Let SIGTERM and SIGINT end the process at once during the start, because recovery may block the loop for long.
 
-    Nobody is served yet, and a recovery that is broken off begins anew at the next start.
+    No client is connected yet, and the next start repeats an interrupted recovery from its beginning.
     """
 
     def end(number: int, _frame: object) -> None:
@@ -402,7 +414,8 @@ async def _serve(options: Options, load: Callable[[], Options]) -> int:
     try:
         await broker.ended
     except Exception:
-        # Nothing is closed in order: the next start recovers what the log says, not what a broken state says.
+        # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
+        # the log.
         log.critical("stopping because going on could break what was promised about stored data", exc_info=True)
         return OUR_BUG
     await broker.stop()

@@ -1,11 +1,15 @@
-"""The only place that asks the time. Everything else takes `now_ms` (wall) or `mono_ms` (monotonic) as an argument."""
+"""The clocks of the broker: the only module that asks for the time. All other code takes times as arguments.
+
+`now_ms` is wall time, in milliseconds since 1970; `mono_ms` is monotonic time, in milliseconds since an arbitrary
+moment.
+"""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is stored or due at a date; monotonic time for sessions and long polls."""
+    """Wall time for what is stored or due at a date; monotonic time for sessions, long polls and intervals."""
 
     def now_ms(self) -> int: ...
 
@@ -13,7 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,12 +1,13 @@
-"""The core of a broker: the owners of its state, its log, and the parts that use both. It opens no port, starts no
-thread and asks no clock for the time but the one that it is given.
+"""The class `Core`: all parts of a broker without its ports, threads and timers.
 
     Core(options, faults, clock)   makes the owners of state, all empty, and registers them with the state log
     core.open_log(...)             recovers the log into them, and makes the parts that read and append
-    core.kafka_context             names what the handlers of Kafka requests use
-    core.http_context()            names what the HTTP API uses
+    core.kafka_context             what the handlers of Kafka requests use
+    core.rocketmq_context          what the handlers of RocketMQ requests use
+    core.http_context()            what the HTTP API uses
 
-`Broker` adds ports, threads and timers. Tests add a disk in memory and a clock that is moved by hand.
+A Core opens no port and starts no thread, and takes the time only from `clock`. `Broker` adds ports, threads and
+timers. Unit tests use a Core with a disk in memory and a clock that they set.
 """
 
 import base64
@@ -90,14 +91,14 @@ from duolog.store.unit import Part
 
 
 class Core:
-    """The owners of state and the parts that use the log, from which the contexts of the front doors are made.
+    """The owners of state, and the parts that read and append to the log.
 
     The class has more than fifteen fields, because it is the only place that names every part of the broker. Handlers
-    never see it: each front door takes its own frozen context.
+    do not get the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
     """
 
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
-        """Make the owners of state. They register with the state log in an order in which snapshots can be replayed."""
+        """Make the owners of state. The order in which they register is the order of records in snapshots."""
         self.options = options
         self.faults = faults
         self.clock = clock
@@ -163,10 +164,10 @@ class Core:
         server: Server,
         addresses: Addresses,
     ) -> None:
-        """Recover the log, and make the parts that need it; an append makes `server` end the turn of the loop.
+        """Recover the log, and make the parts that need it. Each append asks `server` to end the turn with a write.
 
-        `store_host` is the packed address of the RocketMQ port, as records and message ids carry it.
-        Raises StoreError and OSError.
+        `store_host` is the packed address of the RocketMQ port for records and message ids: 8 or 20 bytes.
+        Raises StoreError if the log cannot be used, and OSError.
         """
         self.server, self.addresses = server, addresses
         self.delays.begin(now_ms, files)
@@ -195,7 +196,9 @@ class Core:
         self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.appender.has_time_steps:
-            self._clock_was_set_back(now_ms)  # Times that a wrong clock has left in the log were not corrected.
+            self._clock_was_set_back(
+                now_ms
+            )  # The log may still hold times of a wrong clock that were not corrected before the last stop.
         self.store.checkpoint_after_replay(mono_ms)
         self.clock_set_back.run_all()
         self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
@@ -217,7 +220,7 @@ class Core:
     # -- Contexts
 
     def make_kafka_context(self) -> KafkaContext:
-        """Name what the handlers of Kafka requests use; the log must be open."""
+        """Collect what the handlers of Kafka requests use; the log must be open."""
         return KafkaContext(
             clock=self.clock,
             options=self.options,
@@ -243,7 +246,7 @@ class Core:
         )
 
     def http_context(self) -> HttpContext:
-        """Name what the HTTP API uses; the log must be open."""
+        """Collect what the HTTP API uses; the log must be open."""
         return HttpContext(
             options=self.options,
             clock=self.clock,
@@ -294,7 +297,7 @@ class Core:
         )
 
     def make_rocketmq_context(self) -> RocketMQContext:
-        """Name what the handlers of RocketMQ requests use; the log must be open."""
+        """Collect what the handlers of RocketMQ requests use; the log must be open."""
         state = self.rocketmq_state
         return RocketMQContext(
             clock=self.clock,
@@ -324,7 +327,7 @@ class Core:
         )
 
     def _rocketmq_connection_context(self) -> ConnectionContext:
-        """Name what the connections of RocketMQ clients use."""
+        """Collect what the connections of RocketMQ clients use."""
         return ConnectionContext(
             server=self.server,
             store=self.store,
@@ -339,31 +342,31 @@ class Core:
         )
 
     def not_ready_reason(self) -> str:
-        """Say why requests may fail now; empty: no reason."""
+        """Return why requests may fail now; an empty string means that nothing is wrong."""
         return self.store.refusal
 
     def _subscribed_topics(self, group: str) -> Iterator[str | None]:
-        """Name the topics that a group's live members of either client protocol subscribe to, perhaps repeatedly."""
+        """Yield the topics to which a group's connected members subscribe; a topic may come more than once."""
         yield from subscribed_topics(self.kafka_groups, group)
         state = self.rocketmq_state
         yield from list(state.members.subscriptions(state.group_configs.name_of(group)) or ())
 
-    # -- What maintenance asks
+    # -- For maintenance and timers
 
     def _first_kept_offset(self, queue: Queue) -> int | None:
-        """Give the offset from which on retention must leave a queue alone; None: retention may remove any record."""
+        """Return the first offset of a queue that retention must keep, or None if retention may remove all records."""
         first_kept = self.halves.first_kept(queue)
         return self.delays.first_kept(queue) if first_kept is None else first_kept
 
     def _expire(self, now_ms: int) -> Iterator[None]:
-        """Remove groups and transactional ids that nobody uses, and transactions that nobody can read."""
+        """Remove unused groups and transactional ids, and transactions whose records retention has removed."""
         yield from self.group_offsets.expire(now_ms, self.is_alive)
         yield from self.transactions.tidy(now_ms)
 
     def _clock_was_set_back(self, now_ms: int) -> None:
-        """Correct stored times that are far in the future, because the clock was ahead when they were stored.
+        """Correct stored times in the future, which stem from a wall clock that was ahead and has been set back.
 
-        The calls that may raise StoreError come last, so that no other correction is missing.
+        Corrections that may raise StoreError run last, so that such an error does not prevent the others.
         """
         owners = (self.rocketmq_state.pop_checkpoints, self.halves.state, self.transactions)
         self.clock_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
@@ -371,7 +374,7 @@ class Core:
         self.schedules.clock_was_set_back(now_ms)
 
     def is_alive(self, group: str) -> bool:
-        """Whether a group has members, or an open transaction may commit for it: then it does not expire."""
+        """Whether a group must not expire: it has members, or an open transaction may commit offsets for it."""
         return self.client_protocols.active(group) is not None or self.transactions.coordinator.holds(group)
 
     @property
@@ -384,12 +387,12 @@ class Core:
 
     @property
     def rocketmq_address(self) -> tuple[str, int]:
-        """The address that RocketMQ clients are told to connect to."""
+        """The host and port to which RocketMQ clients are told to connect."""
         return self.addresses.rocketmq
 
 
 class TurnLog:
-    """The store's append, with a write at the end of the turn for what was appended in it."""
+    """The store's append functions; each call also asks for a write of the log at the end of the turn."""
 
     __slots__ = ("_append", "_append_freeing", "_touch", "promise")
 
@@ -408,7 +411,7 @@ class TurnLog:
 
 
 class _Cluster:
-    """The id that Kafka clients know this data directory by: 16 random bytes, base64, as Kafka's own (Uuid.java)."""
+    """Kafka's cluster id of this data directory: 16 random bytes in base64 (Uuid.java), made at the first start."""
 
     def __init__(self, state_log: StateLog) -> None:
         self.id = ""

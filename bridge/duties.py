@@ -1,8 +1,9 @@
-"""The duties of the clock: what is done at which time. The ticker runs them; in tests, a clock that is moved does.
+"""The list of all duties, which is the background work that runs at deadlines. `Ticker` runs them.
 
-    register(core, check_backs, add)   names each duty with its next deadline and its function
+    register(core, check_backs, add)   adds each duty with its name, its next deadline and its function
 
-A duty of the wall clock waits for a date; every other duty counts monotonic time.
+A duty that is added with `is_wall=True` has deadlines of the wall clock; all others have monotonic deadlines. Unit
+tests register the same duties and run them by a clock that the test sets.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from duolog.bridge.rocketmq.producing.check_backs import CheckBackLoop
 
 
 class Add(Protocol):
-    """Takes a duty: `run(now_ms, mono_ms)` is called at each deadline (`Ticker.add`)."""
+    """Adds a duty: `run(now_ms, mono_ms)` is called at each deadline (`Ticker.add`)."""
 
     def __call__(
         self,
@@ -29,7 +30,7 @@ class Add(Protocol):
 
 
 def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
-    """Name all duties in the order in which those that are due together run."""
+    """Add all duties. Duties that are due at the same time run in this order."""
     rocketmq = core.rocketmq_context
     server = core.server
     leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context

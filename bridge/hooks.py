@@ -1,16 +1,16 @@
-"""Hooks: Python code of the broker's operator that is called around the requests of RocketMQ clients.
+"""Hooks: Python code of the operator that the broker calls around the requests of RocketMQ clients.
 
-    before_request ─> before_send ─> the handler ─> the answer leaves ─> after_request ─> after_send | consumed
-       may refuse      may change,                                          are told; no request waits
-                       may refuse
+    before_request ─> before_send ─> handler ─> answer sent ─> after_request ─> after_send or consumed
+       may refuse      may refuse,                               these only see what happened;
+                       may change                                no request waits for them
 
-A hook is a class derived from `Hook`, found through the entry points of the group `duolog.hooks` of installed
-packages, made once at the start, and called in worker threads. Before-hooks have `hooks.timeout_ms` for all of them
-together; only the request that they are about waits. A hook that raises is passed over, and a request whose time is up
-goes on as if there were none: logged, counted, what it changed dropped. With no hook installed requests do not pass
-here at all.
+A hook is a class derived from `Hook`. The broker finds hooks through the entry point group `duolog.hooks` of installed
+packages, creates one object of each class at its start, and calls the objects in worker threads. All before-hooks of a
+request together have `hooks.timeout_ms`; only that request waits for them. If a hook raises or the time is over, the
+request goes on as if there were no hook: its changes are dropped, and the failure is logged and counted. If no hook is
+installed, requests take no detour.
 
-What RocketMQ's brokers offer as RPCHook, SendMessageHook and ConsumeMessageHook.
+RocketMQ's brokers have RPCHook, SendMessageHook and ConsumeMessageHook for this.
 """
 
 import logging
@@ -40,48 +40,48 @@ NAMES: Final = ("before_request", "before_send", "after_request", "after_send", 
 
 
 class Refuse(Exception):
-    """Raised by a before-hook: the client gets NO_PERMISSION and this text."""
+    """Raised by a before-hook to refuse a request: the client gets NO_PERMISSION and the exception's text."""
 
 
-# -- What hooks are given
+# -- The arguments of hooks
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    code: int  # RequestCode.java
-    name: str  # Its name there.
+    code: int  # A constant of RequestCode.java.
+    name: str  # The name of that constant.
     client: str  # host:port
-    fields: Mapping[str, str]  # The header's, as the client spelled them.
+    fields: Mapping[str, str]  # The fields of the request's header, with the names that the client sent.
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    code: int  # ResponseCode.java; 0 is success.
+    code: int  # A constant of ResponseCode.java; 0 is success.
     remark: str
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message on its way in, of a batch each; a before-hook changes it by `dataclasses.replace(send, ...)`."""
+    """A message that a producer sends, perhaps one of a batch. A before-hook changes it by `dataclasses.replace`."""
 
     topic: str
-    group: str  # The producer's.
+    group: str  # The producer group.
     client: str
-    body: bytes  # As the sender's code gave it, not compressed.
-    properties: Mapping[str, str]  # TAGS, KEYS, UNIQ_KEY and the user's own.
+    body: bytes  # Not compressed.
+    properties: Mapping[str, str]  # TAGS, KEYS, UNIQ_KEY, and the properties that the application set.
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     outcome: Outcome
-    message_id: str  # Of a batch all, joined by commas; "" if it was refused.
+    message_id: str  # For a batch, all message ids joined by commas; "" if the message was refused.
     queue_id: int
-    offset: int  # Of the first; -1 if it was refused.
+    offset: int  # The offset of the first message; -1 if it was refused.
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """Messages were handed to a consumer; what it made of them is not known."""
+    """Messages that a pull returned to a consumer. Whether the consumer processed them is not known."""
 
     topic: str
     group: str
@@ -93,48 +93,50 @@ class Consumed:
 
 
 class Hook:
-    """Derive from it and override what is of interest. Methods may be called in several threads at a time."""
+    """The base class of hooks. Override the methods that you need; several threads may call them at the same time."""
 
     def before_request(self, request: Request) -> None:
-        """A request came; raise Refuse to refuse it."""
+        """Called before a request is handled; raise Refuse to refuse it."""
 
     def before_send(self, send: Send) -> Send | None:
-        """A message came; return another one to store that in its place, raise Refuse to refuse it."""
+        """Called before a message is stored; return another Send to store that instead, raise Refuse to refuse it."""
 
     def after_request(self, request: Request, outcome: Outcome) -> None:
-        """It was answered."""
+        """Called after a request was answered."""
 
     def after_send(self, sends: Sequence[Send], sent: Sent) -> None:
-        """A message, or a batch, was stored or refused."""
+        """Called after a message, or a batch, was stored or refused."""
 
     def consumed(self, consumed: Consumed) -> None:
-        """A pull was answered with messages."""
+        """Called after a pull was answered with messages."""
 
 
 # -- Calling them
 
 
 class Hooks:
-    """The hooks that are installed, their threads and their deadlines. Times are monotonic milliseconds."""
+    """The installed hooks, the threads that call them, and their deadlines. Times are monotonic milliseconds."""
 
     def __init__(self, hooks: Sequence[Hook], options: HooksOptions, threads: Executor) -> None:
         self._hooks = {name: [each for each in hooks if _overrides(each, name)] for name in NAMES}
         self._timeout_ms = options.timeout_ms
         self._threads = threads
         self._waiting: Wheel[Callable[[], None]] = Wheel()
-        self.skipped: Counter[str] = Counter()  # by why: failed, late, busy
-        self._failing = Lock()  # Hooks may fail in several threads at a time.
+        self.skipped: Counter[str] = Counter()  # The number of skipped calls by reason: failed, late, busy.
+        self._failing = (
+            Lock()
+        )  # Guards `skipped`, because several hooks may fail at the same time in different threads.
 
     def has(self, *names: str) -> bool:
         return any(self._hooks[name] for name in names)
 
     def before(self, work: Callable[[], T], then: Callable[[T | Refuse | None], None], mono_ms: int) -> None:
-        """Do `work` in a thread; `then` is called once in the loop: with what it gave, a Refuse, or None if skipped."""
+        """Run `work` in a thread, then call `then` in the loop, once: with the result, a Refuse, or None if skipped."""
         waiting = self._waiting.add(mono_ms + self._timeout_ms, lambda: self._skip("late", then))
 
         def done(outcome: T | Refuse | Failure) -> None:
             if not self._waiting.cancel(waiting):
-                return  # Too late: the request went on without.
+                return  # The time was over, and the request went on without this result.
             if isinstance(outcome, StoreError | OSError):
                 self._skip("busy", then)
             else:
@@ -143,7 +145,7 @@ class Hooks:
         self._threads.submit(lambda: _refusal_or(work), done)
 
     def after(self, work: Callable[[], None]) -> None:
-        """Do `work` in a thread; no request waits for it."""
+        """Run `work` in a thread; no request waits for it."""
 
         def done(outcome: Failure | None) -> None:
             if outcome is not None:
@@ -152,7 +154,7 @@ class Hooks:
         self._threads.submit(work, done)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call that method of all hooks; in a thread."""
+        """Call the method `name` of all hooks; runs in a thread."""
         for hook in self._hooks[name]:
             try:
                 getattr(hook, name)(*arguments)
@@ -162,7 +164,7 @@ class Hooks:
                 self._failed(hook, name)
 
     def changed(self, send: Send) -> Send:
-        """Let all before_send hooks see the message, each what the one before it gave; in a thread."""
+        """Call `before_send` of all hooks, each with the message that the one before returned; runs in a thread."""
         for hook in self._hooks["before_send"]:
             try:
                 given = hook.before_send(send)
@@ -183,7 +185,7 @@ class Hooks:
 
     def advance(self, mono_ms: int) -> None:
         for skip in self._waiting.advance(mono_ms):
-            skip()  # It raises nothing: what goes on without its hooks contains its own faults.
+            skip()  # Raises nothing: the request that goes on contains its own faults.
 
     def _skip(self, why: str, then: Callable[[Any], None]) -> None:
         self.skipped[why] += 1
@@ -197,12 +199,12 @@ class Hooks:
 
 
 def installed() -> list[Hook]:
-    """Make one of each hook that an installed package offers; raises what their constructors raise."""
+    """Create one object of each installed hook class; raises what their constructors raise."""
     return [point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
 
 
 def start(hooks: Sequence[Hook], options: HooksOptions, post: Post) -> Hooks:
-    """Give the hooks threads of their own. They are never waited for: one may hang in somebody else's code."""
+    """Start the threads of the hooks. The broker never waits for these threads to end, because a hook may hang."""
     busy = StoreError(f"hooks.waiting_max={options.waiting_max} calls of hooks wait")
     return Hooks(hooks, options, Workers("hooks", options.threads, post, options.waiting_max, busy))
 

@@ -1,7 +1,8 @@
-"""The background duties: checkpoints, retention, removal of dead segments, the disk mark, positions of dead groups.
+"""Maintenance: checkpoints, retention, removal of segments, the check of disk space, expiry of unused groups.
 
-Each duty has an interval and runs as a chain of short slices, so that no slice keeps the loop for more than about a
-millisecond; between two slices the loop turns. Intervals are monotonic; what is compared with dates is wall time.
+Each task has an interval and is a generator. `Maintenance.run` advances a due task to its next `yield`, which takes
+about a millisecond; then the event loop runs before the next slice. Intervals are monotonic; what is compared with
+stored times is wall time.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -13,18 +14,18 @@ from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
-LOOK_INTERVAL_MS = 1000  # At the disk, and at whether a checkpoint is due.
-EXPIRE_INTERVAL_MS = 60_000  # Positions of dead groups; Kafka: offsets.retention.check.interval.ms, ten minutes.
+LOOK_INTERVAL_MS = 1000  # Between two checks of the disk's free space, and of whether a checkpoint is due.
+EXPIRE_INTERVAL_MS = 60_000  # Between two expiries of groups. Kafka: offsets.retention.check.interval.ms, ten minutes.
 QUEUES_IN_SLICE = 64
 
 DELAY_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
-# A duty's work: runs to the next yield, then lets the loop turn.
+# The work of a task. At each `yield` the event loop may run.
 Slices = Iterator[None]
 
 
 class KeptStore(Protocol):
-    """What the duties ask of the store."""
+    """What maintenance uses of the store."""
 
     def checkpoint_due(self, mono_ms: int) -> bool: ...
 
@@ -37,7 +38,7 @@ class KeptStore(Protocol):
 
 
 class KeptRetention(Protocol):
-    """What the duties ask of the store's retention."""
+    """What maintenance uses of the store's retention."""
 
     def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None: ...
 
@@ -51,11 +52,16 @@ class _Duty:
     interval_ms: int
     begin: Callable[[int, int], Slices]  # (now_ms, mono_ms)
     next_mono_ms: int
-    slices: Slices | None = field(default=None)  # Of the run that is under way.
+    slices: Slices | None = field(default=None)  # The slices of the run in progress.
 
 
 class Maintenance:
-    """Runs the duties; `next_deadline_ms` is monotonic."""
+    """Runs the tasks of maintenance; `next_deadline_ms` is monotonic.
+
+    `first_kept(queue)` is the first offset that retention must keep, or None if it may remove all records.
+    `expire_positions(now_ms)` removes unused groups. `contain` takes an exception that retention of one queue raised
+    and that is not a StoreError; the other queues are processed all the same.
+    """
 
     def __init__(
         self,
@@ -69,9 +75,9 @@ class Maintenance:
         contain: Callable[[Exception], None],
     ) -> None:
         self._store, self._retention = store, retention
-        self._contain = contain  # Takes what a queue raised that is not a StoreError.
+        self._contain = contain
         self._topics = topics
-        self._first_kept = first_kept  # From which offset on a queue must be left alone; None: all may go.
+        self._first_kept = first_kept
         self._expire_positions = expire_positions
         self.removed_segments = 0
         self.trimmed_queues = 0
@@ -86,7 +92,7 @@ class Maintenance:
         return self._next_mono_ms
 
     def run(self, now_ms: int, mono_ms: int) -> None:
-        """Do one slice of each duty that is due; raises StoreError, and takes that duty up again at its next time."""
+        """Run one slice of each task that is due. After a StoreError, that task begins again at its next time."""
         try:
             for duty in self._duties:
                 if duty.next_mono_ms <= mono_ms:
@@ -101,17 +107,17 @@ class Maintenance:
             duty.slices, duty.next_mono_ms = slices, mono_ms
             return
 
-    # -- Duties
+    # -- Tasks
 
     def _look(self, now_ms: int, mono_ms: int) -> Slices:
-        """Notice a disk that is full or has room again, and begin a checkpoint if one is due."""
+        """Check the free space of the disk, and begin a checkpoint if one is due."""
         self._store.check_disk()
         yield
         if self._store.checkpoint_due(mono_ms):
             self._store.checkpoint(mono_ms)
 
     def _retain(self, now_ms: int, mono_ms: int) -> Slices:
-        """Move log starts by each topic's limits, then remove the segments in which nothing lives any more."""
+        """Advance log start offsets by each topic's retention, then remove segments whose records are all removed."""
         looked_at = 0
         for topic in list(self._topics()):
             for queue in topic.queues:

@@ -1,11 +1,11 @@
-"""SIGHUP: settings are read again, and those that can change while the broker runs are put in force.
+"""Reload of settings after SIGHUP: the settings are read again, and some take effect while the broker runs.
 
-    server.log_level      at once
-    http.readers_file     the file is read again: the tokens in it count from the next lease on
-    any other setting     named in the log: it needs a restart
+    server.log_level      takes effect at once
+    http.readers_file     is read again; the tokens in it are valid from the next lease on
+    any other setting     is named in the log, because it needs a restart
 
-Files are read in a thread. A config file or readers file that cannot be used changes nothing, and the log says why; the
-process never ends by it.
+A thread reads the files. If the config file or the readers file cannot be used, nothing changes, and the log says why;
+the broker runs on.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ RELOADABLE: Final = (LOG_LEVEL, READERS_FILE)
 
 
 class Reload:
-    """Reloads the settings of one broker, which runs with `options`; `load` reads file and flags again."""
+    """Reloads the settings of one broker. `options` are those it started with; `load` reads file and flags again."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Reload:
         self._is_wanted = False
 
     def request(self) -> None:
-        """Reload now, or once more after the reload that is under way."""
+        """Reload now, or once more after the reload that is in progress."""
         self._is_wanted = True
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._run())
@@ -65,7 +65,7 @@ class Reload:
         reloaded = list(self._reloaded(changed, options, readers))
         self._in_force |= {name: value for name, value in values(options) if name in RELOADABLE}
         restart = [name for name in changed if name not in RELOADABLE]
-        logs.set_level("info")  # The line is written whatever the level was and will be.
+        logs.set_level("info")  # So that the next line is written at any log level.
         log.info("settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-")
         logs.set_level(options.server.log_level)
 

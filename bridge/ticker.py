@@ -1,14 +1,14 @@
-"""One timer of the event loop, set to the earliest deadline of all duties.
+"""The ticker: one timer of the event loop, set to the earliest deadline of all duties.
 
-A duty has `next_deadline_ms()` and a function to run then. The ticker calls `next_deadline_ms` of all duties at the end
-of every turn of the loop in which something happened (`arm`), so no duty announces an earlier deadline. A busy loop has
-dozens of turns in a millisecond, which is the unit of all deadlines: the ticker reads the deadlines at the end of the
-first of these turns, and again when the next millisecond has begun.
+A duty is a function and a `next_deadline_ms()` that says when to call it. After every turn of the loop in which
+something happened, `arm` calls `next_deadline_ms` of all duties; so a duty need not announce that its deadline became
+earlier. A busy loop has dozens of turns in a millisecond, which is the unit of all deadlines: `arm` reads the deadlines
+after the first of these turns, and again when the next millisecond has begun.
 
 If a duty raises an exception, the other duties run, and the timer is set again:
 
     StoreError          retried after RETRY_MS: a temporary condition, such as a full disk
-    anything else       a fault: reported, and retried after RETRY_MS, twice as long each time the duty fails again
+    anything else       a fault: reported, and retried after RETRY_MS; the delay doubles with each further fault
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from duolog.store.errors import StoreError
 
 log = logging.getLogger("bridge")
 
-# The wall clock may be set forward meanwhile: while a duty waits for a date, the timer is never set further ahead.
+# The longest sleep while a duty waits for a wall time, because the wall clock may be set forward during the sleep.
 WALL_SLEEP_MS_MAX = 100
 NEVER_MS = sys.maxsize
 RETRY_MS = 1000
 RETRY_MS_MAX = 32_000
-SLEEP_MS_MAX = 3_600_000  # uvloop takes no delay that an unsigned 64-bit count of milliseconds does not hold.
+SLEEP_MS_MAX = 3_600_000  # An upper bound for `call_later`: uvloop counts the milliseconds in 64 bits.
 
 
 @dataclass(slots=True)
@@ -39,12 +39,16 @@ class _Duty:
     run: Callable[[int, int], object]
     is_wall: bool
     not_before_mono_ms: int = 0
-    kind: str = ""  # The kind under which faults and long turns are reported.
-    retry_ms: int = RETRY_MS  # The delay after its next fault.
+    kind: str = ""  # The kind under which faults and long runs of the duty are reported.
+    retry_ms: int = RETRY_MS  # The delay after the next fault.
 
 
 class Ticker:
-    """Runs what is due, in the order it was added, then has the turn end (`touch`), which arms it again."""
+    """Runs each duty that is due, in the order of `add`, then calls `touch`, so that the turn ends with `arm`.
+
+    `observe(now_ms, mono_ms)` compares the two clocks before any duty runs (`bridge/state/wall_time.py`); `watchdog`
+    measures each run; `faults` takes the exceptions of duties.
+    """
 
     def __init__(
         self,
@@ -59,11 +63,11 @@ class Ticker:
         self._clock = clock
         self._touch = touch
         self._faults, self._watchdog = faults, watchdog
-        self._observe = observe  # Compares both clocks before any duty runs (`bridge/state/wall_time.py`).
+        self._observe = observe
         self._dutys: list[_Duty] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_mono_ms = NEVER_MS  # When `_timer` fires.
-        self._armed_mono_ms = -1  # When the deadlines were read last.
+        self._timer_mono_ms = NEVER_MS  # The monotonic time at which `_timer` fires.
+        self._armed_mono_ms = -1  # The monotonic time at which the deadlines were last read.
         self._is_stopped = False
 
     def add(
@@ -74,13 +78,16 @@ class Ticker:
         *,
         is_wall: bool = False,
     ) -> None:
-        """Call `run(now_ms, mono_ms)` at each deadline; `is_wall` says of which clock the deadlines are."""
+        """Add a duty: `run(now_ms, mono_ms)` is called at each deadline.
+
+        With `is_wall` the deadlines are wall times, otherwise monotonic times.
+        """
         self._dutys.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
     def arm(self, mono_ms: int) -> None:
         """Set the timer to the earliest deadline, or to the next millisecond if the deadlines were read in this one.
 
-        A later deadline is noticed when the timer fires; only an earlier one sets it again.
+        If the earliest deadline became later, the timer fires early, finds no duty due, and is set again.
         """
         if mono_ms == self._armed_mono_ms and self._timer is not None:
             if self._timer_mono_ms > mono_ms + 1:
@@ -116,11 +123,11 @@ class Ticker:
         self._timer = self._loop.call_later(delay_ms / 1000, self._fire)
 
     def _mono_of(self, deadline_ms: int) -> int:
-        """Return the monotonic time at which to check again whether a date has come."""
+        """Return the monotonic time at which to compare a wall-time deadline with the wall clock again."""
         return self._clock.mono_ms() + min(deadline_ms - self._clock.now_ms(), WALL_SLEEP_MS_MAX)
 
     def _without_deadline(self, duty: _Duty, error: Exception) -> int:
-        """Report that `next_deadline_ms` raised; it is called again when the duty may run again."""
+        """Report that a duty's `next_deadline_ms` raised; return a deadline at which it is called again."""
         mono_ms = self._clock.mono_ms()
         if mono_ms >= duty.not_before_mono_ms:
             self._put_off(duty, error, mono_ms)
