@@ -1,4 +1,4 @@
-"""What the log stores besides frames: state records, a module for each idea, and the numbers of the frame formats.
+"""What the log stores: the types of state records, and the numbers of the frame formats.
 
-`codec.py` writes and reads records; `layout.py` says how a record's fields become bytes.
+Each module has the records of one kind of state. `layout.py` is their base, `codec.py` encodes and decodes them.
 """

@@ -1,9 +1,10 @@
-"""The bytes of state records (`layout.py`), and the union of all.
+"""The codec of state records, and the union of all their types.
 
-Tags are unique: a new record takes an unused one, and msgspec refuses two records with one tag. The log's own CRC holds
-wherever a record is decoded. So bytes with a tag that is not known here are of a newer version, which raises
-`Corruption` and refuses the start: the state of that version would be lost with the next checkpoint. All other bytes
-that are no record were stored by a bug; they raise `Undecodable`, and are set aside (`bridge/monitoring/poison.py`).
+Each type has its own tag: a new type takes an unused one, and msgspec refuses two types with the same tag. The checksum
+of a log entry is verified before its record is decoded. So an unknown tag means that a newer version wrote the record;
+`decode` raises `Corruption`, and the broker does not start, because the next checkpoint would lose the state of that
+version. Other bytes that are not a record were written by a bug; `decode` raises `Undecodable`, and the record is set
+aside (`bridge/monitoring/poison.py`).
 """
 
 from collections.abc import Mapping
@@ -104,11 +105,11 @@ TYPES: Mapping[int, type[Record]] = {each.__struct_config__.tag: each for each i
 
 
 class Undecodable(ValueError):
-    """The bytes of a stored record are not what its tag promises."""
+    """The bytes of a stored record do not decode as the type of its tag."""
 
 
 def decode(payload: bytes) -> Record:
-    """Read one record; raises `Undecodable`, and `Corruption` for one of a newer version."""
+    """Decode one record. Raises `Undecodable`, and `Corruption` for a record of a newer version."""
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is the first
@@ -123,7 +124,7 @@ def decode(payload: bytes) -> Record:
 
 
 def tag_of(payload: bytes) -> int | None:
-    """Give the tag of an encoded record; None if there is none: the bytes are no array that begins with a number."""
+    """Return the tag of an encoded record, or None if the bytes are not an array that begins with a number."""
     unpacker = msgspec.msgpack.Decoder(list[msgspec.Raw])
     try:
         tag = msgspec.msgpack.decode(unpacker.decode(payload)[0])
@@ -133,6 +134,6 @@ def tag_of(payload: bytes) -> int | None:
 
 
 def name_of(payload: bytes) -> str:
-    """Give the name of an encoded record's type; empty if it has none."""
+    """Return the name of an encoded record's type, or "" if the tag is unknown."""
     record_type = TYPES.get(tag_of(payload) or 0)
     return "" if record_type is None else record_type.__name__

@@ -1,4 +1,4 @@
-"""Messages that expire."""
+"""State records about messages that expire."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class QueuesExpire(StateRecordBody, frozen=True, tag=64):
-    """From now on messages of these queues may have an expiry of their own."""
+    """From now on messages of these queues may have an expiry time of their own."""
 
     keys: Sequence[int]
 
 
 class MessagesExpired(StateRecordBody, frozen=True, tag=65):
-    """A RocketMQ group has behind it what expired at these offsets: its dead letters are in the same unit."""
+    """Messages that expired before a RocketMQ group got them. Their dead letters are in the same unit."""
 
-    group: str  # by its Kafka spelling
+    group: str  # The Kafka name of the group.
     key: int
-    ranges: Sequence[tuple[int, int]]  # from, up to and without
-    is_restored: bool = False  # in snapshots: these are all
+    ranges: Sequence[tuple[int, int]]  # Pairs of first offset and end offset (exclusive).
+    is_restored: bool = False  # Only in snapshots: these are all ranges of the group and queue.

@@ -4,5 +4,5 @@ from typing import Final
 
 from duolog.store.entry import FIRST_FRAME_FORM
 
-KAFKA: Final = FIRST_FRAME_FORM  # one record batch, version 2
-ROCKETMQ: Final = FIRST_FRAME_FORM + 1  # one message record
+KAFKA: Final = FIRST_FRAME_FORM  # A record batch of version 2.
+ROCKETMQ: Final = FIRST_FRAME_FORM + 1  # One message in the format of the commitlog.

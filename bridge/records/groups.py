@@ -1,4 +1,4 @@
-"""Consumer groups: committed offsets and settings."""
+"""State records of consumer groups: committed offsets and configs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,13 +8,13 @@ from duolog.bridge.records.layout import StateRecordBody
 
 class CommittedOffset(NamedTuple):
     key: int
-    offset: int  # the next one to be read
+    offset: int  # The offset of the next record to be read.
     leader_epoch: int = -1
     metadata: str = ""
 
 
 class GroupOffsetsCommitted(StateRecordBody, frozen=True, tag=20):
-    """Without positions it only says that the group was alive at `commit_ms`."""
+    """Committed offsets of a group. Without positions, it says only that the group had members at `commit_ms`."""
 
     group: str
     positions: Sequence[CommittedOffset]
@@ -33,14 +33,14 @@ class GroupDeleted(StateRecordBody, frozen=True, tag=22):
 class GroupConfigured(StateRecordBody, frozen=True, tag=23):
     """The settings of a RocketMQ subscription group, by their names in SubscriptionGroupConfig."""
 
-    group: str  # by its RocketMQ name
+    group: str  # The RocketMQ name of the group.
     settings: Mapping[str, Any]
 
 
 class RequestModeSet(StateRecordBody, frozen=True, tag=63):
-    """Whether a group's consumers pull or pop a topic, where the broker assigns their queues."""
+    """Whether the consumers of a group pull or pop a topic for which the broker assigns queues."""
 
-    group: str  # by its RocketMQ name; so the topic
+    group: str  # The RocketMQ name of the group; `topic` is a RocketMQ name, too.
     topic: str
     mode: str
     shared_queues: int

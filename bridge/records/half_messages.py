@@ -1,4 +1,4 @@
-"""Half messages. Frames say which are prepared and decided, so these records say only what frames do not."""
+"""State records of half messages. Frames say which half messages are prepared and decided; these say the rest."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,17 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class HalvesLooked(StateRecordBody, frozen=True, tag=50):
-    """These half messages were due, and their producers asked if any was there."""
+    """Check-backs of these half messages were due, and were sent if a producer was connected."""
 
     offsets: Sequence[int]
     at_ms: int
-    put_off: Sequence[int] = ()  # Due as well, but the host to ask has no place left: no look of theirs is counted.
+    # Half messages whose check-back is postponed, because too many requests to its host are in progress; it is not
+    # counted.
+    put_off: Sequence[int] = ()
 
 
 class HalvesOpen(StateRecordBody, frozen=True, tag=51):
-    """Only in snapshots: a page of `txn.half.OpenPage`."""
+    """Only in snapshots: open half messages in the layout of `txn.half.OpenPage`."""
 
     offsets: bytes
     stored_ms: bytes
@@ -25,13 +27,13 @@ class HalvesOpen(StateRecordBody, frozen=True, tag=51):
 
 
 class HalfVerdicts(StateRecordBody, frozen=True, tag=52):
-    """Only in snapshots: the verdicts of the last half messages, up to the one before `end_offset`."""
+    """Only in snapshots: the verdicts of the last half messages before `end_offset`."""
 
     end_offset: int
-    verdicts: bytes  # a byte each, zlib
+    verdicts: bytes  # One byte for each half message, compressed with zlib.
 
 
 class HalfIdsKnown(StateRecordBody, frozen=True, tag=53):
-    """Only in snapshots: (offset, topic, id, is decided) of half messages that Kafka producers gave ids."""
+    """Only in snapshots: (offset, topic, id, is decided) of half messages to which Kafka producers gave ids."""
 
     ids: Sequence[tuple[int, str, str, bool]]

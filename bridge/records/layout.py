@@ -1,7 +1,8 @@
-"""How a state record becomes bytes: a msgpack array, first the tag, then the fields in order.
+"""The layout of state records: a msgpack array of a tag and the fields in order.
 
-A new field is appended with a default, so that an older log still reads. Tags and field positions are never reused.
-Times are wall milliseconds. A queue is named by its key, `topic number << 16 | queue id`.
+A new field is added at the end with a default, so that logs of older versions can be read. Tags and positions of fields
+are never used again for something else. Times are wall milliseconds. A queue is identified by its queue key,
+`topic number << 16 | queue id`.
 """
 
 import msgspec

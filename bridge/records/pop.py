@@ -1,4 +1,4 @@
-"""Messages that RocketMQ's POP consumers have taken."""
+"""State records of messages that RocketMQ's POP consumers have taken."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,23 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class PopTaken(StateRecordBody, frozen=True, tag=60):
-    """A group popped messages of a queue; they come back at `due_ms` unless they are settled before."""
+    """Messages that a group popped; they return to it at `due_ms` unless they are acknowledged before."""
 
-    group: str  # by its Kafka spelling
+    group: str  # The Kafka name of the group.
     key: int
     start_offset: int
     pop_ms: int
-    deltas: Sequence[int]  # of the messages' offsets, from the first
+    deltas: Sequence[int]  # The offsets of the messages as differences from the first one.
     due_ms: int
     next_offset: int
     is_ordered: bool = False
-    failures: Sequence[int] = ()  # In order: how often each message came due before; empty if none did.
+    # For each message, how often its invisible time ended before; empty if that never happened.
+    failures: Sequence[int] = ()
     attempt_id: str = ""
 
 
 class PopSettled(StateRecordBody, frozen=True, tag=61):
-    """Some of these messages were acked, or given back to the group's retry topic in the same unit."""
+    """Some of these messages were acknowledged, or sent to the group's retry topic in the same unit."""
 
     group: str
     key: int
@@ -31,7 +32,7 @@ class PopSettled(StateRecordBody, frozen=True, tag=61):
 
 
 class PopDelayed(StateRecordBody, frozen=True, tag=62):
-    """The consumer of one of these messages asked for more time; it is another pop then, but in order."""
+    """The invisible time of a popped message was changed; the message belongs to another pop then, except in order."""
 
     group: str
     key: int

@@ -1,4 +1,4 @@
-"""Idempotent producers: their ids and the batches that they may repeat."""
+"""State records of idempotent producers: their ids, and the batches that they may repeat."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +7,13 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class ProducerIdsReserved(StateRecordBody, frozen=True, tag=30):
-    """Producer ids below `next_id` may have been handed out."""
+    """Producer ids below `next_id` may be in use."""
 
     next_id: int
 
 
 class ProducerBatch(NamedTuple):
-    """One remembered batch of an idempotent producer: a repeat of it is answered, not appended."""
+    """A batch of an idempotent producer that is answered, not appended, if it is repeated."""
 
     first_sequence: int
     last_sequence: int
@@ -26,12 +26,12 @@ class ProducerWindow(NamedTuple):
     key: int
     producer_id: int
     epoch: int
-    batches: Sequence[ProducerBatch]  # that may be repeated
-    stored_ms: int  # of the latest batch, or of the marker that began the epoch
-    last_sequence: int  # -1: nothing was written in this epoch
+    batches: Sequence[ProducerBatch]  # The batches that may be repeated.
+    stored_ms: int  # The store time of the latest batch, or of the marker that began the epoch.
+    last_sequence: int  # -1: nothing was written in this epoch.
 
 
 class ProducerWindows(StateRecordBody, frozen=True, tag=31):
-    """Only in snapshots: otherwise windows follow from the frames."""
+    """Only in snapshots: the windows of idempotent producers, which otherwise follow from the frames."""
 
     windows: Sequence[ProducerWindow]

@@ -1,4 +1,4 @@
-"""Recurring messages."""
+"""State records of recurring messages."""
 
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ class BurstOfRuns(NamedTuple):
 
 
 class ScheduleRegistered(StateRecordBody, frozen=True, tag=48):
-    """A recurring message: either `period_ms` or `expression` and `zone` say when. Without `due_ms` it has ended."""
+    """A recurring message. `period_ms`, or `expression` and `zone`, define its runs. Without `due_ms` it has ended."""
 
     name: str
-    key: int  # of the queue it goes to
+    key: int  # The key of the destination queue.
     form: int
     frame: bytes  # A pending message (`bridge/data/pending_frames.py`).
-    number: int  # of the next run
+    number: int  # The number of the next run.
     due_ms: int | None
     missed: str
     period_ms: int | None = None
@@ -28,11 +28,11 @@ class ScheduleRegistered(StateRecordBody, frozen=True, tag=48):
     until_ms: int | None = None
     count: int | None = None
     burst: BurstOfRuns | None = None
-    is_kept: bool = True  # when it has ended
+    is_kept: bool = True  # Whether the schedule stays listed after its end.
 
 
 class ScheduleStepped(StateRecordBody, frozen=True, tag=49):
-    """The next run; without `due_ms` there is none, and `is_removed` says that it was taken away."""
+    """The next run of a recurring message. Without `due_ms` there is none; `is_removed`: the schedule was deleted."""
 
     name: str
     number: int | None = None

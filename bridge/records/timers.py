@@ -1,4 +1,4 @@
-"""Delayed messages. The id of a timer is 16 bytes: due time u64 | address u64, big-endian."""
+"""State records of delayed messages. The key of a pending message is 16 bytes: due time u64 | address u64, big-endian."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class DelayedBatch(StateRecordBody, frozen=True, tag=40):
-    """A batch of an idempotent producer with delayed records: a repeated batch is answered, not appended."""
+    """A batch of an idempotent producer with delayed records, which is answered, not appended, if it is repeated."""
 
     key: int
     producer_id: int
@@ -16,14 +16,14 @@ class DelayedBatch(StateRecordBody, frozen=True, tag=40):
 
 
 class TimersDelivered(StateRecordBody, frozen=True, tag=41):
-    """The frames of this unit are the messages of these timers."""
+    """The pending messages that this unit delivers; the frames of the unit are their messages."""
 
     topic: int
     ids: bytes
 
 
 class TimersCancelled(StateRecordBody, frozen=True, tag=42):
-    """They will never be delivered: asked for, or (`is_dropped`) because there is no such topic any more."""
+    """Pending messages that are never delivered: cancelled by a client, or dropped (`is_dropped`) with their topic."""
 
     ids: bytes
     at_ms: int
@@ -31,67 +31,67 @@ class TimersCancelled(StateRecordBody, frozen=True, tag=42):
 
 
 class TimerMoved(StateRecordBody, frozen=True, tag=43):
-    """A pending timer is due at another time; its id stays."""
+    """A pending message has another due time from now on; its id stays the same."""
 
     given_ms: int
     address: int
     due_ms: int
-    is_restored: bool = False  # in snapshots: the timer's row says it already
-    now_address: int = 0  # then: of the entry that holds it now
+    is_restored: bool = False  # Only in snapshots: the row of the pending message has the new due time already.
+    now_address: int = 0  # Only in snapshots: the address of the entry that holds the message now.
 
 
 class DelayPaused(StateRecordBody, frozen=True, tag=44):
-    """Whether the deliveries of a topic wait."""
+    """Whether deliveries of pending messages of a topic are paused."""
 
     topic: int
     is_paused: bool
 
 
 class TimersPending(StateRecordBody, frozen=True, tag=45):
-    """Only in snapshots: rows as `delay/rows.py` has them."""
+    """Only in snapshots: pending messages in the layout of `delay/rows.py`."""
 
     rows: bytes
 
 
 class TimersCancelledBefore(StateRecordBody, frozen=True, tag=46):
-    """Only in snapshots: due time, address and time of each cancel, u64."""
+    """Only in snapshots: due time, address and time of each cancellation, u64 each."""
 
     rows: bytes
 
 
 class TimerNames(StateRecordBody, frozen=True, tag=47):
-    """Only in snapshots: rows as `delay/names.py` has them."""
+    """Only in snapshots: names of pending messages in the layout of `delay/names.py`."""
 
     rows: bytes
 
 
 class TimerRequested(StateRecordBody, frozen=True, tag=82):
-    """The delayed message whose entry is the one before this answered a request with an `Idempotency-Key`."""
+    """The delayed message in the entry before this one belongs to a request with an `Idempotency-Key`."""
 
-    request: bytes  # Hash of the key.
-    body: bytes  # Hash of the request's body.
+    request: bytes  # BLAKE2 of the key.
+    body: bytes  # BLAKE2 of the body of the request.
     due_ms: int
-    key: int  # Of the queue to which it goes.
-    behind: int  # Positions from its entry to this one.
+    key: int  # The key of the destination queue.
+    behind: int  # The position of this entry minus the position of the message's entry.
     at_ms: int
 
 
 class TimerRequestsKnown(StateRecordBody, frozen=True, tag=83):
-    """Snapshot: (request, body, due_ms, address, queue key, at_ms) of each."""
+    """Only in snapshots: (request, body, due_ms, address, queue key, at_ms) of each remembered idempotency key."""
 
     rows: list[tuple[bytes, bytes, int, int, int, int]]
 
 
 class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
-    """From now on exactly these sorted tables count; also in snapshots, without the rest."""
+    """The manifest of sorted tables from now on; also in snapshots, there with the manifest only."""
 
     manifest: Sequence[Sequence[int]]  # The fields of `delay.table_format.TableEntry`.
-    flushed: bytes  # Keys, due time u64 | address u64, of timers that a new table has instead of the memtable.
-    deleted: bytes  # Keys of timers that new tables have, and that are deleted.
-    counted_to: int  # Position: the tables' files have the deletions that the log has below it.
+    flushed: bytes  # Keys (due time u64 | address u64) of pending messages that moved from the memtable to a new table.
+    deleted: bytes  # Keys of deleted pending messages that new tables contain.
+    counted_to: int  # The position up to which the files of the tables contain the deletions in the log.
 
 
 class TableTimersDeleted(StateRecordBody, frozen=True, tag=81):
-    """Only in snapshots: keys of timers that are deleted, though the tables' files may not say so."""
+    """Only in snapshots: keys of deleted pending messages that the files of the tables may still contain."""
 
     keys: bytes

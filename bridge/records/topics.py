@@ -1,4 +1,4 @@
-"""Topics, their settings, and the leader epochs of their queues."""
+"""State records of topics: their configs, and the leader epochs of their queues."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from duolog.bridge.records.layout import StateRecordBody
 
 class TopicCreated(StateRecordBody, frozen=True, tag=10):
     number: int
-    name: str  # as its creator spelled it
+    name: str  # In the spelling of the request that created the topic.
     id: UUID
     queue_count: int
     perm: int
@@ -18,7 +18,7 @@ class TopicCreated(StateRecordBody, frozen=True, tag=10):
 
 
 class TopicChanged(StateRecordBody, frozen=True, tag=11):
-    """What is None stays as it was; `configs` replaces all overrides."""
+    """A change of a topic. A field that is None leaves its value unchanged; `configs` replaces all overrides."""
 
     number: int
     queue_count: int | None = None
@@ -31,13 +31,13 @@ class TopicDeleted(StateRecordBody, frozen=True, tag=12):
 
 
 class TopicNumbersUsed(StateRecordBody, frozen=True, tag=13):
-    """Only in snapshots: numbers below `next_number` were given out, also those of topics that are gone."""
+    """Only in snapshots: topic numbers below `next_number` were used, by existing or deleted topics."""
 
     next_number: int
 
 
 class EpochStart(NamedTuple):
-    """From `start_offset` on, records of this queue carry this leader epoch."""
+    """From `start_offset` on, the records of a queue have this leader epoch."""
 
     key: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Kafka's transactions."""
+"""State records of Kafka transactions."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,23 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class TransactionalIdSettled(StateRecordBody, frozen=True, tag=55):
-    """A transactional id goes on like this; its open transaction, if it had one, has ended with this unit."""
+    """The new state of a transactional id. If it had an open transaction, this unit ends the transaction."""
 
     transactional_id: str
     producer_id: int
     epoch: int
     timeout_ms: int
-    state: int  # `txn.coordinator.State`
+    state: int  # A value of `txn.coordinator.State`.
     at_ms: int
-    id_before: int = -1  # the producer that may ask again; -1: none
+    id_before: int = -1  # The producer id before this one, whose client may repeat its last request; -1: none.
     epoch_before: int = -1
 
 
 class TransactionGrew(StateRecordBody, frozen=True, tag=56):
-    """Queues, or a group with positions, became part of a producer's transaction, which is open from then on.
+    """Queues, or a group with committed offsets, were added to the transaction of a producer, which is open from now
+    on.
 
-    What a producer writes by itself adds the queue without a record: that follows from the frame.
+    A transactional batch adds its queue without a record, because its frame says so.
     """
 
     producer_id: int
@@ -33,19 +34,21 @@ class TransactionGrew(StateRecordBody, frozen=True, tag=56):
 
 
 class QueueTransactions(StateRecordBody, frozen=True, tag=57):
-    """Only in snapshots: otherwise this follows from frames and markers."""
+    """Only in snapshots: the transactions of a queue, which otherwise follow from frames and markers."""
 
     key: int
-    open: Sequence[tuple[int, int]]  # producer id, first offset
-    aborted: bytes  # i64 each: offset of the marker, first offset, producer id, last stable offset then; big-endian
-    is_continued: bool = False  # these are more aborted ones of the same snapshot
+    open: Sequence[tuple[int, int]]  # The producer id and the first offset of each open transaction.
+    # Big-endian i64 for each aborted one: offset of the marker, first offset, producer id, last stable offset at that
+    # time.
+    aborted: bytes
+    is_continued: bool = False  # Whether `aborted` continues an earlier record of the same snapshot.
 
 
 class TimersHeld(StateRecordBody, frozen=True, tag=59):
-    """Only in snapshots: delayed records of a producer's open transaction; they become timers with its commit."""
+    """Only in snapshots: the delayed records of an open transaction, which become pending messages with its commit."""
 
     producer_id: int
-    rows: bytes  # As `delay.rows` has them.
+    rows: bytes  # In the layout of `delay/rows.py`.
 
 
 class TransactionalIdsForgotten(StateRecordBody, frozen=True, tag=58):

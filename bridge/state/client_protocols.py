@@ -1,12 +1,12 @@
-"""A consumer group has members in one client protocol at a time, Kafka or RocketMQ.
+"""The rule that a consumer group has members in one client protocol at a time, Kafka or RocketMQ.
 
-A group may stop in one client protocol and go on in the other from its committed offsets; it never has members in both.
-A group is active in the client protocol in which it has live members: Kafka's `subscribe`, RocketMQ's clustering
-consumers. Kafka's `assign` and RocketMQ's broadcasting consumers are no members.
+A group may stop in one client protocol and continue in the other from its committed offsets. It is active in the client
+protocol in which it has connected members: consumers with Kafka's `subscribe`, clustering consumers of RocketMQ.
+Kafka's `assign` and RocketMQ's broadcasting consumers are not members.
 
-    active in     a member of the other client protocol     a one-way commit of the other client protocol
-    neither       joins                                     is accepted
-    one           is refused with its protocol's own error  is dropped and counted
+    the group is    a member of the other protocol         a one-way commit of the other protocol
+    not active      joins                                  is accepted
+    active in one   is refused with its protocol's error   is dropped and counted
 """
 
 from enum import Enum
@@ -25,17 +25,17 @@ class Membership(Protocol):
 
 
 class ClientProtocols:
-    """The rule, asked by both protocols' handlers before they let a member in or take a commit."""
+    """Applies the rule; handlers of both protocols ask before they admit a member or accept a commit."""
 
     def __init__(self, kafka: Membership, rocketmq: Membership) -> None:
         self.kafka, self.rocketmq = kafka, rocketmq
 
     def active(self, group: str) -> ClientProtocol | None:
-        """Give the protocol in which the group has live members."""
+        """Return the client protocol in which the group has connected members, or None."""
         if self.kafka.has_members(group):
             return ClientProtocol.KAFKA
         return ClientProtocol.ROCKETMQ if self.rocketmq.has_members(group) else None
 
     def admits(self, group: str, protocol: ClientProtocol) -> bool:
-        """Say whether members and commits of `protocol` are accepted for this group now."""
+        """Return whether members and commits of `protocol` are accepted for this group now."""
         return self.active(group) in (None, protocol)

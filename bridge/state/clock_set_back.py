@@ -1,11 +1,11 @@
-"""Stored times are corrected, in slices of the loop, after a wall clock that was ahead was set back.
+"""Correction of stored times after the wall clock was ahead and has been set back.
 
-A pop checkpoint, a half message or a transaction that was stored while the clock was ahead waits for a time that is far
-in the future of the right clock. Each owner of such state has a sweep that corrects its whole table. A sweep may run
-beside everything else: it only makes times earlier that no entry could have by the right clock.
+A pop checkpoint, half message or transaction that was stored while the clock was ahead waits for a time in the far
+future of the correct clock. Each owner of such state has a sweep, a generator that corrects its table in slices. Other
+work may run between the slices, because a sweep only moves times that no entry could have by the correct clock.
 
-    set back ──> begin(sweeps) ──> run, run, run: a slice each ──> all sweeps are through
-                    ^── set back again: all of them from the beginning, by the new time
+    set back ──> begin(sweeps) ──> run() for each slice ──> all sweeps are complete
+                    ^──── set back again: all sweeps begin again with the new time
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,8 @@ from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
 
 AT_ONCE_MS: Final = 0
 
-Sweep = Iterator[int]  # Yields how many entries it has looked at, LOOKED_AT_IN_SLICE at most.
+# Yields the number of entries that it processed since the last yield: LOOKED_AT_IN_SLICE at most.
+Sweep = Iterator[int]
 
 
 class ClockSetBack:
@@ -32,7 +33,7 @@ class ClockSetBack:
         return AT_ONCE_MS if self._slices is not None else None
 
     def run(self) -> None:
-        """Do a slice."""
+        """Run one slice."""
         looked_at = 0
         for count in self._slices or ():
             looked_at += count
@@ -41,6 +42,6 @@ class ClockSetBack:
         self._slices = None
 
     def run_all(self) -> None:
-        """Do all that is left at once, before clients are served."""
+        """Run all remaining slices at once; only before clients are served."""
         while self._slices is not None:
             self.run()

@@ -1,12 +1,12 @@
-"""State of deleted topics (group offsets, producers, pop checkpoints and the like) is removed in slices.
+"""Removal of the state of deleted topics (committed offsets, producers, pop checkpoints), in slices.
 
-A deletion itself is one state record, however much state belonged to the topic. The number of a topic is never used
-again, so state that is left is never read as another topic's; a table that lists its entries leaves out those without a
-topic. This duty sweeps the tables of all owners some time after a deletion, once for all topics that were deleted
-meanwhile, and once after each start.
+A deletion itself is one state record, independent of how much state belongs to the topic. The number of a topic is
+never used again, so remaining state is never taken for that of another topic, and listings leave out entries without a
+topic. This duty sweeps the tables of all owners some time after a deletion, once for all topics that were deleted in
+the meantime, and once after each start.
 
-    TopicDeleted ──> sweep is due ── run, run, run: a slice each ──> all tables are swept ──> idle
-                          ^──── TopicDeleted: one more sweep from the beginning, after this one ────'
+    TopicDeleted ──> a sweep is due ──> run() for each slice ──> all tables are swept ──> idle
+                          ^──── TopicDeleted during a sweep: one more sweep follows ────'
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -18,10 +18,11 @@ from duolog.store.entry import Slot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
-LOOKED_AT_IN_SLICE: Final = 4096  # entries of tables, at a quarter of a microsecond each
+LOOKED_AT_IN_SLICE: Final = 4096  # Processing an entry takes about a quarter of a microsecond.
 
-IsGone = Callable[[int], bool]  # whether the queue of this key belongs to a topic that is gone
-Sweep = Callable[[IsGone], Iterator[int]]  # yields how many entries it has looked at, LOOKED_AT_IN_SLICE at most
+IsGone = Callable[[int], bool]  # Tells whether the queue with a queue key belongs to a deleted topic.
+# Yields the number of entries that it processed since the last yield: LOOKED_AT_IN_SLICE at most.
+Sweep = Callable[[IsGone], Iterator[int]]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -42,7 +43,7 @@ class DeletedTopics:
         return 0 if self._is_wanted or self._slices is not None else None
 
     def run(self) -> None:
-        """Do a slice."""
+        """Run one slice."""
         if self._slices is None:
             self._is_wanted = False
             self._slices = chain.from_iterable(sweep(self._is_gone) for sweep in self.sweeps)
@@ -61,7 +62,7 @@ class DeletedTopics:
 
 
 def in_slices(names: Iterable[K]) -> Iterator[list[K]]:
-    """Yield the names of a table's entries some at a time."""
+    """Yield the keys of a table in lists of limited length; the table may change between two yields."""
     left = iter([*names])
     while some := [*islice(left, LOOKED_AT_IN_SLICE)]:
         yield some

@@ -1,15 +1,17 @@
-"""How far each group has read each queue: one table for both protocols.
+"""Committed offsets: how far each group has read each queue, in one table for both client protocols.
 
-A group is known by its Kafka spelling (`protocol.names`), a queue by its key. A position is the next offset to be read.
+A group is identified by its Kafka name (`protocol.names`), a queue by its queue key. In this module a *position* is a
+committed offset, the offset of the next record to be read, with its metadata.
 
-    commit()        answered: durable first. Kafka's OffsetCommit.
-    commit_later()  not answered, or not waited for (RocketMQ's one-way updates and the ones on pulls): collected, and
-                    appended as one record per group and second. Lost by a crash within that second, as at home.
+    commit()        the answer waits until the position is durable: Kafka's OffsetCommit
+    commit_later()  no answer waits (RocketMQ's one-way updates, and the offsets that pulls carry): the position is
+                    collected, and one record for each group is appended every second. A crash loses at most the
+                    positions of that second, as with a RocketMQ broker.
 
-What was collected is not yet state; `settle` makes it state when somebody asks for the group's positions. A collected
-position is dropped when the log has a later decision about its queue: a commit, a deletion. While the log refuses
-(the disk is full) it stays collected. It counts towards the limits from the moment at which it is collected, so that
-whatever was collected can be committed.
+A collected position becomes state when `settle` commits it, at the latest before the group's positions are reported. It
+is dropped if the log receives a later decision about its queue, such as a commit or a deletion. While the store refuses
+appends, for example because the disk is full, positions stay collected. A collected position counts towards the limits,
+so that the later commit cannot fail because of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,19 +28,23 @@ from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
 POSITIONS_IN_RECORD = 1000
-SETTLED_AT_ONCE = 4000  # collected positions that one turn of the loop commits, at some 3 us each
-FREED_AT_ONCE = 10_000  # positions of a deleted group, at 0.1 us each
-EXPIRED_AT_ONCE = 500  # groups that are looked at in one slice of `expire`
+SETTLED_AT_ONCE = 4000  # The number of collected positions that one turn commits, at about 3 us each.
+FREED_AT_ONCE = 10_000  # The number of positions of deleted groups that one turn frees, at 0.1 us each.
+EXPIRED_AT_ONCE = 500  # The number of groups that one slice of `expire` checks.
 COLLECT_MS = 1000
-ALIVE_MS = 24 * 3600 * 1000  # A group that lives without committing is noted so often, so that it does not expire.
+# How often the log notes that a group has members, so that it does not expire although it commits nothing.
+ALIVE_MS = 24 * 3600 * 1000
 
 
 class TooManyGroupOffsets(Exception):
-    """`groups.count_max`, `groups.positions_max` or `groups.positions_text_bytes_max`; expiry makes room."""
+    """`groups.count_max`, `groups.positions_max` or `groups.positions_text_bytes_max` is reached.
+
+    The expiry of unused groups, or their deletion, makes room.
+    """
 
 
 class MetadataTooLarge(Exception):
-    """The text that a client attached to a position is longer than `groups.metadata_bytes_max`."""
+    """The metadata that a client attached to a position is longer than `groups.metadata_bytes_max`."""
 
 
 class GroupOffset(NamedTuple):
@@ -49,10 +55,10 @@ class GroupOffset(NamedTuple):
 
 
 class _Collected(NamedTuple):
-    """A position that nobody waits for."""
+    """A position that no answer waits for, and that is not in the log yet."""
 
     position: CommittedOffset
-    is_new: bool  # The group had no position for this queue: it takes a place in the table.
+    is_new: bool  # The group has no committed position for this queue yet, so this one will add an entry to the table.
 
 
 class _Group:
@@ -65,10 +71,9 @@ class _Group:
 
 
 class GroupOffsets:
-    """The table. `knows_topic(number)` says whether a topic still exists.
+    """The committed offsets of all groups. `knows_topic(number)` says whether a topic exists.
 
-    The class has more than twenty methods, because committed and collected offsets share the limits: an offset counts
-    from the moment at which it is collected.
+    The class has more than twenty methods, because committed and collected positions share the limits.
     """
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool], options: GroupsOptions) -> None:
@@ -76,7 +81,8 @@ class GroupOffsets:
         self._groups: dict[str, _Group] = {}
         self._count = 0
         self._text_bytes = 0  # Invariant: the sum of `text_bytes` over all groups.
-        self._dead: list[dict[int, GroupOffset]] = []  # Of deleted groups: `advance` gives the memory back in slices.
+        # The positions of deleted groups; `advance` frees their memory in slices.
+        self._dead: list[dict[int, GroupOffset]] = []
         self._collected: dict[str, dict[int, _Collected]] = {}  # Invariant: no group's dict is empty.
         self._collected_new = 0  # Invariant: how many of all collected positions are new.
         self._due_mono_ms: int | None = None
@@ -93,7 +99,7 @@ class GroupOffsets:
         return found.positions.get(key) if found else None
 
     def all_of(self, group: str) -> Mapping[int, GroupOffset]:
-        """All positions of a group, by queue key; for a while some of deleted topics may be among them."""
+        """Return all positions of a group by queue key; positions of recently deleted topics may be among them."""
         found = self._groups.get(group)
         return found.positions if found else {}
 
@@ -104,9 +110,10 @@ class GroupOffsets:
         return group in self._groups
 
     def reported(self, group: str, now_ms: int) -> Mapping[int, GroupOffset]:
-        """All positions of a group, collected ones included.
+        """Return all positions of a group, collected ones included.
 
-        Where the log refuses to take the collected ones, they are reported all the same: they were never more durable.
+        If the store refuses to commit the collected ones, they are reported nevertheless, because collected positions
+        are never promised to be durable.
         """
         try:
             self.settle(group, now_ms)
@@ -121,23 +128,26 @@ class GroupOffsets:
     # -- Committing
 
     def commit(self, group: str, positions: Sequence[CommittedOffset], now_ms: int) -> Promise:
-        """Commit positions that an answer will confirm; raises TooManyGroupOffsets, MetadataTooLarge, StoreError."""
+        """Commit positions that an answer confirms; raises TooManyGroupOffsets, MetadataTooLarge, StoreError."""
         return self._state_log.commit(self.records(group, positions, now_ms), now_ms).promise
 
     def records(self, group: str, positions: Sequence[CommittedOffset], now_ms: int) -> Sequence[Record]:
-        """Give what `commit` would append, for who appends it in a unit of his own at once. Raises as it does."""
+        """Return the records that `commit` would append, for a caller that appends them in its own unit at once.
+
+        Raises TooManyGroupOffsets and MetadataTooLarge.
+        """
         self.check(group, positions)
         return self.checked_records(group, positions, now_ms)
 
     def checked_records(
         self, group: str, positions: Sequence[CommittedOffset], now_ms: int
     ) -> Sequence[GroupOffsetsCommitted]:
-        """The same of positions that were checked when they were promised: this refuses nothing."""
+        """Return the same records as `records`, without checks, for positions whose commit was promised before."""
         parts = range(0, len(positions) or 1, POSITIONS_IN_RECORD)
         return [GroupOffsetsCommitted(group, positions[at : at + POSITIONS_IN_RECORD], now_ms) for at in parts]
 
     def commit_later(self, group: str, positions: Sequence[CommittedOffset], mono_ms: int, now_ms: int) -> None:
-        """Collect positions that nobody waits for; they become state within a second, a new group's at once."""
+        """Collect positions that no answer waits for. They are committed within a second; those of a new group, now."""
         if group not in self._groups:
             self.commit(group, positions, now_ms)
             return
@@ -152,7 +162,7 @@ class GroupOffsets:
             self._due_mono_ms = mono_ms + COLLECT_MS
 
     def settle(self, group: str, now_ms: int) -> None:
-        """Make state of what was collected for one group; raises StoreError, and then it stays collected."""
+        """Commit the collected positions of one group; raises StoreError, after which they stay collected."""
         collected = self._collected.get(group)
         if collected:
             self._state_log.commit(self._collected_records(group, now_ms), now_ms)
@@ -165,13 +175,13 @@ class GroupOffsets:
         return 0 if self._dead else self._due_mono_ms
 
     def advance(self, mono_ms: int, now_ms: int) -> None:
-        """Append what was collected, if its time has come: some groups in one unit, the others in the next turns.
+        """Commit collected positions when they are due: those of some groups now, the others in the next turns.
 
-        Gives back some memory of deleted groups besides.
+        Also frees some memory of deleted groups.
         """
         self._free_some()
         if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
-            self._due_mono_ms = mono_ms + COLLECT_MS  # When the log refuses, it is tried again then.
+            self._due_mono_ms = mono_ms + COLLECT_MS  # The next attempt if the store refuses now.
             self._settle_some(now_ms)
             self._due_mono_ms = mono_ms if self._collected else None
 
@@ -184,7 +194,7 @@ class GroupOffsets:
                 self._dead.pop()
 
     def settle_all(self, now_ms: int) -> None:
-        """Make state of all that was collected: when the broker stops."""
+        """Commit all collected positions; called when the broker stops. Raises StoreError."""
         while self._collected:
             self._settle_some(now_ms)
         self._due_mono_ms = None
@@ -198,10 +208,11 @@ class GroupOffsets:
             if count >= SETTLED_AT_ONCE:
                 break
         if records:
-            self._state_log.commit(records, now_ms)  # Its replay takes them out of `_collected`.
+            # The replay of these records removes the positions from `_collected`.
+            self._state_log.commit(records, now_ms)
 
     def _drop_collected(self, group: str, keys: Iterable[int]) -> None:
-        """The log has a later decision about these queues."""
+        """Drop collected positions in these queues, because the log has a later decision about them."""
         collected = self._collected.get(group)
         if collected is None:
             return
@@ -213,7 +224,7 @@ class GroupOffsets:
             del self._collected[group]
 
     def check(self, group: str, positions: Sequence[CommittedOffset]) -> None:
-        """Raise what `commit` would; StoreErrors aside."""
+        """Raise what `commit` would raise, except StoreError."""
         options = self._options
         if group not in self._groups and len(self._groups) >= options.count_max:
             raise TooManyGroupOffsets(f"{len(self._groups)} groups; groups.count_max is {options.count_max}")
@@ -245,11 +256,11 @@ class GroupOffsets:
     # -- Deleting
 
     def delete(self, group: str, keys: Sequence[int], now_ms: int) -> Promise:
-        """Forget some positions of a group."""
+        """Delete the group's positions in these queues."""
         return self._state_log.commit([GroupOffsetsDeleted(group, keys)], now_ms).promise
 
     def kept(self, group: str) -> list[Record]:
-        """Give records of all positions of a group, to follow its deletion where they are to outlive it."""
+        """Return records of all positions of a group, for a unit that deletes the group and then restores them."""
         found = self._groups.get(group)
         return list(_records_of(group, found.positions, found.commit_ms)) if found is not None else []
 
@@ -257,10 +268,10 @@ class GroupOffsets:
         return self._state_log.free([GroupDeleted(group)], now_ms).promise
 
     def expire(self, now_ms: int, is_active: Callable[[str], bool]) -> Iterator[None]:
-        """Delete groups that neither lived nor committed for `groups.positions_retention_ms`, and note those that live.
+        """Delete groups that had no member and no commit for `groups.positions_retention_ms`.
 
-        Goes on from slice to slice, between which the loop turns. Kafka: GroupMetadataManager,
-        `offsets.retention.minutes`, counted from when the group was last seen alive.
+        Also notes in the log which groups have members. Yields between slices, so that the loop can run. As in Kafka
+        (GroupMetadataManager, `offsets.retention.minutes`), the time counts from when the group last had a member.
         """
         names = [*self._groups]
         for at in range(0, len(names), EXPIRED_AT_ONCE):
@@ -324,7 +335,7 @@ class GroupOffsets:
     # -- Deleted topics
 
     def sweep(self, is_gone: IsGone) -> Iterator[int]:
-        """Remove the positions in queues of deleted topics."""
+        """Remove the positions in queues of deleted topics; yields the number of positions checked."""
         for name in [*self._groups]:
             group = self._groups.get(name)
             if group is None:
@@ -358,8 +369,10 @@ class GroupOffsets:
 
 
 def _records_of(name: str, positions: Mapping[int, GroupOffset], commit_ms: int) -> Iterator[Record]:
-    """Yield records of bounded size. A record has one commit time, so there is one for each time, and one more for the
-    group's own."""
+    """Yield records of limited size that restore a group's positions and its last commit time.
+
+    A record has one commit time, so there is a record for each time, and one for the time of the group itself.
+    """
     left = iter(positions.items())
     while some := [*islice(left, POSITIONS_IN_RECORD)]:
         by_time: dict[int, list[CommittedOffset]] = {}
@@ -375,5 +388,5 @@ def _text_bytes(position: GroupOffset | None) -> int:
 
 
 def _text_bytes_of(text: str) -> int:
-    """What a text takes in memory at most."""
+    """Return the most bytes of memory that a text takes."""
     return len(text) if text.isascii() else 4 * len(text)

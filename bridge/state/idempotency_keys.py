@@ -1,12 +1,12 @@
-"""Requests that are sent again: what POST /api/timers answered to each `Idempotency-Key`.
+"""Idempotency keys of POST /api/timers: the answer to each request that had an `Idempotency-Key`.
 
-    key not known            the timer and TimerRequested are one unit of the log: both are there, or neither
-    key known, same body     the same answer; nothing is appended
+    key unknown              the timer and TimerRequested are appended in one unit, so both are stored or neither
+    key known, same body     the first answer is repeated; nothing is appended
     key known, other body    IdempotencyKeyReused
 
 A client that got no answer, for example because the broker was killed, sends the request again and has one timer. A key
-is remembered for `http.request_key_ms`, whatever became of the timer. A full table refuses new keys: if a key were
-forgotten early, a repeated request could make a second timer.
+is remembered for `http.request_key_ms`, also if the timer is delivered or cancelled before. A full table refuses new
+keys: if a key were forgotten early, a repeated request could make a second timer.
 """
 
 from collections import OrderedDict
@@ -27,18 +27,18 @@ _HASH_BYTES: Final = 16
 
 
 class IdempotencyKeyReused(Exception):
-    """The key was used before, with another body."""
+    """The Idempotency-Key was used before for a request with another body."""
 
 
 class TooManyIdempotencyKeys(StoreError):
-    """`http.request_keys_max` is reached; the client may try again later, or without a key."""
+    """`http.request_keys_max` is reached; the client may try again later, or send no key."""
 
 
 class IdempotencyKey(NamedTuple):
-    """Identifies a request."""
+    """The hashes that identify a request."""
 
-    request: bytes  # Hash of its key.
-    body: bytes  # Hash of its body.
+    request: bytes  # BLAKE2 of the key.
+    body: bytes  # BLAKE2 of the body.
 
     @classmethod
     def of(cls, key: str, body: bytes) -> "IdempotencyKey":
@@ -56,7 +56,7 @@ class Answered(NamedTuple):
 
 
 class IdempotencyKeys:
-    """The table of one broker, in the order in which the keys came."""
+    """The table of remembered keys, in the order of their requests."""
 
     def __init__(self, state_log: StateLog, options: HttpOptions) -> None:
         self._count_max, self._life_ms = options.request_keys_max, options.request_key_ms
@@ -69,7 +69,7 @@ class IdempotencyKeys:
         return len(self._answered)
 
     def find(self, key: IdempotencyKey, now_ms: int) -> Answered | None:
-        """Return the answer to an earlier request with this key; None: there is none.
+        """Return the answer to an earlier request with this key, or None if there was none.
 
         Raises IdempotencyKeyReused and TooManyIdempotencyKeys.
         """
@@ -90,7 +90,7 @@ class IdempotencyKeys:
         while self._answered and now_ms - next(iter(self._answered.values())).at_ms >= self._life_ms:
             self._answered.popitem(last=False)
 
-    # -- Following the log
+    # -- Replay
 
     def _replay(self, record: TimerRequested, slot: Slot) -> None:
         self._answered[record.request] = Answered(

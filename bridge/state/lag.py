@@ -1,10 +1,10 @@
-"""How far a group is behind: one computation for the command, the HTTP API and the metrics.
+"""Lag of groups: the number of records that a group has not read. The CLI, the HTTP API and the metrics use it.
 
-    queue with a committed position       its end less the position, or less its log start if that is above
-    queue without one ("no position yet")  all that is in it: where the group begins there is its client's choice
+    queue with a committed offset      end offset - committed offset (or - log start offset, if that is greater)
+    queue without a committed offset   all records of the queue; the client decides where the group will begin
 
-The queues are those of every topic in which the group has a position or to which a live member subscribes. The work is
-a generator, for a group may have positions in every queue; None is a place where the loop may turn.
+The queues are those of every topic in which the group has a committed offset or to which a member subscribes. The
+computation is a generator, because a group may have offsets in every queue: at each None the event loop may run.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -17,11 +17,11 @@ from duolog.store.index.queue import Queue
 
 
 class QueueLag(NamedTuple):
-    """What a group has not read of one queue."""
+    """The lag of a group in one queue."""
 
     topic: Topic
     queue: Queue
-    position: GroupOffset | None  # None: it has committed none yet.
+    position: GroupOffset | None  # None: the group has committed no offset for this queue.
 
     @property
     def lag(self) -> int:
@@ -31,10 +31,10 @@ class QueueLag(NamedTuple):
 
 @dataclass(slots=True)
 class GroupLag:
-    """The sum over a group's queues."""
+    """The sum of a group's lag over its queues."""
 
-    lag: int = 0  # In all.
-    lag_without_position: int = 0  # The part of it that lies in queues without a committed position.
+    lag: int = 0  # Over all queues.
+    lag_without_position: int = 0  # Over the queues without a committed offset.
     queues_without_position: int = 0
     topics: set[str] = field(default_factory=set)
 
@@ -49,15 +49,15 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLags:
-    """Computes the lag of groups; a group is named by its Kafka spelling."""
+    """Computes the lag of groups; a group is identified by its Kafka name."""
 
     topics: Topics
     group_offsets: GroupOffsets
     subscribed: Callable[[str], Iterator[str | None]]
-    """Gives the topics that a group's live members subscribe to, some of them more than once."""
+    """Yields the topics to which a group's members subscribe; a topic may come more than once."""
 
     def of_group(self, group: str) -> Generator[None, None, GroupLag]:
-        """Add up the lag of a group's queues."""
+        """Return the sum over a group's queues, after yielding None between slices."""
         found = GroupLag()
         for each in self.of_queues(group):
             if each is not None:
@@ -66,7 +66,7 @@ class GroupLags:
         return found
 
     def of_queues(self, group: str) -> Iterator[QueueLag | None]:
-        """Give each queue of a group, in the order of topics' numbers."""
+        """Yield the lag of each queue of a group, in the order of topic numbers, and None between slices."""
         numbers = {key >> QUEUE_ID_BITS for key in self.group_offsets.all_of(group)}
         for name in self.subscribed(group):
             topic = None if name is None else self.topics.get(name)

@@ -1,14 +1,14 @@
-"""Leases of programs that read the log's files beside the broker: the files that a lease names are not removed.
+"""Leases of programs that read the log's files directly, such as Spark jobs: leased segments are not removed.
 
-A lease holds the log from a position on; what retention makes dead there stays on disk. It ends
+A lease holds the log from a position on. Segments from there on stay on disk even if retention has removed all their
+records. Log start offsets still advance, so a lease delays only the release of disk space. A lease ends
 
-    by itself      `lease_ms` after it was last renewed, for its holder may die
-    for good       `leases.hold_ms_max` after it was given
-    before that    when leases hold back more than `leases.held_bytes_max`, those that reach back furthest first
-    with the broker, for a lease is not in the log: a reader then finds its file gone, and says so
+    if it is not renewed     `lease_ms` after the last renewal, because its holder may have died
+    in any case              `leases.hold_ms_max` after it was granted
+    if it holds too much     when leases hold more than `leases.held_bytes_max`; the lease of the lowest position first
+    with the broker          because leases are not in the log; a reader then reports that a file is missing
 
-Its id cannot be guessed, and who renews or ends it needs the right to read its topics (`http/api/leases.py`). Log
-starts move as ever, so retention is late in disk space only.
+The id of a lease is random. To renew or end it, a client needs the right to read its topics (`http/api/leases.py`).
 """
 
 import logging
@@ -24,18 +24,18 @@ from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import Segment
 
 LEASE_MS: Final = 10 * 60_000
-ID_BYTES: Final = 18  # Random ones.
-CHECK_MS: Final = 10_000  # Between two looks at what is held back.
+ID_BYTES: Final = 18  # The number of random bytes in a lease's id.
+CHECK_MS: Final = 10_000  # Between two checks of how many bytes leases hold.
 
 log = logging.getLogger("bridge")
 
 
 class TooManyLeases(Exception):
-    """The table, or the part of one address, is full; the text says how long to wait."""
+    """`leases.count_max` or `leases.per_address_max` is reached; the message says how long to wait."""
 
 
 class HeldLog(Protocol):
-    """What a lease asks of the store."""
+    """What leases use of the store."""
 
     held_from: int
 
@@ -45,15 +45,15 @@ class HeldLog(Protocol):
 
 @dataclass(slots=True)
 class Lease:
-    """One reader's hold."""
+    """The lease of one reader."""
 
     id: str
-    topics: Sequence[Topic]  # Which it reads.
+    topics: Sequence[Topic]  # The topics that the holder reads.
     address: str  # The address of the client that took the lease.
     held_from: int
     lease_ms: int
     until_mono_ms: int  # Invariant: <= ends_mono_ms.
-    ends_mono_ms: int  # Whatever its holder does.
+    ends_mono_ms: int  # The lease ends at this time even if it is renewed.
 
     def renew(self, mono_ms: int) -> None:
         self.until_mono_ms = min(mono_ms + self.lease_ms, self.ends_mono_ms)
@@ -75,7 +75,7 @@ class Leases:
         return self._leases.get(lease_id)
 
     def take(self, topics: Sequence[Topic], address: str, lease_ms: int, mono_ms: int) -> Lease:
-        """Hold the whole log, until `narrow` says what is read of it. Raises TooManyLeases."""
+        """Grant a lease on the whole log; `narrow` then limits it to what is read. Raises TooManyLeases."""
         self._check_room(address, mono_ms)
         ends_mono_ms = mono_ms + self._options.hold_ms_max
         lease = Lease(secrets.token_urlsafe(ID_BYTES), topics, address, 0, lease_ms, 0, ends_mono_ms)
@@ -86,12 +86,12 @@ class Leases:
         return lease
 
     def narrow(self, lease: Lease, held_from: int) -> None:
-        """Hold no more than from this position on."""
+        """Limit a lease to the log from this position on."""
         lease.held_from = held_from
         self._hold()
 
     def release(self, lease: Lease) -> None:
-        """End a lease, unless it has ended."""
+        """End a lease; does nothing if it has ended."""
         if self._leases.pop(lease.id, None) is None:
             return
         self._by_address[lease.address] -= 1
@@ -112,11 +112,11 @@ class Leases:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """Monotonic."""
+        """Return the monotonic time at which a lease may end or the held bytes are checked; None without leases."""
         return min(self._next_end_mono_ms(), self._check_mono_ms) if self._leases else None
 
     def expire(self, mono_ms: int) -> None:
-        """End the leases whose time is up, and those that hold back too much."""
+        """End the leases whose time is over, and leases that hold too many bytes."""
         for lease in [each for each in self._leases.values() if each.until_mono_ms <= mono_ms]:
             self.release(lease)
         if mono_ms >= self._check_mono_ms:
@@ -139,11 +139,11 @@ class Leases:
         self._log.held_from = min((lease.held_from for lease in self._leases.values()), default=POSITION_MAX)
 
 
-# -- What is to be read
+# -- Which segments a reader needs
 
 
 def named(topics: Topics, names: Sequence[str]) -> list[Topic]:
-    """Find topics by their names, in either spelling, each once. Raises KeyError with the name that is none."""
+    """Find topics by their names in either client protocol, each once; raises KeyError with a name that is unknown."""
     found: dict[int, Topic] = {}
     for name in dict.fromkeys(names):
         topic = topics.get(name)
@@ -154,13 +154,16 @@ def named(topics: Topics, names: Sequence[str]) -> list[Topic]:
 
 
 def wanted_segments(segments: Sequence[Segment], starts: dict[int, int]) -> Iterator[Segment | None]:
-    """Give the segments that hold records of these queues from these offsets on; None for each other one."""
+    """Yield each segment that has records of these queues from these offsets on, and None for every other segment.
+
+    `starts` maps queue keys to offsets.
+    """
     for segment in segments:
         yield segment if not segment.is_gap and _holds(segment, starts) else None
 
 
 def _holds(segment: Segment, starts: dict[int, int]) -> bool:
-    """Tell whether a record of one of the queues lies in the segment."""
+    """Return whether the segment has a record of one of the queues from its start offset on."""
     last_offsets = segment.last_offsets
     if len(last_offsets) < len(starts):
         return any(last >= starts.get(key, last + 1) for key, last in list(last_offsets.items()))

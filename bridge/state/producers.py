@@ -1,23 +1,24 @@
-"""Idempotent producers: their ids, and the window in which a repeated batch is recognised.
+"""Idempotent producers: their ids, and the recognition of repeated batches.
 
-For each producer id and queue the last five batches are remembered: Kafka's clients have up to five in flight and
-send all again after a lost connection (ProducerStateEntry.java#NUM_BATCHES_TO_RETAIN). The windows follow from the
-frames: live and at recovery `remember` alone changes them.
+For each producer id and queue a window holds the last five batches, because Kafka's clients have up to five requests in
+flight and repeat all of them after a lost connection (ProducerStateEntry.java#NUM_BATCHES_TO_RETAIN). The windows
+follow from the frames of the log: only `remember` and `take_marker` change them, live and at recovery.
 
-    state of (producer id, queue)     the batch is
-    none, or silent for too long      taken, with any first sequence
-    same epoch                        one of the five: answered again; next in sequence: taken; else OutOfOrderSequence
-    older epoch                       taken, if its first sequence is 0 (KIP-360); else OutOfOrderSequence
-    newer epoch                       InvalidProducerEpoch
+    window of (producer id, queue)    a batch is
+    none, or expired                  accepted, with any first sequence
+    of the same epoch                 accepted if its sequence is the next one; answered with its first answer if it is
+                                      one of the five; else OutOfOrderSequence
+    of an older epoch                 accepted if its first sequence is 0 (KIP-360); else OutOfOrderSequence
+    of a newer epoch                  refused: InvalidProducerEpoch
 
-The end of a transaction takes its batches out of the five, and lets the sequence go on. Whoever sends one of them again
-means something else: librdkafka (2.16) gives the sequences of what an abort took out of its queue to its next records,
-also if that had been sent, and stored, before a connection broke. Apache Kafka keeps such batches in its window
-(ProducerStateEntry.java), so it would answer the next records as stored, and store none of them. Here they are out of
-order; that client aborts, and goes on in a new epoch.
+When a transaction ends, its batches leave the window, and the sequence goes on. librdkafka (2.16) makes that necessary:
+after an abort it gives the sequences of records that it removed from its queue to the next records, although these
+sequences may have been stored before a connection broke. Apache Kafka keeps the batches of the aborted transaction
+(ProducerStateEntry.java); it would answer the next records as stored, and store none of them. Here they are out of
+order; then that client aborts, and goes on in a new epoch.
 
-Sequences count records and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the longest silent goes; a retry of its
-last batches would then be appended again, as after its expiry.
+Sequences count records, and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the window that was unused for longest is
+removed. A repetition of one of its batches would then be appended a second time, as after its expiry.
 """
 
 import struct
@@ -39,16 +40,16 @@ from duolog.store.log.format import NO_OFFSET
 from duolog.store.state_log import StateLog
 
 BATCHES_REMEMBERED: Final = 5
-NO_SEQUENCE: Final = -1  # nothing was written in this epoch
+NO_SEQUENCE: Final = -1  # Nothing was written in this epoch.
 IDS_RESERVED: Final = 1000  # ProducerIdsBlock.java
 WINDOWS_IN_RECORD: Final = 200
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence in a batch's header
+_PRODUCER = struct.Struct(">qhi")  # Producer id, epoch and base sequence in the header of a batch.
 _PRODUCER_AT: Final = 43
 
 
 class ProducerError(Exception):
-    """A batch does not fit to what its producer sent before."""
+    """A batch does not continue what its producer sent before."""
 
 
 class OutOfOrderSequence(ProducerError):
@@ -56,14 +57,14 @@ class OutOfOrderSequence(ProducerError):
 
 
 class InvalidProducerEpoch(ProducerError):
-    """A newer instance of this producer has taken over."""
+    """A newer instance of this producer was initialized, so this one is fenced."""
 
 
 class ProducerPicture(NamedTuple):
-    """The state of a producer in a queue, as tools show it."""
+    """The state of a producer in one queue, for DescribeProducers and tools."""
 
     epoch: int
-    last_sequence: int  # or NO_SEQUENCE
+    last_sequence: int  # NO_SEQUENCE if nothing was written in this epoch.
     stored_ms: int
 
 
@@ -72,9 +73,9 @@ class _Window:
 
     def __init__(self, epoch: int, stored_ms: int = 0, last_sequence: int = NO_SEQUENCE) -> None:
         self.epoch = epoch
-        self.batches: list[ProducerBatch] = []  # that may be repeated
+        self.batches: list[ProducerBatch] = []  # The batches that the producer may repeat.
         self.last_sequence = last_sequence
-        self.stored_ms = stored_ms  # of the latest batch, or of the marker that began the epoch
+        self.stored_ms = stored_ms  # The store time of the latest batch, or of the marker that began the epoch.
 
     @property
     def next_sequence(self) -> int:
@@ -89,14 +90,14 @@ class _Window:
 
 
 class Producers:
-    """All windows, the longest silent first."""
+    """The windows of all producers, in the order of their last use."""
 
     def __init__(self, state_log: StateLog, options: KafkaOptions) -> None:
         self._state_log = state_log
         self._windows_max, self._expiration_ms = options.producers_max, options.producer_id_expiration_ms
-        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()  # by producer id and queue key
-        self._reserved = 0  # Ids below it may have been handed out, in this run or an earlier one.
-        self._next_id = self._granted = 0  # What is left of this run's block.
+        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()  # By producer id and queue key.
+        self._reserved = 0  # Ids below this one may have been handed out, in this run or before.
+        self._next_id = self._granted = 0  # The ids from `_next_id` to `_granted` are left of this run's block.
         state_log.own(ProducerIdsReserved, self._replay_reserved)
         state_log.own(ProducerWindows, self._replay_windows)
         state_log.own(DelayedBatch, self._replay_delayed)
@@ -107,7 +108,10 @@ class Producers:
     # -- Ids
 
     def allocate(self, now_ms: int) -> tuple[int, Promise]:
-        """Return a producer id that was never used; the answer waits for the promise that its block is reserved."""
+        """Return a new producer id, and the promise that the reservation of its block is durable.
+
+        Raises StoreError.
+        """
         if self._next_id == self._granted:
             first = self._reserved
             self._state_log.commit([ProducerIdsReserved(first + IDS_RESERVED)], now_ms)
@@ -118,7 +122,7 @@ class Producers:
     # -- Windows
 
     def check(self, key: int, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
-        """Judge a batch before its append: None if it is to be appended, else the batch that it repeats.
+        """Compare a batch with its producer's window: return None if it is to be appended, or the batch it repeats.
 
         Raises ProducerError.
         """
@@ -146,14 +150,14 @@ class Producers:
         )
 
     def remember_header(self, key: int, slot: Slot, header: BatchHeader) -> None:
-        """Take note of a batch that was just appended."""
+        """Add a batch to its producer's window right after it was appended."""
         batch = ProducerBatch(
             header.base_sequence, header.last_sequence, slot.base_offset, slot.position, slot.stored_ms
         )
         self.remember(key, header.producer_id, header.producer_epoch, batch)
 
     def remember(self, key: int, producer_id: int, epoch: int, batch: ProducerBatch) -> None:
-        """Take note of an appended batch, live and at recovery alike."""
+        """Add an appended batch to its producer's window, both live and at recovery."""
         name = (producer_id, key)
         if self._snapshot.is_active:
             self._snapshot.before_change(name)
@@ -165,7 +169,7 @@ class Producers:
         self._forget(batch.stored_ms)
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
-        """Remember a frame, if it is a batch of an idempotent producer."""
+        """Add a frame of the log to its producer's window, if it is a batch of an idempotent producer."""
         if form != KAFKA:
             return
         producer_id, epoch, first = _PRODUCER.unpack_from(frame, _PRODUCER_AT)
@@ -178,7 +182,7 @@ class Producers:
         self.remember(key, producer_id, epoch, ProducerBatch(first, last, base_offset, position, stored_ms))
 
     def take_marker(self, key: int, producer_id: int, epoch: int, stored_ms: int) -> None:
-        """A transaction has ended: no batch of it is repeated; a marker of a newer epoch fences all before it."""
+        """Process the marker of a transaction: its batches leave the window, and older epochs are fenced."""
         window = self._windows.get((producer_id, key))
         if window is None:
             return
@@ -191,7 +195,7 @@ class Producers:
             self._windows.move_to_end((producer_id, key))
 
     def in_queues(self, keys: Container[int]) -> Generator[None, None, dict[int, list[tuple[int, ProducerPicture]]]]:
-        """The producers remembered in each of these queues. Looks at all there are, a step for each: for tools."""
+        """Return the producers of each of these queues. The generator checks all windows and yields after each one."""
         found: dict[int, list[tuple[int, ProducerPicture]]] = defaultdict(list)
         for (producer_id, key), window in [*self._windows.items()]:
             if key in keys:
@@ -200,7 +204,7 @@ class Producers:
         return found
 
     def _forget(self, now_ms: int) -> None:
-        """Remove producers that were idle for too long, by the times in the log: recovery has the same result."""
+        """Remove expired windows. The times are those of the log, so that recovery has the same result."""
         windows = self._windows
         oldest_ms = now_ms - self._expiration_ms
         while len(windows) > self._windows_max or windows[next(iter(windows))].stored_ms <= oldest_ms:
@@ -227,7 +231,7 @@ class Producers:
         self.remember(key, producer_id, epoch, batch)
 
     def sweep(self, is_gone: IsGone) -> Iterator[int]:
-        """Forget the producers of queues of deleted topics."""
+        """Remove the windows of queues of deleted topics; yields the number of windows checked."""
         for names in in_slices(self._windows):
             for name in names:
                 if is_gone(name[1]):

@@ -1,11 +1,17 @@
-"""The configs of a topic: names, types, defaults, checks; what DescribeConfigs shows and what the broker heeds.
+"""Topic configs: names, types, defaults, checks, and the typed settings that the broker uses.
 
-The names are Kafka's, RocketMQ's `message.type`, and six of our own: `flush.mode` (when a write counts as kept),
-`retention.records`, `delay.headers` (whether Kafka batches are searched for delay headers), `delay.unknown.headers`
-(what is done about misspelled ones), `message.ttl.ms` and `message.expired` (how long messages live, and what becomes
-of them then). Values are text, as on Kafka's wire. A value comes from the topic (an override), else from the broker's
-own settings, else from this table.
-`cleanup.policy=compact` is accepted, because applications insist on it, and keeps all records.
+The names are Kafka's, RocketMQ's `message.type`, and six of Duolog's own:
+
+    flush.mode               whether answers to producers wait for fsync
+    retention.records        the limit of records in a queue
+    delay.headers            whether Kafka batches are searched for delay headers
+    delay.unknown.headers    what happens to a message whose delay header is probably misspelled
+    message.ttl.ms           how long RocketMQ groups may get a message
+    message.expired          what happens to an expired message
+
+Values are text, as in Kafka's requests. The value of a config is the topic's override, else the broker's setting, else
+the default in TABLE. `cleanup.policy=compact` is accepted, because some applications require it, but all records are
+kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,19 +23,20 @@ from duolog.bridge.config import Options
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
-TTL_MS_MAX = 3650 * 86_400_000  # ten years
+TTL_MS_MAX = 3650 * 86_400_000  # Ten years.
 PRIORITY = "PRIORITY"
-# `TopicMessageType.java` of RocketMQ 5.5, without LITE: there are no lite topics here.
+# TopicMessageType.java of RocketMQ 5.5, without LITE, because there are no lite topics.
 MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "MIXED")
-VALUE_CHARACTERS_MAX = 4096  # Of one config: it is kept, and older versions of DescribeConfigs spell 32 KiB.
+# Of one value. Overrides are kept in memory, and the first versions of DescribeConfigs encode up to 32 KiB.
+VALUE_CHARACTERS_MAX = 4096
 
 
 class InvalidConfig(Exception):
-    """A config that no topic has, or a value that its config does not take; the message names both."""
+    """There is no such topic config, or it does not accept the value; the message names both."""
 
 
 class ConfigType(IntEnum):
-    """As DescribeConfigs numbers them (ConfigDef.Type)."""
+    """The numbers of types in DescribeConfigs (ConfigDef.Type)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -41,7 +48,7 @@ class ConfigType(IntEnum):
 
 class Check(NamedTuple):
     accepts: Callable[[str], bool]
-    allowed: str = ""  # What the error message names as allowed.
+    allowed: str = ""  # The text that the error message shows as the allowed values.
 
 
 class TopicConfig(NamedTuple):
@@ -97,7 +104,7 @@ _UNUSED = "Accepted for applications that set it; it has no effect."
 
 # fmt: off
 TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
-    # Heeded.
+    # Configs that have an effect.
     _row("max.message.bytes", _I, 1048588, _integer(0, INT32_MAX), "The largest Kafka batch, as sent, in bytes."),
     _row("message.timestamp.type", _S, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
          "What a Kafka record's timestamp is: the producer's time or the time of the append."),
@@ -127,7 +134,7 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
          "Which messages RocketMQ's gRPC proxy lets producers send. PRIORITY: POP takes the last queues first."),
     _row("compression.type", _S, "producer", _one_of("producer"), "Batches are stored as their producers compressed "
          "them."),
-    # Shown because applications, Connect and Streams among them, set or read them.
+    # Configs without effect that applications set or read, Connect and Streams among them.
     _row("delete.retention.ms", _L, 86400000, _NATURAL, _UNUSED),
     _row("file.delete.delay.ms", _L, 60000, _NATURAL, _UNUSED),
     _row("flush.messages", _L, INT64_MAX, _POSITIVE, _UNUSED),
@@ -143,7 +150,7 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
     _row("segment.jitter.ms", _L, 0, _NATURAL, _UNUSED),
     _row("segment.ms", _L, 604800000, _POSITIVE, _UNUSED),
     _row("unclean.leader.election.enable", _B, "false", _BOOL, _UNUSED),
-    # Set by tools although they mean replication between brokers, or a log format of the past.
+    # Configs of replication between brokers or of older log formats, which tools set.
     _row("leader.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
     _row("follower.replication.throttled.replicas", _LIST, "", _ANY_TEXT, _UNUSED),
     _row("remote.storage.enable", _B, "false", _one_of("false"), "There is no tiered storage."),
@@ -153,36 +160,36 @@ TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What the broker heeds of a topic's configs, typed."""
+    """The configs of a topic that the broker uses, typed."""
 
     max_message_bytes: int
     log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
-    retention_ms: int  # -1: no limit; so the next two
+    retention_ms: int  # -1: no limit; the same for the next two fields.
     retention_bytes: int
     retention_records: int
     compact: bool
     delete: bool
     durable: bool
     delay_headers: bool
-    unknown_headers: str  # `bridge/data/unknown_headers.py`
+    unknown_headers: str  # A value of `delay.unknown.headers`.
     ttl_ms: int  # -1: no limit
     drops_expired: bool
-    has_priorities: bool  # Queue n has the messages of priority n; POP takes the last queues first.
+    has_priorities: bool  # POP reads the queues in descending order: queue n holds the messages of priority n.
 
     def index_ms(self, born_ms: int, now_ms: int) -> int:
         """Return the timestamp by which the index finds a RocketMQ message.
 
-        The client sets the born time, and RocketMQ accepts any. The index keeps the greatest timestamp so far, so one
-        message from the far future would be the answer to every later look-up by time. A born time beyond
-        `message.timestamp.after.max.ms`, for which a Kafka record is refused, is therefore indexed as of now.
+        The client sets the born time, and RocketMQ accepts any value. The index keeps the greatest timestamp so far, so
+        a message from the far future would be the result of every later search by time. If the born time is more than
+        `message.timestamp.after.max.ms` ahead, for which a Kafka record is refused, the index uses the current time.
         """
         return born_ms if born_ms <= now_ms + self.timestamp_after_max_ms else now_ms
 
 
 def broker_defaults(options: Options) -> Mapping[str, str]:
-    """The broker's settings, by the names of the topic configs whose default they are."""
+    """Return the broker's settings that are defaults of topic configs, by the names of these configs."""
     return {
         "max.message.bytes": str(options.topics.message_bytes_max),
         "retention.ms": str(options.retention.ms),
@@ -193,7 +200,7 @@ def broker_defaults(options: Options) -> Mapping[str, str]:
 
 
 def check(configs: Mapping[str, str]) -> None:
-    """Raise `InvalidConfig` for a config that no topic has, or a value that it does not take."""
+    """Raise `InvalidConfig` for an unknown config, or for a value that a config does not accept."""
     for name, value in configs.items():
         row = TABLE.get(name)
         if row is None:
@@ -205,7 +212,7 @@ def check(configs: Mapping[str, str]) -> None:
 
 
 def changed(overrides: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Give a topic's overrides with these set, and those that are None taken away; raises `InvalidConfig`."""
+    """Return overrides after changes; a change to None removes an override. Raises `InvalidConfig`."""
     check(
         {
             name: TABLE[name].default if value is None and name in TABLE else value or ""
@@ -220,7 +227,7 @@ def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str])
 
 
 def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSettings:
-    """Type what a topic's configs come to; all values have passed `check`."""
+    """Return the typed settings of a topic; `check` must have accepted all values before."""
 
     def value(name: str) -> str:
         return value_of(name, overrides, broker)

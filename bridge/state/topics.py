@@ -1,10 +1,11 @@
-"""The topics: their names, numbers, queues, configs and leader epochs.
+"""Topics: their names, numbers, queues, configs and leader epochs.
 
-A topic's number is never given out twice, and a topic created again is a new one: new number, new id, offsets from 0.
-Its name is kept as its creator spelled it, and found under the spelling of either client protocol (`protocol.names`).
+The number of a topic is never used again: a topic that is deleted and created again has a new number, a new id, and
+offsets from 0. Its name is stored in the spelling of the request that created it, and is found by the spelling of
+either client protocol (`protocol.names`).
 
-Changes go through the state log. Promises returned here say when the change may be answered; the change itself is
-visible at once, so every answer that reports topics waits for `StateLog.barrier()`.
+Changes go through the state log. A change is visible at once; the promise that a method returns says when the change is
+durable and may be answered. Every other answer that reports topics waits for `StateLog.barrier()`.
 """
 
 import logging
@@ -48,7 +49,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 
 QUEUE_ID_BITS = 16
-EPOCHS_MAX = 64  # remembered for each queue; of older ones only the end of the oldest is known
+EPOCHS_MAX = 64  # The number of epochs that are kept for a queue. Of older ones only the end of the last is known.
 EPOCH_STARTS_IN_RECORD = 1000
 AUTO_CREATED_QUEUES_MAX = (
     8  # TopicConfigManager.java: TBW102's own number limits the queues that a producer may ask for.
@@ -60,11 +61,11 @@ logger = logging.getLogger("bridge")
 
 
 class TopicError(Exception):
-    """A topic cannot be created or changed in this way; each front door answers with its own error code."""
+    """A topic cannot be created or changed in this way; each client protocol has an error code for it."""
 
 
 class TopicExists(TopicError):
-    """The name, or a name with the same spelling in the other client protocol, is taken."""
+    """A topic has this name, or a name with the same spelling in the other client protocol."""
 
 
 class UnknownTopic(TopicError):
@@ -84,7 +85,7 @@ class TooManyTopics(TopicError):
 
 
 class TopicStore(Protocol):
-    """What topics ask of the store."""
+    """What topics use of the store."""
 
     def queue(self, key: int) -> Queue: ...
 
@@ -94,7 +95,7 @@ class TopicStore(Protocol):
 
 
 class SystemTopic(NamedTuple):
-    """A topic of the broker's own: made at start, readable by all, refused to producers unless `may_produce`."""
+    """A topic that the broker creates at its start. All clients may read it; producers only with `may_produce`."""
 
     name: str
     queue_count: int
@@ -103,10 +104,11 @@ class SystemTopic(NamedTuple):
 
 
 def system_topics(cluster: str, broker: str, delay_levels: int = 18) -> Collection[SystemTopic]:
-    """The topics that RocketMQ clients and tools take for granted, and those where delayed messages wait."""
+    """Return the topics that RocketMQ clients and tools expect, and the topics of delayed messages."""
     return (
         SystemTopic(AUTO_CREATE_TOPIC, AUTO_CREATED_QUEUES_MAX, PERM_READ_WRITE | PERM_INHERIT),
-        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),  # Tools measure by sending there.
+        # RocketMQ's tools send to this topic to measure a cluster.
+        SystemTopic(cluster, 16, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),
         SystemTopic(broker, 1, PERM_READ_WRITE | PERM_INHERIT, may_produce=True),
         SystemTopic(cluster + REPLY_SUFFIX, 1, may_produce=True),
         SystemTopic(TRACE_TOPIC, 1, may_produce=True),
@@ -120,7 +122,7 @@ def system_topics(cluster: str, broker: str, delay_levels: int = 18) -> Collecti
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """One topic; only replay changes it."""
+    """One topic. Only the replay of state records changes it."""
 
     number: int
     name: str
@@ -128,14 +130,16 @@ class Topic:
     perm: int
     created_ms: int
     queue_count: int
-    configs: Mapping[str, str]  # overrides only
+    configs: Mapping[str, str]  # Overrides only.
     settings: TopicSettings
     kafka_name: str
     rocketmq_name: str
-    is_listed: bool  # in Kafka's listings; the templates that RocketMQ's tools expect are not
+    # Whether Kafka clients see the topic in listings. They do not see the templates that RocketMQ's tools need.
+    is_listed: bool
     may_produce: bool
-    queues: list[Queue] = field(default_factory=list)  # by queue id
-    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)  # by queue id; none: epoch 0 from offset 0
+    queues: list[Queue] = field(default_factory=list)  # In the order of queue ids.
+    # By queue id; without an entry, the epoch is 0 from offset 0.
+    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
 
     def key(self, queue_id: int) -> int:
         return self.number << QUEUE_ID_BITS | queue_id
@@ -145,7 +149,7 @@ class Topic:
         return starts[-1].epoch if starts else 0
 
     def epoch_at(self, queue_id: int, offset: int) -> tuple[int, int | None]:
-        """Give the epoch of an offset, and the offset at which the next one begins."""
+        """Return the leader epoch of an offset, and the offset at which the next epoch begins, if there is one."""
         epoch = 0
         for start in self.epochs.get(queue_id, ()):
             if start.start_offset > offset:
@@ -154,7 +158,10 @@ class Topic:
         return epoch, None
 
     def epoch_end(self, queue_id: int, epoch: int) -> tuple[int, int]:
-        """Answer OffsetForLeaderEpoch: (the greatest epoch up to that one, where it ended); (-1, -1) if not known."""
+        """Return what OffsetForLeaderEpoch answers: the greatest epoch up to `epoch`, and its end offset.
+
+        Returns (-1, -1) if that epoch is unknown.
+        """
         starts = self.epochs.get(queue_id, ())
         if epoch > self.leader_epoch(queue_id) or epoch < 0:
             return -1, -1
@@ -167,10 +174,10 @@ class Topic:
 
 
 class Topics:
-    """The catalog of topics.
+    """All topics of the broker.
 
-    The class has more than twenty methods, because creating, changing and deleting share the names in both spellings
-    and the limits on topics and queues.
+    The class has more than twenty methods, because creating, changing and deleting topics share the names in both
+    spellings and the limits of topics and queues.
     """
 
     def __init__(
@@ -181,8 +188,8 @@ class Topics:
         system: Collection[SystemTopic] = (),
         config_defaults: Mapping[str, str] | None = None,
     ) -> None:
-        """`config_defaults`: `topic_configs.broker_defaults`."""
-        self.version = 0  # Moves with every change; caches of metadata key on it.
+        """Register with the state log. `config_defaults` is the result of `topic_configs.broker_defaults`."""
+        self.version = 0  # Incremented with every change, so that caches of metadata can compare it.
         self.auto_create = options.auto_create
         self.config_defaults = dict(config_defaults or {})
         topic_configs.check(self.config_defaults)
@@ -196,7 +203,8 @@ class Topics:
         self._by_kafka_name: dict[str, Topic] = {}
         self._by_rocketmq_name: dict[str, Topic] = {}
         self._store: TopicStore | None = None
-        self.on_deleted: Callable[[Sequence[int]], None] = lambda keys: None  # Told the keys of queues, live.
+        # Called with the queue keys of a deleted topic; not during recovery.
+        self.on_deleted: Callable[[Sequence[int]], None] = lambda keys: None
         self.by_kafka_name = self._by_kafka_name.get
         self.by_rocketmq_name = self._by_rocketmq_name.get
         self.by_number = self._by_number.get
@@ -212,7 +220,7 @@ class Topics:
     # -- Finding
 
     def get(self, name: str) -> Topic | None:
-        """Find a topic by its name in any spelling."""
+        """Return the topic with this name in the spelling of either client protocol, or None."""
         return self._by_kafka_name.get(name) or self._by_rocketmq_name.get(name)
 
     def all(self) -> Collection[Topic]:
@@ -225,7 +233,7 @@ class Topics:
         return len(self._by_number)
 
     def queue(self, key: int) -> Queue | None:
-        """Give the queue of that key, if its topic is there and has it."""
+        """Return the queue with this queue key, or None."""
         topic = self._by_number.get(key >> QUEUE_ID_BITS)
         queue_id = key & (1 << QUEUE_ID_BITS) - 1
         return topic.queues[queue_id] if topic is not None and queue_id < len(topic.queues) else None
@@ -233,13 +241,14 @@ class Topics:
     # -- Starting
 
     def attach(self, store: TopicStore, now_ms: int, *, clean: bool, has_lost: bool = False) -> None:
-        """Take the queues of the recovered store, drop those of no topic, make what is missing, begin new epochs.
+        """Connect topics with the queues of the recovered store.
 
-        With `has_lost` some state records could not be replayed. The one that created a topic may be among them, so
-        queues of no topic are not dropped then, but become a topic again.
+        Drops the queues of deleted topics, creates missing system topics, and begins new leader epochs. `has_lost` says
+        that some state records could not be replayed. The record that created a topic may be among them, so queues
+        without a topic are not dropped then, but become a topic again.
 
-        After an unclean end, records that a queue under async flush had shown may be gone: its next ones get a higher
-        leader epoch, by which Kafka clients notice.
+        If the broker did not stop in order (`clean` is False), records that queues with `flush.mode=async` had shown
+        may be lost. These queues get a higher leader epoch, which tells Kafka clients that the log may have changed.
         """
         self._store = store
         for topic in self._by_number.values():
@@ -252,14 +261,15 @@ class Topics:
                 store.drop_topic(number, now_ms)
         for system in self._system.values():
             if system.name not in self._by_rocketmq_name:
-                self._create(system.name, system.queue_count, {}, now_ms, system.perm)  # Whatever the limits are.
+                # The limits do not apply to system topics.
+                self._create(system.name, system.queue_count, {}, now_ms, system.perm)
             elif (topic := self._by_rocketmq_name[system.name]).queue_count < system.queue_count:
                 self._state_log.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
         if not clean:
             self._begin_epochs(now_ms)
 
     def _recover(self, number: int, now_ms: int) -> None:
-        """Make a topic of queues whose own topic is lost, so that its messages can be read, or deleted."""
+        """Create a topic for queues whose own topic was lost, so that their messages can be read or deleted."""
         assert self._store is not None, "the store is not open"
         name = f"recovered-{number}"
         while self.get(name) is not None:
@@ -271,7 +281,7 @@ class Topics:
         try:
             self._state_log.commit([created], now_ms)
         except StoreError as error:
-            # The number is taken nevertheless: a topic that was made with it would get the messages of another one.
+            # The number must not be used again: a new topic with it would contain these messages.
             self._next_number = max(self._next_number, number + 1)
             logger.error("recovered topic cannot be made before the next start name=%s reason=%r", name, str(error))
 
@@ -290,7 +300,7 @@ class Topics:
     def create(
         self, name: str, queue_count: int, configs: Mapping[str, str], now_ms: int, *, perm: int = PERM_READ_WRITE
     ) -> tuple[Topic, Promise]:
-        """Create a topic; raises `TopicError` or `InvalidConfig`, and `StoreError` from the log."""
+        """Create a topic. Raises TopicError, InvalidConfig, StoreError."""
         self.check_new(name, queue_count, configs)
         return self._create(name, queue_count, configs, now_ms, perm)
 
@@ -303,7 +313,7 @@ class Topics:
         return self._by_number[number], promise
 
     def check_new(self, name: str, queue_count: int, configs: Mapping[str, str]) -> None:
-        """Raise what `create` would (for requests that only validate)."""
+        """Raise what `create` would raise, for requests that only validate."""
         if not (names.is_kafka_topic(name) or names.is_rocketmq_topic(name)):
             raise InvalidTopicName(f"topic name {name[:300]!r} is legal neither in Kafka nor in RocketMQ")
         taken = self._by_kafka_name.get(names.kafka_name(name)) or self._by_rocketmq_name.get(names.rocketmq_name(name))
@@ -322,35 +332,37 @@ class Topics:
         if topic.name in self._system:
             raise InvalidTopicName(f"topic {topic.name} is the broker's own")
         promise = self._state_log.free([TopicDeleted(topic.number)], now_ms).promise
-        # After the record: a crash between the two leaves queues of no topic, which the next start drops.
+        # The record comes first: after a crash in between, the next start finds queues without a topic and drops them.
         self._store.drop_topic(topic.number, now_ms)
         self.on_deleted([topic.key(queue_id) for queue_id in range(topic.queue_count)])
         return promise
 
     def add_queues(self, topic: Topic, queue_count: int, now_ms: int, requested_by: str) -> Promise:
-        """Let the topic have `queue_count` queues in all; `requested_by` names the request and its client in the log.
+        """Increase the number of queues to `queue_count`; `requested_by` names the request and its client for the log.
 
-        Queues are never taken away: their records would be lost.
+        Queues are never removed, because their records would be lost. Raises InvalidQueueCount, TooManyTopics,
+        StoreError.
         """
         self.check_more_queues(topic, queue_count)
-        # Keys change their queues, and tools ask for it unsaid: mqadmin updateTopic sends 8 without -r and -w.
+        # Logged as a warning, because keys move to other queues, and tools request it by default: mqadmin updateTopic
+        # sends 8 queues without -r and -w.
         text = "topic gets more queues topic=%s from=%d to=%d asked_by=%s"
         logger.warning(text, topic.name, topic.queue_count, queue_count, requested_by)
         return self._state_log.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def check_more_queues(self, topic: Topic, queue_count: int) -> None:
-        """Raise what `add_queues` would (for requests that only validate)."""
+        """Raise what `add_queues` would raise, for requests that only validate."""
         if queue_count <= topic.queue_count:
             raise InvalidQueueCount(f"topic {topic.name} has {topic.queue_count} queues already")
         self._check_queue_count(topic.name, queue_count, queue_count - topic.queue_count)
 
     def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
-        """Replace all overrides of the topic's configs; raises `InvalidConfig`."""
+        """Replace all overrides of the topic's configs. Raises InvalidConfig, StoreError."""
         topic_configs.check(configs)
         return self._state_log.commit([TopicChanged(topic.number, configs=dict(configs))], now_ms).promise
 
     def permit(self, topic: Topic, perm: int, now_ms: int) -> Promise:
-        """Set what RocketMQ clients may do with the topic (`protocol.rocketmq.flags`, PERM_*)."""
+        """Set the permission of a topic for RocketMQ clients (PERM_* in `protocol.rocketmq.flags`)."""
         return self._state_log.commit([TopicChanged(topic.number, perm=perm)], now_ms).promise
 
     def _check_queue_count(self, name: str, queue_count: int, more: int) -> None:
@@ -365,17 +377,17 @@ class Topics:
     # -- Creating on first use
 
     def auto_create_for_kafka(self, name: str, now_ms: int) -> Topic | None:
-        """Create what Metadata asked for; None if topics are not created so or this one not by its name."""
+        """Create a topic that a Metadata request named; None if auto-creation is off, or not allowed for this name."""
         if not self.auto_create or not names.is_kafka_topic(name) or self._is_reserved(name):
             return None
         return self.create(name, self._options.queues, {}, now_ms)[0]
 
     def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
-        """Create what a send named; `template` is the topic that it names as the pattern (TBW102), or None results.
+        """Create a topic that a send request named; None if it may not be created.
 
-        A retry topic is always created, with the number of queues that its group configures. So is a dead-letter topic,
-        with one queue.
-        TopicConfigManager.java.
+        `template` is the topic in the request whose permission and number of queues are the maximum (TBW102). A retry
+        topic is always created, with `wished_queues` queues, and a dead-letter topic with one queue
+        (TopicConfigManager.java).
         """
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):
             queue_count = max(wished_queues, 1) if name.startswith(RETRY_PREFIX) else 1
@@ -387,7 +399,7 @@ class Topics:
         return self.create(name, queue_count, {}, now_ms, perm=pattern.perm & ~PERM_INHERIT)[0]
 
     def may_auto_create_for_rocketmq(self, name: str) -> bool:
-        """Say whether a topic of this name may be made from a template."""
+        """Return whether a send request may create a topic of this name from a template."""
         may = self.auto_create and names.is_rocketmq_topic(name)
         return may and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not self._is_reserved(name)
 
@@ -399,7 +411,7 @@ class Topics:
 
     def _replay_created(self, record: TopicCreated, slot: Slot) -> None:
         if record.number in self._by_number:
-            return  # A snapshot that was appended again.
+            return  # The log may contain a snapshot twice.
         system = self._system.get(record.name)
         topic = Topic(
             number=record.number,
@@ -478,7 +490,7 @@ class Topics:
         return [created, *(LeaderEpochsStarted(part) for part in _parts(starts))]
 
     def _bind(self, topic: Topic) -> None:
-        """Give a topic its queues; during recovery there are none yet."""
+        """Assign the queues of the store to a topic; during recovery there is no store yet."""
         if self._store is None:
             return
         for queue_id in range(len(topic.queues), topic.queue_count):

@@ -1,25 +1,26 @@
-"""Whether the wall clock can be believed: what keeps a clock that jumps from deleting anything.
+"""Trust in the wall clock: a wall clock that jumps must not make the broker delete anything.
 
-The wall clock is compared with the monotonic one at the end of the first turn of the loop in each millisecond, and
-before the ticker runs what is due. Where the two part by more than STEP_MS the wall clock *jumped*: the log says so
-once, and the time goes on being counted from before the jump, by the monotonic clock. That is the *trusted time*:
+At the end of the first turn of the loop in each millisecond, and before the ticker runs duties, the wall clock is
+compared with the monotonic clock. If they differ by more than STEP_MS, the wall clock *jumped*: the log reports it
+once, and the *trusted time* continues from the time before the jump by the monotonic clock.
 
-    wall clock       10:00  10:01  |  11:01+8d  11:02+8d ...  |  10:04        right again: believed at once
+    wall clock       10:00  10:01  |  11:01+8d  11:02+8d ...  |  10:04        correct again: trusted at once
     trusted time     10:00  10:01  |  10:02     10:03    ...  |  10:04
 
-    the wall clock                              is believed
-    within STEP_MS of the trusted time          at once
-    ahead, it jumped while the broker ran       when it has run steadily for `retention.clock_confirm_ms`
-    ahead of the last unit at a start           after `retention.start_confirm_ms`: the broker was off, or it is wrong
-    behind                                      after `retention.start_confirm_ms`
+    the wall clock is                               it is trusted
+    within STEP_MS of the trusted time              at once
+    ahead, after a jump while the broker runs       after `retention.clock_confirm_ms` without a further jump
+    ahead of the last unit of the log at a start    after `retention.start_confirm_ms`: the broker was off, or the clock
+                                                    is wrong
+    behind                                          after `retention.start_confirm_ms`
 
-What would lose something by a clock that is ahead goes by the *careful* time, the earlier of the two: retention, groups
-and transactional ids that nobody uses, messages that expire, half messages that are too old. What is late when it waits
-goes by the wall clock: timers and schedules, and store times. Store times that a clock has put ahead begin anew when it
-is right again (`store/index/store_times.py`); so does whatever else waits for a time that is far off by then
-(`on_set_back`).
+The *careful time* is the earlier of both. It decides what a wrong clock would delete too early: retention, unused
+groups and transactional ids, expired messages, old half messages. The wall clock decides what a wrong clock would
+delay: timers, schedules, store times. Store times that were set ahead by a wrong clock continue from the correct time
+when the clock is set back (`store/index/store_times.py`). `on_set_back` then corrects all other times in the far
+future.
 
-That the clock is not believed is in the log, so that a restart does not believe it either.
+A state record says that the clock is not trusted, so that it is not trusted after a restart either.
 """
 
 import logging
@@ -33,15 +34,16 @@ from duolog.store.entry import Slot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
-STEP_MS: Final = 60_000  # NTP steps a clock by less, or slews it; a suspended laptop is further off.
-DRIFT_MS_MIN: Final = 100  # The trusted time follows the wall clock at most each so often,
-DRIFT_SHARE: Final = 100  # and by a hundredth of what has passed: quartz is a thousand times better.
+STEP_MS: Final = 60_000  # NTP steps a clock by less, or slews it. A laptop that wakes up is further off.
+DRIFT_MS_MIN: Final = 100  # The shortest time between two corrections of the trusted time towards the wall clock.
+# A correction is at most the hundredth part of the time since the last one. Quartz clocks drift less than that.
+DRIFT_SHARE: Final = 100
 
 log = logging.getLogger("bridge")
 
 
 class TimedStore(Protocol):
-    """What this asks of the store."""
+    """What WallTime uses of the store."""
 
     recovered_ms: int
 
@@ -54,20 +56,21 @@ class TimedStore(Protocol):
 
 
 class WallTime:
-    """Watches the wall clock. `begin` when the log is recovered, then `observe`."""
+    """Compares the wall clock with the monotonic clock. Call `begin` after the recovery, then `observe` regularly."""
 
     def __init__(self, state_log: StateLog, options: RetentionOptions) -> None:
-        self.ahead_ms = 0  # How far the wall clock is ahead of the trusted time; 0: it is believed, or behind.
-        self.jumps = 0  # since the start
-        self.on_step: Callable[[int], None] = _ignore  # The wall clock jumped by so much.
-        self.on_set_back: Callable[[int], None] = _ignore  # It was ahead, and is right again: (now_ms).
+        self.ahead_ms = 0  # How far the wall clock is ahead of the trusted time; 0: it is trusted, or behind.
+        self.jumps = 0  # The number of jumps since the start.
+        self.on_step: Callable[[int], None] = _ignore  # Called with the difference in ms after the wall clock jumped.
+        # Called with `now_ms` after a wall clock that was ahead was set back.
+        self.on_set_back: Callable[[int], None] = _ignore
         self._state_log = state_log
         self._confirm_jump_ms, self._confirm_start_ms = options.clock_confirm_ms, options.start_confirm_ms
         self._store: TimedStore | None = None
-        self._recorded_ms = 0  # What the log says of `ahead_ms`.
-        self._offset_ms = 0  # Trusted time less monotonic time.
-        self._seen_ms = 0  # Wall time less monotonic time, when last observed.
-        self._steady_mono_ms = 0  # The wall clock has not jumped since.
+        self._recorded_ms = 0  # The value of `ahead_ms` in the log.
+        self._offset_ms = 0  # Trusted time minus monotonic time.
+        self._seen_ms = 0  # Wall time minus monotonic time at the last call of `observe`.
+        self._steady_mono_ms = 0  # The monotonic time of the last jump.
         self._confirm_ms = 0
         self._drift_mono_ms = 0
         state_log.own(ClockDoubted, self._replay)
@@ -90,7 +93,7 @@ class WallTime:
             )  # fmt: skip
 
     def observe(self, now_ms: int, mono_ms: int) -> None:
-        """Notice a jump. To be called once in a millisecond of turns, and before anything runs by the wall clock."""
+        """Detect a jump. To be called at least before anything is decided by the wall clock."""
         store = self._store
         if store is None:
             return
@@ -111,11 +114,11 @@ class WallTime:
             self._set_back(store, now_ms)
 
     def careful_ms(self, now_ms: int, mono_ms: int) -> int:
-        """Return the earlier of wall clock and trusted time: what may be deleted by its time is judged by this."""
+        """Return the earlier of wall clock and trusted time, which decides about deletions."""
         trusted_ms = mono_ms + self._offset_ms
         return now_ms if self._store is None or now_ms <= trusted_ms + STEP_MS else trusted_ms
 
-    # -- Inside
+    # -- Internal
 
     def _jumped(self, by_ms: int, now_ms: int, mono_ms: int) -> None:
         self.jumps += 1
@@ -135,7 +138,7 @@ class WallTime:
                 log.warning("store times before now=%s keep counting as older reason=%r", _text(now_ms), str(error))
 
     def _follow(self, ahead_ms: int, mono_ms: int) -> None:
-        """Let the trusted time follow the wall clock, which other machines correct; a little at a time."""
+        """Move the trusted time towards the wall clock, which NTP keeps correct, by a limited step."""
         passed_ms = mono_ms - self._drift_mono_ms
         if passed_ms >= DRIFT_MS_MIN:
             self._drift_mono_ms = mono_ms
@@ -143,7 +146,7 @@ class WallTime:
             self._offset_ms += max(-most_ms, min(most_ms, ahead_ms))
 
     def _record(self, now_ms: int) -> None:
-        """Say in the log whether the clock is believed; where the log refuses, the next turn tries again."""
+        """Record in the log whether the clock is trusted. If the store refuses, the next turn tries again."""
         try:
             self._state_log.commit([ClockDoubted(self.ahead_ms)], now_ms)
         except StoreError:
@@ -154,7 +157,7 @@ class WallTime:
             before_ms = store.stored_ms
             store.set_time_back(now_ms)
         except StoreError:
-            return  # The log is at its end; the next start looks again.
+            return  # The store refuses appends; the correction is repeated after the next start.
         log.warning("store times begin anew: they were at=%s now=%s", _text(before_ms), _text(now_ms))
         try:
             self.on_set_back(now_ms)
