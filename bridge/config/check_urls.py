@@ -1,10 +1,10 @@
-"""Which URLs the broker may call on behalf of a Kafka producer: those below one of the prefixes of `txn.check_urls`.
+"""URLs that the broker may call for check-backs of Kafka producers: those that begin with a prefix of `txn.check_urls`.
 
-A URL is normalised before it is compared, by the library that aiohttp uses to send it (yarl): percent-encoded
-characters that need no encoding are decoded, `.` and `..` are resolved, the host is in lower case. Scheme, host, port
-and whole path segments are then compared. What two programs may read differently is refused: user information,
-fragments, control characters, blanks, backslashes, encoded slashes, encoded bytes that are not UTF-8 (`%c0%ae` is a dot
-to some servers), and segments that become `..` for a server which decodes twice or cuts path parameters (`..;`).
+A URL is normalised by yarl, the library with which aiohttp sends it, before it is compared: unnecessary
+percent-encoding is decoded, `.` and `..` are resolved, the host is in lower case. Then scheme, host, port and whole
+path segments are compared. A URL that two programs may interpret in different ways is refused: with user information,
+fragments, control characters, blanks, backslashes, encoded slashes, encoded bytes that are not UTF-8 (some servers read
+`%c0%ae` as a dot), or segments that become `..` in a server that decodes twice or removes path parameters (`..;`).
 """
 
 import re
@@ -21,11 +21,11 @@ _USER_INFORMATION: Final = re.compile(r"[^:/]+://[^/?#]*@")
 
 
 class BadUrl(ValueError):
-    """The text is no URL that the broker may call; the message says why."""
+    """The broker may not call this URL; the message says why."""
 
 
 class Prefix(NamedTuple):
-    """One allowed beginning; a path that ends with a slash allows only what lies below it."""
+    """An allowed prefix. If its path ends with a slash, it allows only longer paths."""
 
     origin: tuple[str, str, int]
     path: str
@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
 
 
 class CheckUrls:
-    """The prefixes of `txn.check_urls`, separated by blanks. Raises BadUrl for one that is wrong."""
+    """The prefixes of `txn.check_urls`, separated by blanks. Raises BadUrl for an invalid one."""
 
     def __init__(self, setting: str) -> None:
         self._prefixes = [_prefix(text) for text in setting.split()]
@@ -55,7 +55,7 @@ class CheckUrls:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> URL:
-    """Normalise a URL that the broker is asked to call. Raises BadUrl."""
+    """Return a URL in normalised form. Raises BadUrl if the broker may not call it."""
     if not text.isprintable() or not text.isascii() or " " in text or "\\" in text:
         raise BadUrl(f"expected printable ASCII without blanks and backslashes, got {text[:200]!r}")
     try:
@@ -90,7 +90,7 @@ def _origin(url: URL) -> tuple[str, str, int]:
 
 def _prefix(text: str) -> Prefix:
     url = parse(text)
-    # Without a slash behind the host, a reader could take the host for the beginning of a name.
+    # Without a slash after the host, a reader could take the host for the beginning of a longer host name.
     if not re.fullmatch(r"https?://[^/]+/.*", text, re.IGNORECASE) or "?" in text:
         raise BadUrl(f"expected http://host/ or https://host/, with a path if need be and no query, got {text[:200]!r}")
     return Prefix(_origin(url), url.raw_path)

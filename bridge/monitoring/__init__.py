@@ -1,1 +1,1 @@
-"""What operators see: metrics, logs, contained faults, long turns of the loop."""
+"""Monitoring: metrics, logs, contained faults, records set aside, long turns of the loop."""

@@ -1,13 +1,12 @@
-"""Unexpected exceptions: reported and counted here, and kept to the request, the duty or the record that raised them.
+"""Faults: unexpected exceptions, which are bugs of Duolog. They are contained, reported and counted.
 
-    code that calls a handler or a duty ──Exception──> contain(error, kind, peer)
-                                                          │
-                    Fatal: `end` ends the process         ├── counter `duolog_faults_total{kind}`
-                    anything else: work goes on           └── one line at level error, with the traceback
+    a request, duty or record raises ──Exception──> contain(error, kind, peer)
+                                                         │
+                     Fatal: `end` ends the process       ├── counter `duolog_faults_total{kind}`
+                     anything else: work continues       └── one log line at level error, with the traceback
 
-The caller of `contain` then answers with the error of its protocol, or closes the connection. A kind is a name from
-the broker's own tables (`kafka fetch`, `ticker schedules`), never a
-client's text, so there are few of them.
+The caller of `contain` then answers with an error of its protocol, or closes the connection. A kind is a name from the
+tables of the broker (`kafka fetch`, `ticker schedules`), never a text of a client, so the number of kinds is limited.
 """
 
 import logging
@@ -16,19 +15,20 @@ from collections.abc import Callable
 
 from duolog.store.errors import Fatal
 
-QUIET_MS = 5000  # After a line of one kind; faults in this time are counted, and the next line has their number.
+# After a log line of a kind, faults of this kind are only counted for this time; the next line has their number.
+QUIET_MS = 5000
 
 log = logging.getLogger("bridge")
 
 
 class Faults:
-    """The faults since the start. `end` is given the error that must end the process."""
+    """The faults since the start. `end` gets the exception that must end the process."""
 
     def __init__(self, mono_ms: Callable[[], int], end: Callable[[BaseException], None]) -> None:
         self.counts: Counter[str] = Counter()  # By kind.
         self._mono_ms, self._end = mono_ms, end
         self._quiet_until_mono_ms: dict[str, int] = {}
-        self._suppressed: Counter[str] = Counter()  # Faults of this kind since its last line.
+        self._suppressed: Counter[str] = Counter()  # The number of faults since the last log line, by kind.
 
     def contain(self, error: BaseException, kind: str, peer: str = "") -> None:
         """Report a fault; `peer` is the client's address, if a client asked for the work. Raises nothing."""

@@ -1,13 +1,13 @@
-"""Logs: one line an event on standard error, `time level logger message key=value ...`.
+"""Log lines: one line for each event on standard error, `time level logger message key=value ...`.
 
     2026-03-01T12:00:00.123Z info store recovered position=81920 entries=512 cut_bytes=37
 
-A line has printable characters only: whatever else a client's text contains (line breaks, terminal escapes, Unicode's
-line separators and direction marks) is written as an escape of Python's. The lines of a traceback are indented, so that
-no text in them can be taken for an event.
+A line has only printable characters. All others in a client's text (line breaks, terminal escapes, Unicode's line
+separators and direction marks) are written as Python escapes. The lines of a traceback are indented, so that no text in
+them looks like an event.
 
-A client that misbehaves in a loop must not fill the disk: of one kind of line at most LINES_MAX come in WINDOW_S, and
-the next one after that says how many were left out.
+To protect the disk from a client that causes errors in a loop, at most LINES_MAX lines of one kind are written in
+WINDOW_S. The next line after that says how many were omitted.
 """
 
 import logging
@@ -17,11 +17,11 @@ import time
 LINES_MAX = 20
 WINDOW_S = 10.0
 INDENT = "  "  # Before each line of a traceback.
-KINDS_MAX = 1000  # Kinds remembered; then all are forgotten, and counting starts again.
+KINDS_MAX = 1000  # The number of kinds that are counted. When it is reached, all counts are dropped.
 
 
 class KeyValueFormatter(logging.Formatter):
-    """UTC time with milliseconds, level in lower case, message, and a traceback and a stack if there are any."""
+    """Formats a line: UTC time with milliseconds, level in lower case, message, and a traceback and stack, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -46,7 +46,7 @@ def _indented(text: str) -> list[str]:
 
 
 class FloodFilter(logging.Filter):
-    """Lets at most LINES_MAX lines of a kind pass in WINDOW_S; a kind is a logger and its unformatted message."""
+    """Limits lines of a kind to LINES_MAX in WINDOW_S; a kind is a logger with its message before formatting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,17 +66,17 @@ class FloodFilter(logging.Filter):
 
 
 def configure(level: str) -> None:
-    """Send everything from `level` on to standard error."""
+    """Write all lines of `level` and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     handler.addFilter(FloodFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     set_level(level)
-    # asyncio's own debug lines say nothing that an operator acts on.
+    # The debug lines of asyncio do not help an operator.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def set_level(level: str) -> None:
-    """Write everything from `level` on, from now on."""
+    """Change the level from which lines are written."""
     logging.getLogger().setLevel(level.upper())

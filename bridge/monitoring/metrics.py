@@ -1,7 +1,7 @@
-"""Counters for operators. The hot path adds to plain integers; a scrape of `/metrics` collects them.
+"""Counters for operators. Requests increment plain integers; a scrape of `/metrics` reads them.
 
-Most metrics are not counted here: a scrape reads them from the part that owns them (log positions, connections,
-groups). The list of metrics is in `bridge/http/api/metrics.py`.
+Most metrics are not in this module: a scrape reads them from the part that owns them (log positions, connections,
+groups). `bridge/http/api/metrics.py` has the list of all metrics.
 """
 
 import gc
@@ -14,34 +14,36 @@ WIRES = ("kafka", "rocketmq")
 
 
 class Metrics:
-    """The counters. Keys are few by construction: names from dispatch and error tables, never a client's text."""
+    """The counters. Keys are names from tables of the broker, never texts of clients, so their number is limited."""
 
     def __init__(self) -> None:
-        self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (wire, name of the API or code)
-        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (wire, error answered)
-        self.records_in = dict.fromkeys(WIRES, 0)  # appended, by the writer's wire
+        # By (client protocol, name of the API or request code).
+        self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in the answer).
+        self.records_in = dict.fromkeys(WIRES, 0)  # Records that were appended, by the client protocol of their writer.
         self.bytes_in = dict.fromkeys(WIRES, 0)
-        self.frames_out = dict.fromkeys(WIRES, 0)  # entries read, by the reader's wire
+        self.frames_out = dict.fromkeys(WIRES, 0)  # Entries that were read, by the client protocol of their reader.
         self.bytes_out = dict.fromkeys(WIRES, 0)
-        self.converted_records = dict.fromkeys(WIRES, 0)  # read in that wire's form, written in the other's
+        # Records that were read in one client protocol and written in the other, by the reader's.
+        self.converted_records = dict.fromkeys(WIRES, 0)
         self.dropped_commits = dict.fromkeys(
             WIRES, 0
         )  # One-way commits of a group that is active in the other client protocol.
         self.refused_commits = dict.fromkeys(WIRES, 0)  # One-way commits that a full disk or a limit refused.
-        self.retries = 0  # messages that a RocketMQ group failed to consume and will get again
-        self.dead_letters = 0  # and those that it will not
+        self.retries = 0  # Messages that a RocketMQ group failed to consume and gets again.
+        self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
         self.timers = dict.fromkeys(
             ("parked", "delivered", "cancelled", "dropped", "recurred", "lost"), 0
         )  # delayed messages
         self.gc_pauses = GcPauses()
 
     def totals(self) -> Totals:
-        """How many messages came in, and how many entries were read."""
+        """Return how many messages were appended, and how many entries were read."""
         return Totals(sum(self.records_in.values()), sum(self.frames_out.values()))
 
 
 class GcPauses:
-    """How often and how long Python's garbage collector stopped the loop."""
+    """The number and duration of pauses by Python's garbage collector."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,7 +53,7 @@ class GcPauses:
         self._clock_s: Callable[[], float] | None = None
 
     def watch(self, clock_s: Callable[[], float]) -> None:
-        """Count from now on; `clock_s` is a fine monotonic clock."""
+        """Count from now on; `clock_s` is a monotonic clock with a resolution of microseconds."""
         self._clock_s = clock_s
         gc.callbacks.append(self._on_collection)
 

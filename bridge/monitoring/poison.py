@@ -1,23 +1,21 @@
-"""Stored records that could not be processed: set aside, so that neither the process nor other records suffer.
+"""Stored records that could not be processed: they are set aside, so that the broker and other records go on.
 
-    a background duty processes a stored record ──Exception──> set_aside(kind, place, error)
-        the duty then goes on without the record; its file says what that means
+    a duty or the recovery processes a stored record ──Exception──> set_aside(kind, place, error)
 
-                        set aside means
-    state record        one that does not decode, or whose replay raises: its change of state is left out, and the other
-                        records and frames of its unit are replayed; the record stays in its segment
-    TopicCreated        the same, and the topic's queues become a topic `recovered-<number>` (`Topics.attach`)
-    control entry       a log start or a step of the clock is left out
-    frame               the same of what follows from a frame's `extra`
-    schedule            it does not run again before a restart; it can be removed or replaced
+    kind of record      what happens to a record that is set aside
+    state record        its change of state is missing; the other records and frames of its unit are replayed
+    TopicCreated        the same, and the queues of the topic become a topic `recovered-<number>` (`Topics.attach`)
+    control entry       its log start offset or step of the clock is missing
+    frame               the state that follows from the `extra` of its entry is missing
+    schedule            it does not run before the next restart; it can be removed or replaced
     delayed message     it is not delivered; its pending message stays in the log until retention removes it
-    half message        at its last check it is given up without a copy; before, it waits for its next check
-    popped message      it is not given back; the original stays in its queue
+    half message        it waits for its next check-back; at its last one it is given up without a copy
+    popped message      it does not return to its group; the original stays in its queue
     dead letter         a redrive skips it; the original stays in its queue
     expired message     its reader gets it as if it had not expired
 
-`GET /api/poison` and `duolog poison list` show the newest of them. The list is state: a background duty appends what is
-new on it as a `RecordsSetAside`, and checkpoints hold it, so it survives a restart and a kill.
+`GET /api/poison` and `duolog poison list` show the newest of these records. The list is state: a duty appends its new
+rows as `RecordsSetAside`, and checkpoints contain it, so it survives restarts and crashes.
 """
 
 import logging
@@ -32,13 +30,13 @@ from duolog.store.errors import Fatal, StoreError
 if TYPE_CHECKING:
     from duolog.store.state_log import StateLog
 
-KEPT_MAX: Final = 1000  # Of the list, some 500 bytes each; the oldest go.
+KEPT_MAX: Final = 1000  # Rows of the list, of about 500 bytes each. The oldest row is dropped for a new one.
 ERROR_CHARACTERS_MAX: Final = 300
 PLACE_CHARACTERS_MAX: Final = 600
 ROWS_IN_RECORD: Final = 50
-SAVE_RETRY_MS: Final = 1000  # After the log refused what is new on the list.
+SAVE_RETRY_MS: Final = 1000  # The time until the next attempt after the store refused new rows.
 
-# Errors that are not caused by the record: a state of the store or the disk, or the end of the process.
+# Exceptions that the record did not cause: a state of the store or disk, or the end of the process.
 NOT_THE_RECORD: Final = (StoreError, Fatal, MemoryError, OSError)
 
 log = logging.getLogger("bridge")
@@ -50,26 +48,27 @@ class SetAsideRecord(NamedTuple):
     kind: str
     place: str
     error: str
-    at_ms: int | None  # None: while the log was replayed.
+    at_ms: int | None  # None: during recovery.
 
 
 _Name = tuple[str, str]  # Kind and place.
 
 
 class Poison:
-    """The records that were set aside, in this run and before. `now_ms` returns the wall time once the log is open."""
+    """The list of records that were set aside, in this run and before. `now_ms` is set when the log is open."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()  # By kind.
         self.now_ms: Callable[[], int] | None = None
         self._state_log: StateLog | None = None
         self._kept: dict[_Name, SetAsideRecord] = {}  # The oldest first.
-        self._reported: set[_Name] = set()  # In this run. Invariant: part of `_kept`.
-        self._unsaved: dict[_Name, SetAsideRecord] = {}  # The log does not have them yet. Invariant: part of `_kept`.
-        self._save_mono_ms = 0  # When to append them.
+        self._reported: set[_Name] = set()  # Records that this run reported. Invariant: a subset of `_kept`.
+        # Records that are not in the log yet. Invariant: a subset of `_kept`.
+        self._unsaved: dict[_Name, SetAsideRecord] = {}
+        self._save_mono_ms = 0  # The monotonic time at which to append `_unsaved`.
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
-        """Report a record by its place, once. Raises `error` if it says nothing about the record (NOT_THE_RECORD)."""
+        """Add a record to the list and report it, once for each place. Raises `error` if it is in NOT_THE_RECORD."""
         if isinstance(error, NOT_THE_RECORD):
             raise error
         place = _storable(place, PLACE_CHARACTERS_MAX)
@@ -94,7 +93,7 @@ class Poison:
         return found
 
     def all(self) -> Iterable[SetAsideRecord]:
-        """Give those that are remembered, the oldest first."""
+        """Return the rows of the list, the oldest first."""
         return self._kept.values()
 
     # -- The list as state
@@ -109,7 +108,7 @@ class Poison:
         return self._save_mono_ms if self._unsaved else None
 
     def save(self, now_ms: int, mono_ms: int) -> None:
-        """Append what the log does not have yet; raises StoreError, and then it is tried again after a second."""
+        """Append the rows that are not in the log yet. Raises StoreError; the next attempt follows after a second."""
         if self._unsaved and self._state_log is not None:
             self._save_mono_ms = mono_ms + SAVE_RETRY_MS
             self._state_log.commit([*_records_of(self._unsaved.values())], now_ms)
@@ -133,5 +132,5 @@ def _records_of(rows: Iterable[SetAsideRecord]) -> Iterator[RecordsSetAside]:
 
 
 def _storable(text: str, characters_max: int) -> str:
-    """Give a text that a state record can hold: lone surrogates are replaced."""
+    """Return a text that a state record can store: lone surrogates are replaced."""
     return text[:characters_max].encode(errors="replace").decode()

@@ -1,6 +1,4 @@
-"""How many messages a second come in and go out: samples of the counters, ten seconds apart, for ten minutes; and how
-many there were until this morning, and yesterday's: days are UTC's.
-"""
+"""Message rates for RocketMQ's tools, from samples of the counters every ten seconds, and totals of each UTC day."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,18 +6,18 @@ from typing import Final, NamedTuple
 
 INTERVAL_MS: Final = 10_000
 DAY_MS: Final = 86_400_000
-WINDOWS_MS: Final = (10_000, 60_000, 600_000)  # As RocketMQ's tools print them.
+WINDOWS_MS: Final = (10_000, 60_000, 600_000)  # The windows that RocketMQ's tools print.
 
 
 class Totals(NamedTuple):
-    """Messages since the start."""
+    """Numbers of messages since the start."""
 
     written: int
     read: int
 
 
 class Rates:
-    """The samples. `totals` gives the counters of now; times are monotonic."""
+    """The samples of ten minutes. `totals` returns the current counters; times are monotonic."""
 
     def __init__(self, totals: Callable[[], Totals]) -> None:
         self._totals = totals
@@ -31,7 +29,7 @@ class Rates:
         return self._samples[-1][0] + INTERVAL_MS if self._samples else 0
 
     def sample(self, mono_ms: int, now_ms: int) -> None:
-        """Take a sample, if it is time."""
+        """Take a sample if one is due."""
         if mono_ms >= self.next_deadline_ms():
             self._samples.append((mono_ms, self._totals()))
             self._begin_day(now_ms // DAY_MS)
@@ -43,7 +41,7 @@ class Rates:
         self._day = day
 
     def per_second(self, mono_ms: int) -> tuple[list[float], list[float]]:
-        """Give the rates written and read, over each of WINDOWS_MS, or since the first sample if that is shorter."""
+        """Return the rates of writing and reading in each of WINDOWS_MS, or since the first sample if that is later."""
         now = self._totals()
         written, read = [], []
         if not self._samples:

@@ -1,15 +1,15 @@
-"""How long the event loop is kept busy at a time: each turn is measured, and the long ones are named.
+"""Watchdog: measures how long each turn of the event loop takes, and reports long turns.
 
-    the event loop ──> an entry point of ours: what a socket received, a duty of the ticker, a thread's outcome,
-                       the end of a turn, one step of an HTTP handler, a callback that was put off
-                       begun_s = seconds()  ...  watchdog.turned(kind, begun_s)
+    the loop ──> an entry point of the broker: received bytes, a duty, the result of a thread, the end of a turn,
+                 one step of an HTTP handler, a callback
+                 begun_s = seconds()  ...  watchdog.turned(kind, begun_s)
 
     duolog_loop_turn_seconds          histogram of all turns
-    duolog_long_loop_turns_total      turns of LONG_S and more, by kind; each kind has a line in the log once in a while
+    duolog_long_loop_turns_total      turns of LONG_S and more, by kind; the log has a line for some of them
 
-Each turn costs two readings of the clock, however many requests it has. A connection's turn has the kind of its last
-request: a connection gives way to the others behind the request that used up its time, so that is the long one.
-Pauses of the garbage collector, and of the process, count as part of the turn that they interrupt.
+A turn costs two readings of the clock, for any number of requests. The kind of a connection's turn is that of its last
+request, which is usually the long one, because a connection yields to others after a request that used up its time.
+Pauses of the garbage collector and of the process count as part of the turn that they interrupt.
 """
 
 import logging
@@ -24,27 +24,29 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-NOTED_S: Final = BOUNDS_S[0]  # Shorter turns are counted and summed, nothing else.
+NOTED_S: Final = BOUNDS_S[0]  # Shorter turns are only counted and summed.
 LONG_S: Final = 0.1
-QUIET_S: Final = 5.0  # Between two lines of one kind.
+QUIET_S: Final = 5.0  # Between two log lines of one kind.
 
 log = logging.getLogger("bridge")
 
 
 class Watchdog:
-    """The turns since the start. `seconds` is a fine monotonic clock."""
+    """The turns since the start. `seconds` is a monotonic clock with a resolution of microseconds."""
 
     def __init__(self, seconds: Callable[[], float] = perf_counter) -> None:
         self.seconds = seconds
-        self.count = 0  # Of all turns,
-        self.total_s = 0.0  # and their sum.
+        self.count = 0  # The number of all turns.
+        self.total_s = 0.0  # The duration of all turns.
         self.long: Counter[str] = Counter()  # Turns of LONG_S and more, by kind.
-        self.longest_s: dict[str, float] = {}  # Since the last `reset`, by kind; only turns of NOTED_S and more.
-        self._noted = [0] * (len(BOUNDS_S) + 1)  # Turns by the number of bounds that they reach; the first stays 0.
+        # The longest turn since the last `reset`, by kind; only turns of NOTED_S and more.
+        self.longest_s: dict[str, float] = {}
+        # The number of turns by how many bounds they reach; turns below the first bound are not counted here.
+        self._noted = [0] * (len(BOUNDS_S) + 1)
         self._told_s: dict[str, float] = {}
 
     def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
-        """Take the end of a turn that began at `begun_s`. What a thread handed over is named by its callback."""
+        """Record the end of a turn that began at `begun_s`. A turn with a thread's result is named by its callback."""
         took_s = self.seconds() - begun_s
         self.count += 1
         self.total_s += took_s
@@ -52,7 +54,7 @@ class Watchdog:
             self._note(kind if isinstance(kind, str) else f"outcome {_name_of(kind)}", took_s, begun_s + took_s)
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Give the histogram as Prometheus wants it: each upper bound, and how many turns were not longer."""
+        """Return the histogram for Prometheus: each upper bound with the number of turns up to it."""
         below = self.count - sum(self._noted)
         found = []
         for bound_s, count in zip(BOUNDS_S, self._noted, strict=False):
@@ -61,7 +63,7 @@ class Watchdog:
         return [*found, ("+Inf", self.count)]
 
     def reset(self) -> None:
-        """Forget the longest turns; the counters go on."""
+        """Clear the longest turns; the counters continue."""
         self.longest_s.clear()
 
     def _note(self, kind: str, took_s: float, now_s: float) -> None:
@@ -78,7 +80,7 @@ class Watchdog:
 
 @coroutine
 def measured(work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str) -> Generator[Any, Any, T]:
-    """Await `work`, and measure each of its steps from one wait to the next."""
+    """Await `work`, and measure each of its steps between two awaits."""
     step: Callable[[], Any] = partial(work.send, None)
     while True:
         begun_s = watchdog.seconds()
@@ -96,7 +98,7 @@ def measured(work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str) -> Gen
 
 
 def _name_of(callback: Callable[..., object]) -> str:
-    """Name a callback by the function at its root."""
+    """Return the name of the function that a callback calls in the end."""
     while isinstance(callback, partial):
         callback = callback.func
     return str(getattr(callback, "__qualname__", type(callback).__qualname__))

@@ -1,4 +1,4 @@
-"""State records of delayed messages. The key of a pending message is 16 bytes: due time u64 | address u64, big-endian."""
+"""State records of delayed messages. The key of a pending message: due time u64 | address u64, big-endian."""
 
 from collections.abc import Sequence
 

@@ -1,13 +1,13 @@
-"""Asks Kafka's producers over HTTP what became of their half messages.
+"""Check-backs over HTTP: asks Kafka producers for the decision on their half messages.
 
     POST <TRAN_MSG_CHECK_URL>   {"topic", "id", "queue", "checks"}
     200                         {"verdict": "commit" | "rollback" | "unknown"}
 
-Only URLs below a prefix of `txn.check_urls` are called (`bridge/config/check_urls.py`), redirects are not
-followed, and an answer has `txn.check_timeout_ms`. Every other answer, and none, counts as `unknown`: the next check
-asks again.
+Only URLs that begin with a prefix of `txn.check_urls` are called (`bridge/config/check_urls.py`). Redirects are
+not followed. An answer must come within `txn.check_timeout_ms`. Any other answer, or none, counts as `unknown`, and a
+later check-back asks again.
 
-Each host has places of its own, so that a slow one holds up nobody but itself; there are as many as the settings name.
+Requests to one host are limited to ASKED_MAX, so that a slow host does not delay check-backs to other hosts.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ import aiohttp
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.txn.half import Verdict
 
-ASKED_MAX: Final = 32  # Of one host, at a time; others of its half messages wait, and no look of theirs is counted.
+ASKED_MAX: Final = 32  # Requests to one host at a time. Further check-backs to the host are postponed, and not counted.
 ANSWER_BYTES_MAX: Final = 1024
-QUIET_S: Final = 1.0  # Between two lines of the log.
+QUIET_S: Final = 1.0  # Between two log lines about failures.
 
 log = logging.getLogger("bridge")
 
 
 class Callbacks:
-    """The requests under way."""
+    """The requests in progress. `contain` takes an exception of a request's callback."""
 
     def __init__(self, timeout_ms: int, contain: Callable[[Exception], None]) -> None:
         self._contain = contain
         self._timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
-        self._session: aiohttp.ClientSession | None = None  # Made when first needed.
+        self._session: aiohttp.ClientSession | None = None  # Created for the first request.
         self._asking: set[asyncio.Task[None]] = set()
-        self._asked: Counter[str] = Counter()  # by host
-        self.failed = 0  # since the start
-        self._is_quiet = False  # A failure was logged just now.
+        self._asked: Counter[str] = Counter()  # The number of requests in progress by host.
+        self.failed = 0  # The number of failures since the start.
+        self._is_quiet = False  # A failure was logged within the last QUIET_S.
 
     def room(self, url: str) -> int:
-        """Say how many more may be asked at the host of this URL."""
+        """Return how many more requests may be sent to the host of this URL now."""
         return ASKED_MAX - self._asked[host_of(url)]
 
     def ask(self, url: str, question: dict[str, Any], done: Callable[[Verdict], None]) -> None:
-        """Ask, and call `done` with a verdict if there is one."""
+        """Send a check-back, and call `done` with the verdict if the answer has one."""
         self._asked[host_of(url)] += 1
         task = asyncio.get_running_loop().create_task(self._ask(url, question, done))
         self._asking.add(task)
@@ -90,9 +90,9 @@ class Callbacks:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=0),  # `room` limits it, for each host.
+                connector=aiohttp.TCPConnector(limit=0),  # `room` limits the requests to each host.
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # A kilobyte may inflate to a megabyte.
+                auto_decompress=False,  # A compressed answer of 1 KiB may decompress to 1 MiB.
                 headers={"Accept-Encoding": "identity"},
             )
         body = b""
@@ -107,5 +107,5 @@ class Callbacks:
 
 
 def host_of(url: str) -> str:
-    """Give scheme, host and port of a URL."""
+    """Return scheme, host and port of a URL."""
     return "/".join(url.split("/", 3)[:3])

@@ -130,7 +130,7 @@ class HalfMessageLog:
                 raise InvalidBatch(Reason.INVALID, f"{CHECK_URL} {request.check_url[:200]!r} is none of txn.check_urls")
 
     def may_ask(self, url: str) -> bool:
-        """Tell whether `txn.check_urls` allows check-backs to a URL."""
+        """Return whether `txn.check_urls` allows check-backs to a URL."""
         return self._check_urls.allow(url)
 
     def kafka_frame(self, topic: Topic, queue_id: int, record: KafkaRecord) -> Frame:
@@ -150,15 +150,15 @@ class HalfMessageLog:
         return self._end({offset: decision}, now_ms, records)
 
     def judge(self, offset: int, verdict: Verdict, now_ms: int) -> bool:
-        """Do the same as `HalfMessages.judge`, and take gathered decisions into account."""
+        """Raise what `HalfMessages.judge` raises; gathered decisions count as made."""
         if offset in self.gathered:
             self.settle(now_ms)
         return self.state.judge(offset, verdict)
 
     def gather(self, offset: int, decision: HalfDecision, now_ms: int) -> None:
-        """Keep a decision, which `settle` appends together with others as one unit with one op message.
+        """Gather a decision, which `settle` appends together with others in one unit with one op message.
 
-        Only `judge` knows of it before, so the caller must call `settle` before it returns to the loop.
+        Until then only `judge` takes it into account. So the caller must call `settle` before it returns to the loop.
         """
         size, told_bytes = 0, _TOLD_BYTES + 2 * len(decision.topic)
         for frame in decision.frames:
@@ -173,7 +173,7 @@ class HalfMessageLog:
             self.settle(now_ms)
 
     def settle(self, now_ms: int) -> None:
-        """Append the gathered decisions as one unit. After a StoreError none of them has been made."""
+        """Append the gathered decisions as one unit. After a StoreError none of them is made."""
         decisions = self.gathered
         self.gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
         self._end(decisions, now_ms, ())
@@ -197,7 +197,7 @@ class HalfMessageLog:
         return Frame(queue, frame_formats.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
 
     def looked(self, halves: Iterable[Half], put_off: Iterable[Half], now_ms: int) -> None:
-        """Record that the first half messages are checked now, and that the others are put off by an interval."""
+        """Record that check-backs of `halves` are sent now, and those of `put_off` are postponed by an interval."""
         offsets, later = [half.offset for half in halves], [half.offset for half in put_off]
         self._state_log.commit([HalvesLooked(offsets, now_ms, later)], now_ms)
 

@@ -52,7 +52,7 @@ from duolog.txn.requests import (
 
 TIDIED_AT_ONCE: Final = 1000  # Queues whose aborted transactions are checked in one slice.
 ENDED_AT_ONCE: Final = 100  # Transactions past their deadlines, and expired ids, in one turn of the loop.
-DELAYED_MAX: Final = 10_000  # Records of one transaction. Its commit makes timers of them, at 1 us for each.
+DELAYED_MAX: Final = 10_000  # Delayed records of one transaction. Its commit makes them pending messages, at 1 us each.
 
 Transaction = coordinator.Transaction[CommittedOffset]
 
@@ -181,7 +181,7 @@ class Transactions:
                 self.coordinator.add_queues(transaction, (key,))
 
     def check_delayed(self, producer_id: int, count: int) -> None:
-        """Raise TransactionLimit for more delayed records than a commit can make timers of at once."""
+        """Raise TransactionLimit if a transaction has more delayed records than one commit can process."""
         held = self._delays.held_count(producer_id)
         if held + count > DELAYED_MAX:
             raise TransactionLimit(f"{held} + {count} delayed records in a transaction; {DELAYED_MAX} are allowed")
@@ -302,7 +302,7 @@ class Transactions:
         self.coordinator.shift(by_ms)
 
     def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
-        """Correct in slices the transactions that a clock which was ahead began in the future."""
+        """Correct, in slices, transactions whose begin is in the future because the clock was ahead."""
         return self.coordinator.begun_by(now_ms)
 
     def tidy(self, now_ms: int) -> Iterator[None]:
@@ -347,7 +347,7 @@ class Transactions:
                 yield self.coordinator.forget_queues(producer_id, is_gone)
 
     def _decide_delayed(self, producer_id: int, is_commit: bool) -> None:
-        """Make timers of the delayed records of a transaction that has ended, or drop them."""
+        """Make the delayed records of an ended transaction pending messages after a commit, or drop them."""
         self._delays.decide(producer_id, is_commit=is_commit)
 
 

@@ -64,7 +64,8 @@ class OpMessages:
         ahead: dict[int, int] = {}  # By queue key: how many frames of this unit come before.
         for offset, (verdict, topic, stored_ms, frames) in decisions.items():
             checks = self._state.checks_of(offset)
-            checks -= verdict is _GIVEN_UP and checks > 0  # The last look gives up and sends no check-back.
+            # The last check gives the half message up, and sends no check-back.
+            checks -= verdict is _GIVEN_UP and checks > 0
             place = "-"
             for frame in frames:
                 queue = frame.queue

@@ -1,4 +1,4 @@
-"""The JSON body that names a verdict on a half message: a producer sends it, or answers a check-back with it.
+"""The JSON body with a decision on a half message: a client sends it, or a producer answers a check-back with it.
 
 {"verdict": "commit" | "rollback" | "unknown"}
 """
@@ -13,14 +13,14 @@ _VERDICTS: Final = {"commit": Verdict.COMMITTED, "rollback": Verdict.ROLLED_BACK
 
 
 class VerdictBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body."""
+    """The fields of the body."""
 
     verdict: str
 
 
 def read_verdict(body: bytes) -> Verdict | None:
-    """Return the verdict that a body names; None for `unknown` and all other names.
+    """Return the verdict in a body; None for `unknown` and any other text.
 
-    Raises msgspec.DecodeError, UnicodeDecodeError and RecursionError for what is no such body.
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the body is invalid.
     """
     return _VERDICTS.get(msgspec.json.decode(body, type=VerdictBody).verdict)

@@ -1,4 +1,4 @@
-"""Carries out verdicts on half messages of Kafka's producers: a commit and its message are one unit."""
+"""Decisions on half messages of Kafka producers: a commit and the message that it makes visible are one unit."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from duolog.txn.half import Verdict
 
 @dataclass(frozen=True, slots=True)
 class HalfDecisions:
-    """Decides the half messages of Kafka's producers."""
+    """Decides the half messages of Kafka producers."""
 
     clock: Clock
     store: Store
@@ -26,13 +26,14 @@ class HalfDecisions:
     publisher: Publisher
 
     def decide(self, half: Stored, verdict: Verdict) -> Promise | None:
-        """Carry out a verdict on a Kafka producer's half message; None if its topic is gone, and nothing is changed.
+        """Append the decision `verdict` on a Kafka producer's half message; None if its topic was deleted.
 
-        Raises UnknownHalf, AlreadyDecided, StoreError, DelayRefused if `delay.max_days` was more once.
+        Raises UnknownHalf, AlreadyDecided, StoreError, and DelayRefused if the delay is more than `delay.max_days`
+        allows now.
         """
         now_ms = self.clock.now_ms()
         if not self.halves.state.judge(half.base_offset, verdict):
-            return self.store.promise()  # The same verdict once more.
+            return self.store.promise()  # The half message has this decision already.
         frames: list[Frame] = []
         records: list[Record] = []
         _, name, queue_id, record = read_half(half.frame)

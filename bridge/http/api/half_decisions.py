@@ -1,10 +1,12 @@
-"""Verdicts on half messages of Kafka's producers, given over HTTP.
+"""Decisions on half messages of Kafka producers, which clients send over HTTP.
 
     POST /api/transactions/{topic}/{id}   {"verdict": "commit" | "rollback"}
-        200 decided so, now or before;  404 no such topic or half message, or forgotten;  409 decided otherwise, or its
-        topic is gone;  400 another body
+        200    the half message has this decision, from now on or from before
+        400    the body is invalid
+        404    the topic or the half message is unknown, or was forgotten
+        409    the half message has another decision, or its topic was deleted
 
-A verdict is durable before it is answered. RocketMQ's producers decide theirs by END_TRANSACTION alone.
+The answer waits until the decision is durable. RocketMQ producers decide only by END_TRANSACTION.
 """
 
 from typing import Final
@@ -25,7 +27,7 @@ _STATES: Final = {Verdict.COMMITTED: "committed", Verdict.ROLLED_BACK: "rolled b
 
 
 async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
-    """Answer a POST; raises HTTPException, StoreError."""
+    """Decide the half message `id` of a topic by the body of a POST. Raises HTTPException, StoreError."""
     verdict = _verdict(body)
     halves = context.halves
     found = context.topics.get(topic)
