@@ -1,1 +1,1 @@
-"""The command `duolog`."""
+"""The command `duolog`: `main.py` has the program, the other modules have a group of commands each."""

@@ -1,7 +1,7 @@
-"""What all commands share: errors, options, the broker that is talked to, tables.
+"""What all commands share: errors, common options, the choice of the broker, tables.
 
-Exit status: 0 done; 1 not done, for a state of affairs; 2 a bad option or setting. Each mistake is one line that says
-what to do.
+Exit status: 0 success; 1 failure because of the state of the broker or system; 2 invalid option or setting. An error is
+one line that says what to do.
 """
 
 import json
@@ -24,7 +24,7 @@ BAD_OPTION = 2
 
 HTTP_ADDRESS = "127.0.0.1:9644"
 HTTP_VARIABLE = "DUOLOG_HTTP"
-CELL_CHARACTERS_MAX = 60  # Of a message's key or value in a table; names are never cut.
+CELL_CHARACTERS_MAX = 60  # For keys and values of messages in a table; names are shown in full.
 
 Http = Annotated[
     str | None,
@@ -44,24 +44,24 @@ At = Annotated[str | None, typer.Option(metavar="MOMENT", help="moment, like 203
 
 
 class Refused(typer.TyperException):
-    """A state of affairs is in the way."""
+    """The command cannot be done in the present state; exit status 1."""
 
     exit_code = REFUSED
 
 
 class BadOption(typer.TyperException):
-    """A setting or option that cannot be."""
+    """An option or setting is invalid; exit status 2."""
 
     exit_code = BAD_OPTION
 
 
 def new_app(help_text: str) -> typer.Typer:
-    """Make a group of commands."""
+    """Create a group of commands."""
     return typer.Typer(help=help_text, rich_markup_mode=None, no_args_is_help=False)
 
 
 def say(message: str) -> None:
-    """Write a line for people, which no script reads."""
+    """Write a line for people to standard error; standard output is for scripts."""
     typer.echo(f"duolog: {' '.join(message.split())}", err=True)
 
 
@@ -69,7 +69,7 @@ def say(message: str) -> None:
 
 
 def moved_behind(arguments: Sequence[str]) -> list[str]:
-    """Put global options that stand before the command behind it, where each command reads them."""
+    """Move global options from before the command to after it, where each command parses them."""
     rest, moved = list(arguments), list[str]()
     at = words = 0
     while at < len(rest) and words < 2 and rest[at] != "--":
@@ -88,12 +88,12 @@ def moved_behind(arguments: Sequence[str]) -> list[str]:
 
 
 def reading(http: str | None) -> "Api":
-    """Give the broker for a command that only looks; say which one it is unless the command line does."""
+    """Return the API for a command that only reads; print the broker's address unless the command line has it."""
     return _broker(http, is_said=http is None and bool(os.environ.get(HTTP_VARIABLE)))
 
 
 def writing(http: str | None) -> "Api":
-    """Give the broker for a command that changes something, and say which one it is."""
+    """Return the API for a command that changes something; print the broker's address."""
     return _broker(http, is_said=True)
 
 
@@ -108,11 +108,11 @@ def _broker(http: str | None, *, is_said: bool) -> "Api":
     return api
 
 
-# -- What was typed
+# -- Arguments
 
 
 def pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Split NAME=VALUE of a repeatable option."""
+    """Split the values NAME=VALUE of a repeatable option."""
     found = [text.partition("=") for text in texts]
     for name, equals, _ in found:
         if not equals:
@@ -121,7 +121,7 @@ def pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def content_of(value: str | None, key: str | None, queue: int | None, headers: Sequence[str] | None) -> dict[str, Any]:
-    """Give a message as the HTTP API takes it."""
+    """Return the content of a message as the HTTP API expects it."""
     named: dict[str, str] = {}
     for name, text in pairs("--header", headers or ()):
         if name in named:
@@ -139,7 +139,7 @@ def length_ms(option: str, text: str) -> int:
 
 
 def moment_ms(option: str, moment: str | None) -> int | None:
-    """Read ISO 8601 (no offset: local time) or milliseconds."""
+    """Parse ISO 8601 (without an offset: local time) or milliseconds; None if the option is not given."""
     if moment is None:
         return None
     if moment.isdecimal():
@@ -160,7 +160,7 @@ def query(**values: Any) -> str:
     return urlencode(given(**values))
 
 
-# -- What is shown
+# -- Output
 
 
 def show_json(found: Any) -> None:
@@ -168,7 +168,7 @@ def show_json(found: Any) -> None:
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table as wide as it needs to be: one row a line, no cell cut."""
+    """Print a table in full width, one line for each row; cells are not shortened."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
     is_number = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(heads))]
@@ -191,14 +191,14 @@ def show_tree(found: dict[str, Any], indent: str = "") -> None:
 
 
 def printable(text: str) -> str:
-    """Write what would break a line or steer a terminal as an escape."""
+    """Replace characters that break lines or control a terminal by escapes."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def beginning(row: dict[str, Any], name: str) -> str:
-    """Give the start of a key or value of a message; bytes that are no text as base64."""
+    """Return the start of a key or value of a message; bytes that are not UTF-8 are shown in base64."""
     text = row.get(name)
     if text is None:
         raw = row.get(f"{name}_base64")
@@ -214,7 +214,7 @@ def local_time(ms: int) -> str:
 
 
 def length(ms: int) -> str:
-    """Write a length of time with the greatest unit that leaves no rest."""
+    """Format a length of time in the greatest unit that divides it."""
     for unit in ("d", "h", "m", "s"):
         if ms and not ms % units.UNITS_MS[unit]:
             return f"{ms // units.UNITS_MS[unit]}{unit}"

@@ -1,10 +1,10 @@
-"""`duolog demo`: one message's way from a RocketMQ producer to a Kafka consumer, and one back, seen in the terminal.
+"""`duolog demo`: sends a message from a RocketMQ producer to a Kafka consumer, and one back, and shows both.
 
     RocketMQ producer ── SEND ──> queue q, offset n ── Fetch ──> Kafka consumer
     RocketMQ consumer <── PULL ── queue q, offset n+1 <── Produce ── Kafka producer
 
-The clients here are the least of a client: our own codecs on blocking sockets, no retries, no groups. The broker cannot
-tell them from stock ones, and needs no JVM.
+The clients of the demo use Duolog's codecs on blocking sockets, without retries and groups, so that it needs no JVM.
+The requests that they send are those of stock clients.
 """
 
 import socket
@@ -48,13 +48,13 @@ INFLATE_BYTES_MAX: Final = 16 << 20
 
 
 class DemoFailed(typer.TyperException):
-    """The broker did not answer as the demo expects."""
+    """The broker did not answer as the demo expects; exit status 1."""
 
     exit_code = 1
 
 
 class SentMessage(NamedTuple):
-    """Where a message went."""
+    """The queue and offset of a sent message."""
 
     queue: int
     offset: int
@@ -62,7 +62,7 @@ class SentMessage(NamedTuple):
 
 
 def run(api: Api) -> int:
-    """Show both ways against the broker behind `api`; raises DemoFailed."""
+    """Show both directions with the broker behind `api`. Raises DemoFailed."""
     listeners = api.get("/api/status")["listeners"]
     console = Console()
     try:
@@ -77,7 +77,7 @@ def run(api: Api) -> int:
     return 0
 
 
-# -- The two ways
+# -- The two directions
 
 
 def _from_rocketmq_to_kafka(console: Console, rocketmq: "RocketMQClient", kafka: "KafkaClient") -> None:
@@ -134,7 +134,7 @@ def _expect(holds: bool, complaint: str) -> None:
         raise DemoFailed(f"demo: {complaint}")
 
 
-# -- Showing
+# -- Output
 
 
 def _show(console: Console, title: str, asked: dict[str, Any], answered: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def _at(timestamp_ms: int) -> dict[str, str]:
 
 
 class _Socket:
-    """A blocking connection that sends frames and waits for one frame at a time."""
+    """A blocking connection, which sends a frame and waits for the next frame."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -183,7 +183,7 @@ class _Socket:
 
 
 class RocketMQClient:
-    """Producer and consumer in one; finds the broker by the name server, as stock clients do."""
+    """A producer and consumer that finds the broker through the name server, as stock clients do."""
 
     def __init__(self, namesrv: str) -> None:
         self._namesrv = _Socket(namesrv)
@@ -199,7 +199,7 @@ class RocketMQClient:
             self._broker.close()
 
     def send(self, topic: str, body: bytes, fields: dict[str, str]) -> SentMessage:
-        """Send one message to queue 0 of a topic that is made on the way, if need be."""
+        """Send one message to queue 0 of a topic, which is created if necessary."""
         request = SendRequest(
             producer_group=GROUP,
             topic=topic,
@@ -234,7 +234,7 @@ class RocketMQClient:
         return message.decode(answer.body)
 
     def _to_broker(self) -> _Socket:
-        """Connect to the broker that the name server knows."""
+        """Connect to the broker that the name server returns."""
         if self._broker is None:
             for name in (TOPIC, AUTO_CREATE_TOPIC):
                 answer = self._exchange(self._namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
@@ -259,7 +259,7 @@ class RocketMQClient:
 
 
 class KafkaClient:
-    """Producer and consumer in one, of one fixed version for each request."""
+    """A producer and consumer that uses one fixed version of each request."""
 
     def __init__(self, address: str) -> None:
         self._socket = _Socket(address)
@@ -302,7 +302,7 @@ class KafkaClient:
         raise DemoFailed(f"demo: Kafka Fetch did not give offset {offset} of {topic}/{partition}")
 
     def _ask(self, request: Any, name: str) -> Any:
-        """Send a request of a flexible version and give the body of its answer."""
+        """Send a request of a flexible version, and return the body of the answer."""
         self._correlation_id += 1
         header = request.__header_schema__(
             request_api_key=request.__api_key__,

@@ -1,4 +1,4 @@
-"""`duolog group`: consumer groups of both families."""
+"""`duolog group`: consumer groups of both client protocols."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -110,7 +110,7 @@ def group_dead_letters(
 
 
 def _origin(origin: dict[str, Any]) -> str:
-    """Write topic/queue/offset, as `duolog message show` takes them, as far as they are known."""
+    """Return the known parts of topic/queue/offset of a dead letter's original, as `duolog message show` takes them."""
     parts = [origin["topic"], origin["queue"], origin["offset"]]
     return "/".join(str(part) for part in parts if part is not None)
 
@@ -124,16 +124,16 @@ def group_redrive(
     ] = None,
     http: Http = None,
 ) -> None:
-    """Give a group its dead letters again.
+    """Send a group's dead letters again.
 
-    They go to its retry topic, which only RocketMQ consumers read, or with --to topic back to their own topics, where
-    every group that reads these gets them again.
+    They go to the group's retry topic, which only RocketMQ consumers read. With --to topic they go to the topics that
+    they came from, where every group gets them again.
     """
     done = writing(http).act("/api/groups", name, "redrive", body={"to": to})
     typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
 
 
-# -- Positions
+# -- Committed offsets
 
 
 @group_app.command("reset")

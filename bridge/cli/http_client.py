@@ -1,4 +1,4 @@
-"""The admin commands' side of the HTTP port: JSON in and out, every failure one line."""
+"""The client of the HTTP API that the commands use: JSON requests and answers; each failure is a one-line error."""
 
 import json
 from http.client import HTTPConnection, HTTPException
@@ -12,13 +12,13 @@ PORT_MAX = 65535
 
 
 class HttpApiError(typer.TyperException):
-    """The broker refused, or is not there."""
+    """The broker answered with an error, or not at all; exit status 1."""
 
     exit_code = 1
 
 
 class Api:
-    """Calls to one broker's HTTP port, `HOST:PORT`."""
+    """The HTTP API of the broker at `HOST:PORT`."""
 
     def __init__(self, address: str) -> None:
         given, address = address, address.removeprefix("http://").rstrip("/")
@@ -35,7 +35,7 @@ class Api:
         return self._call("POST", (path,), json.dumps(body))
 
     def act(self, *path: str, body: Any = None) -> Any:
-        """Ask for something to be done with what the path names."""
+        """Send a POST, with or without a body, to the path of these parts."""
         return self._call("POST", path, None if body is None else json.dumps(body))
 
     def patch(self, *path: str, body: Any) -> Any:
@@ -45,7 +45,7 @@ class Api:
         return self._call("DELETE", path)
 
     def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
-        """Join the path's parts, names among them, and give the answer; raises HttpApiError."""
+        """Send a request to the path of these parts, which may be names, and return the answer. Raises HttpApiError."""
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:

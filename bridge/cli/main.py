@@ -1,8 +1,8 @@
-"""The command `duolog`: serve, and talk to a running broker over its HTTP port.
+"""The program `duolog`: starts a broker, and has the commands for a running broker, which use its HTTP port.
 
-Exit status: 0 done; 1 a state of affairs (port in use, no such topic); 2 a bad option or setting, one line that names
-it; 70 a bug of ours. A group of commands has a module of its own, `bridge/cli_*.py`. Imports of the broker's parts
-stand inside the commands, so that `version` loads no broker.
+Exit status: 0 success; 1 failure because of a state, such as a port in use or an unknown topic; 2 invalid option or
+setting; 70 an internal error. Each group of commands has a module in `bridge/cli/`. Modules of the broker are imported
+inside the commands, so that `duolog version` does not load them.
 """
 
 import os
@@ -44,7 +44,7 @@ JOBS = (
     "lateness",
     "transactions",
     "schedule",
-)  # of the pipeline, whose own list needs PySpark
+)  # The names of the jobs, because importing the list of `spark` would need PySpark.
 
 app = typer.Typer(
     help="A message broker: RocketMQ clients, Kafka clients and Spark share the same topics over one commitlog.",
@@ -66,7 +66,7 @@ app.add_typer(pipeline_app, name="pipeline")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line; everything that a user can cause ends in one line on standard error."""
+    """Run the command line. Every error that a user can cause is one line on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         status = app(moved_behind(arguments) or ["--help"], prog_name="duolog", standalone_mode=False)
@@ -115,7 +115,8 @@ def serve(
     from duolog.bridge.config import ConfigError, load, parse_override
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # Until the broker takes them: nothing is open yet.
+        # The broker installs its own signal handlers later; until then nothing needs to be closed.
+        signal.signal(number, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until the broker reloads its settings by it.
     flags = {
         "store.directory": data,
@@ -169,7 +170,7 @@ def version() -> None:
     typer.echo(f"duolog {installed_version('duolog')}")
 
 
-# -- Looking at a running broker
+# -- Commands for a running broker
 
 
 @app.command()
@@ -220,7 +221,7 @@ def pipeline_run(context: typer.Context) -> NoReturn:
     if find_spec("pyspark") is None:
         how = "pip install '.[spark]' in Duolog's directory"
         raise Refused(f"the pipeline ({', '.join(JOBS)}) needs PySpark: {how}")
-    # Another program, since Spark is a client like any. The variable keeps its workers from importing whatever has the
-    # name of one of our packages in the directory that the user happens to be in; -P does so for itself.
+    # Spark runs in another process, because it is a client like any other. PYTHONSAFEPATH keeps its workers from
+    # importing files of the working directory that have the name of a package; -P does the same for this process.
     environment = os.environ | {"PYTHONSAFEPATH": "1"}
     os.execve(sys.executable, [sys.executable, "-P", "-m", "duolog.spark", *context.args], environment)

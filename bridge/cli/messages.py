@@ -1,6 +1,6 @@
 """`duolog produce`, `duolog consume`, `duolog message show`: messages of a running broker, over its HTTP port.
 
-For people who want to try or to look: a consumer of this kind has no group and commits nothing, so looking changes
+These commands are for trying and inspecting. `duolog consume` has no group and commits no offsets, so it changes
 nothing.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 message_app = new_app("Single messages.")
 
-AT_ONCE = 1000  # Messages of one request.
+AT_ONCE = 1000  # The number of messages in one request.
 POLL_S = 0.2
 
 
@@ -111,7 +111,7 @@ def consume(
     http: Http = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> int:
-    """Show messages of a topic: new ones until Ctrl-C unless told otherwise.
+    """Show the messages of a topic: new ones until Ctrl-C by default.
 
     Exit status 1 if --timeout ended it before --count messages came.
     """
@@ -139,7 +139,7 @@ def consume(
 
 
 class _Reader:
-    """Reads the queues of one topic in turn."""
+    """Reads the queues of one topic, one after the other."""
 
     def __init__(self, api: "Api", topic: str) -> None:
         self._api, self._name, self._clock = api, topic, SystemClock()
@@ -147,7 +147,7 @@ class _Reader:
     def places(
         self, queue: int | None, *, from_beginning: bool, offset: int | None, tail: int | None, since_ms: int | None
     ) -> dict[int, int]:
-        """Say where to begin in each queue."""
+        """Return the offset at which to begin in each queue."""
         queues = self._api.get("/api/topics", self._name)["queues"]
         if queue is not None and queue >= len(queues):
             raise typer.BadParameter(f"--queue: {self._name} has the queues 0 to {len(queues) - 1}, got {queue}")
@@ -164,7 +164,7 @@ class _Reader:
         return found
 
     def follow(self, places: dict[int, int], timeout_ms: int | None) -> Iterator[dict[str, Any]]:
-        """Give messages as they come; ends when none came for so long."""
+        """Yield messages as they are stored; end when no message came within `timeout_ms`."""
         last_ms = self._clock.mono_ms()
         while True:
             is_idle = True

@@ -34,13 +34,13 @@ from duolog.bridge.cli.common import (
 )
 
 BAR_WIDTH = 50
-CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # verdicts
+CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # Values of `verdict` in answers.
 _REASONS = {
     CANCELLED: "it was cancelled before",
     DELIVERED: "it was delivered before",
     "not_found": "nothing waits under this id or key; `duolog timer list` shows what waits",
 }
-PAGE_MAX = 1_000  # rows, or spans of a histogram, that the broker gives at once
+PAGE_MAX = 1_000  # The most rows, or bins of a histogram, that the broker returns in one answer.
 
 timer_app = new_app("Delayed messages.")
 schedule_app = new_app("Recurring messages.")
@@ -284,7 +284,7 @@ def schedule_remove(name: str, http: Http = None) -> None:
     typer.echo(f"removed {name}")
 
 
-# -- What was typed
+# -- Arguments
 
 
 def _time(delay: str | None, at: str | None) -> dict[str, int]:
@@ -294,7 +294,7 @@ def _time(delay: str | None, at: str | None) -> dict[str, int]:
 
 
 def _check_named(timer_id: str | None, topic: str | None, key: str | None) -> None:
-    """A verb is about one message, or about all of a topic that have a key."""
+    """Refuse arguments that name neither one message by id, nor messages by topic and key."""
     if (timer_id is not None, topic is not None, key is not None) not in {(True, False, False), (False, True, True)}:
         raise typer.BadParameter("expected either an ID, or --topic and --key")
 
@@ -306,11 +306,11 @@ def _span(start: str | None, until: str | None) -> dict[str, int | None]:
     return {"from_ms": start_ms, "until_ms": until_ms}
 
 
-# -- What is shown
+# -- Output
 
 
 def _tell(decided: dict[str, Any], *wanted: str) -> None:
-    """Print the verdict, and of how many; if it is none that was wanted say so, and end with exit status 1."""
+    """Print the verdict and the number of messages; exit with status 1 if the verdict is not one of `wanted`."""
     verdict = decided["verdict"].replace("_", " ")
     typer.echo(f"{verdict}, messages: {decided['messages']}" if decided.get("messages") else verdict)
     if decided["verdict"] not in wanted:

@@ -35,15 +35,15 @@ def txn_list(http: Http = None, as_json: AsJson = False) -> None:
 
 
 def _shown(row: dict[str, Any], column: str) -> Any:
-    """Give a cell; the age of what is not open is -1, and is not shown."""
+    """Return a cell of the table; an age of -1 means that nothing is open, and is not shown."""
     return None if column == "age_ms" and row[column] < 0 else row[column]
 
 
 @txn_app.command("describe")
 def txn_describe(transactional_id: str, http: Http = None, as_json: AsJson = False) -> None:
-    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose positions it holds.
+    """Show the transaction of a Kafka producer: the queues it wrote to, the groups whose offsets it will commit.
 
-    Of its half message, named TOPIC/ID as in the list, show the row of the list.
+    For the half message of a Kafka producer, TOPIC/ID, show its row of `duolog txn list`.
     """
     found = reading(http).get("/api/transactions", transactional_id)
     if as_json:
@@ -87,7 +87,7 @@ def roll_back_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> No
 
 def _decide(http: str | None, topic: str, id: str | None, verdict: str) -> None:
     if id is None:
-        topic, _, id = topic.partition("/")  # No topic has a slash in its name.
+        topic, _, id = topic.partition("/")  # The name of a topic contains no slash.
     if not id:
         raise BadOption(f"expected TOPIC ID or TOPIC/ID, got {topic!r} alone")
     done = writing(http).post(f"/api/transactions/{quote(topic, safe='')}/{quote(id, safe='')}", {"verdict": verdict})

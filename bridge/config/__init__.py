@@ -1,11 +1,14 @@
-"""Settings: sections of plain values, each with its default, its unit and one line of description.
+"""Settings: sections of values, each with a default, a unit and a one-line description.
 
-section.py    `Section`, `setting`             options.py   `Options`: all sections; the list of settings
-storage.py, ports.py, delivery.py: sections    checks.py    what a type cannot describe
-units.py      `256MB`, `7d`                    loading.py   `load`: file and flags become `Options`
+section.py                          `Section` and `setting`, of which all sections are made
+storage.py, ports.py, delivery.py   the sections
+options.py                          `Options`: all sections; the list of settings
+checks.py                           checks that a type cannot express
+units.py                            `256MB`, `7d`
+loading.py                          `load`: config file and flags become `Options`
 
 options = load(Path("duolog.toml"), {"store.flush": "async"})    # raises ConfigError
-options.store.flush_interval_ms                                 # 500
+options.store.flush_interval_ms                                  # 500
 """
 
 from duolog.bridge.config.checks import level_delays_ms, name_servers

@@ -1,4 +1,4 @@
-"""Checks of settings that a type cannot describe, and the settings that are lists in a text."""
+"""Checks of settings that a type cannot express, and parsers of settings that contain a list."""
 
 import re
 
@@ -11,7 +11,7 @@ DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
 
 
 def check_together(options: Options) -> None:
-    """Check the values that a type cannot describe, and pairs of settings; raises ConfigError."""
+    """Check single values and pairs of settings that types cannot check. Raises ConfigError."""
     _check_advertised(options.server.advertise)
     name_servers(options.rocketmq.join_namesrv)
     if options.txn.check_urls:
@@ -34,7 +34,7 @@ def check_together(options: Options) -> None:
 
 
 def level_delays_ms(levels: str) -> list[int]:
-    """Read the table of delay levels; raises ConfigError."""
+    """Parse `delay.levels`: return the delay of each level in milliseconds. Raises ConfigError."""
     delays = []
     for level in levels.split():
         found = re.fullmatch(r"(\d{1,9})([smhd])", level, re.ASCII)
@@ -47,7 +47,7 @@ def level_delays_ms(levels: str) -> list[int]:
 
 
 def name_servers(text: str) -> list[tuple[str, int]]:
-    """Read `rocketmq.join_namesrv`; raises ConfigError."""
+    """Parse `rocketmq.join_namesrv`: return (host, port) of each name server. Raises ConfigError."""
     found = []
     for address in filter(None, map(str.strip, text.split(";"))):
         host, _, port = address.rpartition(":")
@@ -58,14 +58,15 @@ def name_servers(text: str) -> list[tuple[str, int]]:
 
 
 def _check_advertised(host: str) -> None:
-    """Find the port or URL that Kafka's `advertised.listeners` would want: clients would only say "cannot resolve"."""
-    # An IPv6 address has two colons at least.
+    """Refuse a port or URL, which is how Kafka's `advertised.listeners` looks: clients could not resolve it."""
+    # An IPv6 address has at least two colons.
     if host.count(":") == 1 or any(sign in host for sign in "/[], \t"):
         raise ConfigError(f"server.advertise: expected a host name or address, without a port, got {host!r}")
 
 
 def _check_urls(prefixes: str) -> None:
-    from duolog.bridge.config.check_urls import BadUrl, CheckUrls  # yarl is slow to import.
+    # Imported here, because importing yarl is slow.
+    from duolog.bridge.config.check_urls import BadUrl, CheckUrls
 
     try:
         CheckUrls(prefixes)

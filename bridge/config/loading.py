@@ -1,10 +1,10 @@
-"""Loading: the config file, `--set` and flags become checked `Options`.
+"""Loading of settings: the config file, `--set` and flags become checked `Options`.
 
     defaults  <-  duolog.toml (--config)  <-  --set KEY=VALUE  <-  flags of `duolog serve`
 
-A value further to the right replaces one further to the left. A key is `section.name`; the file has one table per
+A value further to the right replaces one further to the left. A key is `section.name`; the file has a table for each
 section. `_ms` is milliseconds or text with a unit (`"7d"`), `_bytes` is bytes or text with a unit (`"256MB"`), `_ratio`
-is a share between 0 and 1. Every unknown name and bad value raises `ConfigError`: one line that names the setting.
+is a share between 0 and 1. An unknown name or an invalid value raises `ConfigError`, whose message names the setting.
 """
 
 import re
@@ -23,7 +23,7 @@ from duolog.bridge.config.units import expected_of, without_unit
 
 
 def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
-    """Read the file (None: none), put `overrides` (by dotted name) over it, check everything; raises ConfigError."""
+    """Load the file, if there is one, and replace its values by `overrides`, by dotted name. Raises ConfigError."""
     document = _without_units(_read(file)) if file is not None else {}
     for key, value in overrides.items():
         section, name = _split(key)
@@ -34,13 +34,14 @@ def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
     try:
         options = msgspec.convert(document, Options)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{_one_line(error, document)} (--config {file})") from error  # `_convert` saw the others.
+        # `_convert` has reported errors in overrides before.
+        raise ConfigError(f"{_one_line(error, document)} (--config {file})") from error
     check_together(options)
     return options
 
 
 def parse_override(text: str) -> tuple[str, str]:
-    """Split `KEY=VALUE` of `--set`; raises ConfigError."""
+    """Split the argument `KEY=VALUE` of `--set`. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: expected KEY=VALUE")
@@ -65,7 +66,7 @@ def _split(key: str) -> tuple[str, str]:
 
 
 def _convert(key: str, value: str | int, field_type: Any) -> Any:
-    """Read the text of a flag as the setting's type: `10` as a number, `true` as a yes."""
+    """Convert the text of a flag to the type of the setting: "10" to a number, "true" to a boolean."""
     try:
         return msgspec.convert(without_unit(key, str(value)), field_type, strict=False)
     except msgspec.ValidationError as error:
@@ -73,7 +74,7 @@ def _convert(key: str, value: str | int, field_type: Any) -> Any:
 
 
 def _without_units(document: dict[str, Any]) -> dict[str, Any]:
-    """Give the file's tables with numbers for values with units."""
+    """Return the tables of the file, with values such as "7d" converted to numbers."""
     return {
         section: {name: _number(f"{section}.{name}", value) for name, value in table.items()}
         if isinstance(table, dict)
@@ -110,7 +111,7 @@ def _one_line(error: msgspec.ValidationError, document: Mapping[str, Any]) -> st
 
 
 def _unknown(key: str) -> str:
-    """Say that there is no such setting, and which one may have been meant."""
+    """Return an error text for an unknown setting, with settings of a similar name."""
     names = [row.name for row in settings()]
     last = key.rpartition(".")[2]
     same = [name for name in names if name.partition(".")[2] == last]

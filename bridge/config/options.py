@@ -1,4 +1,4 @@
-"""All settings by section, and the list of them that `duolog settings` and docs/reference/settings.md show."""
+"""`Options`, which has all sections of settings, and the list that `duolog settings` and the reference page show."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
@@ -43,7 +43,7 @@ SECTIONS: dict[str, type[Section]] = {field.name: field.type for field in msgspe
 
 
 def field_types(section: str) -> dict[str, Any]:
-    """Give the type of each setting of a section, with its description."""
+    """Return the type of each setting of a section, annotated with its description."""
     return {field.name: field.type for field in msgspec.structs.fields(SECTIONS[section])}
 
 
@@ -76,7 +76,7 @@ def settings() -> Iterator[Setting]:
 
 
 def values(options: Options) -> Iterator[tuple[str, Any]]:
-    """Give each setting's dotted name and its value."""
+    """Yield each setting's dotted name and its value."""
     for section_name in SECTIONS:
         section = getattr(options, section_name)
         for name in section.__struct_fields__:

@@ -1,4 +1,4 @@
-"""What every section of the settings is made of: `Section`, the description of a setting, units of size and time."""
+"""The base of all sections of settings: `Section`, and `setting`, which describes one setting."""
 
 import msgspec
 from msgspec import Meta
@@ -8,11 +8,11 @@ SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 class ConfigError(Exception):
-    """A setting does not exist or has an impossible value; the message is one line and names the setting."""
+    """A setting is unknown or has an invalid value; the message is one line and names the setting."""
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One table of the config file."""
+    """A section of the settings, which is a table of the config file."""
 
 
 def setting(doc: str, *, kafka: str = "", rocketmq: str = "", ge: float | None = None, le: float | None = None) -> Meta:

@@ -1,10 +1,10 @@
-"""Settings of what the broker stores: the log, topics, retention, groups, leases."""
+"""Settings of the store: the log, topics, retention, groups, leases."""
 
 from typing import Annotated, Literal
 
 from duolog.bridge.config.section import DAY_MS, GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
 
-FOREVER = -1  # No limit of retention.
+FOREVER = -1  # The value of a retention setting without a limit.
 
 
 class StoreSection(Section, frozen=True):
@@ -233,7 +233,7 @@ class GroupsOptions(Section, frozen=True):
             "characters that a Kafka client may attach to a committed offset",
             kafka="offset.metadata.max.bytes",
             ge=0,
-            le=8191,  # Four bytes each: older versions of OffsetFetch spell 32 KiB.
+            le=8191,  # Each takes up to four bytes. The first versions of OffsetFetch encode up to 32 KiB.
         ),
     ] = 4096
 

@@ -1,9 +1,10 @@
-"""Sizes and lengths of time as people write them, in settings, options and topic configs: `256MB`, `7d`.
+"""Sizes and lengths of time with units, in settings, command-line options and topic configs: `256MB`, `7d`.
 
-    length of time   ms, s, m, h, d, w                       size   B, kB, MB, GB, TB (or KiB, ...): multiples of 1,024
+    length of time   ms, s, m, h, d, w
+    size             B, kB, MB, GB, TB (or KiB, ...): multiples of 1,024
 
-Units are those of PostgreSQL's settings, in any case of letters; a blank may stand before them. Whether a name takes a
-length of time or a size, its own words say: `flush_interval_ms`, `segment_bytes_max`, `retention.ms`, `segment.bytes`.
+The units are those of PostgreSQL's settings, in upper or lower case; a blank may stand before them. The name of a
+setting says which of them it accepts: `flush_interval_ms`, `segment_bytes_max`, `retention.ms`, `segment.bytes`.
 """
 
 import re
@@ -20,17 +21,17 @@ _TEXT: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]{1,3})", re.ASCII)
 
 
 def length_ms(text: str) -> int | None:
-    """Read a length of time; None if it is none."""
+    """Return a length of time in milliseconds; None if the text is not a number with a unit of time."""
     return _read(text, UNITS_MS)
 
 
 def size_bytes(text: str) -> int | None:
-    """Read a size; None if it is none."""
+    """Return a size in bytes; None if the text is not a number with a unit of size."""
     return _read(text, UNITS_BYTES)
 
 
 def without_unit(name: str, text: str) -> str:
-    """Give the value of a setting or config as a number of its own unit; what has no unit stays as it is."""
+    """Return the value of a setting converted to the unit in its name; a text without a unit is returned unchanged."""
     words = re.split(r"[._]", name)
     read = length_ms if "ms" in words else size_bytes if "bytes" in words else None
     found = read(text.strip()) if read is not None else None
@@ -38,7 +39,7 @@ def without_unit(name: str, text: str) -> str:
 
 
 def expected_of(name: str) -> str:
-    """Say which units a name takes; empty: none."""
+    """Return a text with the units that a setting accepts; "" if it accepts none."""
     words = re.split(r"[._]", name)
     return MS_EXPECTED if "ms" in words else BYTES_EXPECTED if "bytes" in words else ""
 
