@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ResponseStatus:
     code: int  # A constant of ResponseCode.java; 0 is success.
     remark: str
 
@@ -73,7 +73,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    outcome: Outcome
+    outcome: ResponseStatus
     message_id: str  # For a batch, all message ids joined by commas; "" if the message was refused.
     queue_id: int
     offset: int  # The offset of the first message; -1 if it was refused.
@@ -101,7 +101,7 @@ class Hook:
     def before_send(self, send: Send) -> Send | None:
         """Called before a message is stored; return another Send to store that instead, raise Refuse to refuse it."""
 
-    def after_request(self, request: Request, outcome: Outcome) -> None:
+    def after_request(self, request: Request, outcome: ResponseStatus) -> None:
         """Called after a request was answered."""
 
     def after_send(self, sends: Sequence[Send], sent: Sent) -> None:

@@ -52,15 +52,15 @@ NEVER_MS = 1 << LEVELS * DIGIT_BITS
 DEAD_BEHIND_MAX = 64  # cancelled timers in the heap, beyond as many as there are live ones; then it is made anew
 
 
-class Timer(Generic[Item]):
+class WheelTimer(Generic[Item]):
     """What `Wheel.add` returns: one timer, to cancel it by."""
 
     __slots__ = ("_slot", "deadline_ms", "item")
 
-    def __init__(self, deadline_ms: int, item: Item, slot: "dict[Timer[Item], None]") -> None:
+    def __init__(self, deadline_ms: int, item: Item, slot: "dict[WheelTimer[Item], None]") -> None:
         self.deadline_ms = deadline_ms
         self.item = item
-        self._slot: dict[Timer[Item], None] | None = slot  # where it lies; None: it was due, or is cancelled
+        self._slot: dict[WheelTimer[Item], None] | None = slot  # where it lies; None: it was due, or is cancelled
 
     @property
     def is_pending(self) -> bool:
@@ -68,7 +68,7 @@ class Timer(Generic[Item]):
 
 
 # The timers of one slot in the order of adding. A dict, because that keeps order and lets go of any of them in O(1).
-Slot = dict[Timer[Item], None]
+Slot = dict[WheelTimer[Item], None]
 
 
 class Wheel(Generic[Item]):
@@ -92,7 +92,7 @@ class Wheel(Generic[Item]):
         """
         return self._next_ms if self._count else None
 
-    def add(self, deadline_ms: int, item: Item) -> Timer[Item]:
+    def add(self, deadline_ms: int, item: Item) -> WheelTimer[Item]:
         """Let `item` be due at `deadline_ms`; if that has passed, at the next `advance`."""
         if deadline_ms < self._next_ms or not self._count:
             self._next_ms = deadline_ms
@@ -102,11 +102,11 @@ class Wheel(Generic[Item]):
             return self._behind.add(deadline_ms, item)
         # The level of the highest digit that differs.
         slot = self._levels[((deadline_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS].slot_of(deadline_ms)
-        timer = Timer(deadline_ms, item, slot)
+        timer = WheelTimer(deadline_ms, item, slot)
         slot[timer] = None
         return timer
 
-    def cancel(self, timer: Timer[Item]) -> bool:
+    def cancel(self, timer: WheelTimer[Item]) -> bool:
         """Let `timer` never be due. False if it was due already, or cancelled."""
         slot = timer._slot
         if slot is None:
@@ -227,15 +227,15 @@ class _Behind(Generic[Item]):
     __slots__ = ("_added", "_heap", "_live")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Timer[Item]]] = []  # by time and order of adding; cancelled ones stay in
+        self._heap: list[tuple[int, int, WheelTimer[Item]]] = []  # by time and order of adding; cancelled ones stay in
         self._live: Slot[Item] = {}
         self._added = 0
 
-    def add(self, deadline_ms: int, item: Item) -> Timer[Item]:
+    def add(self, deadline_ms: int, item: Item) -> WheelTimer[Item]:
         if len(self._heap) > 2 * len(self._live) + DEAD_BEHIND_MAX:
             self._heap = [entry for entry in self._heap if entry[2] in self._live]
             heapify(self._heap)
-        timer = Timer(deadline_ms, item, self._live)
+        timer = WheelTimer(deadline_ms, item, self._live)
         self._live[timer] = None
         self._added += 1
         heappush(self._heap, (deadline_ms, self._added, timer))

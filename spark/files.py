@@ -16,7 +16,7 @@ class File(NamedTuple):
     size: int
 
 
-class Files(Protocol):
+class TableFiles(Protocol):
     """What a table asks of its storage. A test's fails at the n-th operation."""
 
     def list(self, folder: str) -> list[File]:

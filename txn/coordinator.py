@@ -84,7 +84,7 @@ class ProducerMatch(Enum):
     UNKNOWN = auto()  # A producer id that does not belong to the transactional id.
 
 
-class Outcome(Enum):
+class RequestOutcome(Enum):
     """The decision on a request."""
 
     RENEW = auto()  # Give the producer a new epoch.
@@ -102,7 +102,7 @@ class Outcome(Enum):
     UNKNOWN = auto()
 
 
-REFUSALS: Final = frozenset((Outcome.INVALID_STATE, Outcome.FENCED, Outcome.UNKNOWN))
+REFUSALS: Final = frozenset((RequestOutcome.INVALID_STATE, RequestOutcome.FENCED, RequestOutcome.UNKNOWN))
 
 # fmt: off
 # The columns are the outcomes in the states Empty, Ongoing, CompleteCommit and CompleteAbort.
@@ -121,8 +121,8 @@ _ROWS: Final = {
     ("FENCE", "CURRENT"):         "NOTHING       ABORT_RENEW    NOTHING        NOTHING",
 }
 # fmt: on
-TABLE: Final[dict[tuple[TransactionRequest, ProducerMatch, State], Outcome]] = {
-    (TransactionRequest[request], ProducerMatch[match], state): Outcome[name]
+TABLE: Final[dict[tuple[TransactionRequest, ProducerMatch, State], RequestOutcome]] = {
+    (TransactionRequest[request], ProducerMatch[match], state): RequestOutcome[name]
     for (request, match), names in _ROWS.items()
     for state, name in zip(State, names.split(), strict=True)
 }
@@ -180,12 +180,12 @@ class Transaction(Generic[PositionT]):
             return ProducerMatch.PREVIOUS
         return ProducerMatch.FENCED if producer.id == self.producer.id else ProducerMatch.UNKNOWN
 
-    def judge(self, request: TransactionRequest, producer: Producer | None = None) -> Outcome:
+    def judge(self, request: TransactionRequest, producer: Producer | None = None) -> RequestOutcome:
         """Decide on a request. `producer` is that of the request; None stands for the newest one."""
         match = ProducerMatch.CURRENT if producer is None else self.match(producer, request)
         if match is ProducerMatch.UNKNOWN:
-            return Outcome.FENCED if request is TransactionRequest.RESUME else Outcome.UNKNOWN
-        return TABLE.get((request, match, self.state), Outcome.FENCED)
+            return RequestOutcome.FENCED if request is TransactionRequest.RESUME else RequestOutcome.UNKNOWN
+        return TABLE.get((request, match, self.state), RequestOutcome.FENCED)
 
     @property
     def is_exhausted(self) -> bool:

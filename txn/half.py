@@ -43,7 +43,7 @@ CHECKS_MAX: Final = 255  # What a byte can count.
 _HOLE: Final = -1  # In the place of a due time: decided.
 
 
-class Verdict(IntEnum):
+class HalfVerdict(IntEnum):
     """How a half message ended; the numbers are in the log."""
 
     COMMITTED = 1
@@ -58,7 +58,7 @@ class UnknownHalf(Exception):
 class AlreadyDecided(Exception):
     """It was decided otherwise."""
 
-    def __init__(self, offset: int, verdict: Verdict) -> None:
+    def __init__(self, offset: int, verdict: HalfVerdict) -> None:
         super().__init__(f"half message {offset} was {verdict.name.lower().replace('_', ' ')}")
         self.verdict = verdict
 
@@ -146,7 +146,7 @@ class HalfMessages:
     def counts_by_asker(self) -> dict[str, int]:
         return self._askers.counts()
 
-    def judge(self, offset: int, verdict: Verdict) -> bool:
+    def judge(self, offset: int, verdict: HalfVerdict) -> bool:
         """Tell whether this verdict is to be carried out; False if it was before.
 
         Raises UnknownHalf, AlreadyDecided.
@@ -225,7 +225,7 @@ class HalfMessages:
         self._add(offset, stored_ms, stored_ms + min(wait_ms, self._open_ms_max), 0, asker)
         self._verdicts.forget(offset)
 
-    def decided(self, offset: int, verdict: Verdict) -> None:
+    def decided(self, offset: int, verdict: HalfVerdict) -> None:
         found = self._find(offset)
         if found is None:
             return  # A start reads this from a place in the log where its half message is over already.
@@ -455,11 +455,11 @@ class _Verdicts:
         self._size = size
         self._ring = bytearray(size)
 
-    def get(self, offset: int) -> Verdict | None:
+    def get(self, offset: int) -> HalfVerdict | None:
         if not self._end_offset - self._size <= offset < self._end_offset:
             return None
         number = self._ring[offset % self._size]
-        return Verdict(number) if number else None
+        return HalfVerdict(number) if number else None
 
     def forget(self, offset: int) -> None:
         """Make room for a new half message."""
@@ -467,7 +467,7 @@ class _Verdicts:
             self._ring[offset % self._size] = 0
             self._end_offset = offset + 1
 
-    def put(self, offset: int, verdict: Verdict) -> None:
+    def put(self, offset: int, verdict: HalfVerdict) -> None:
         if offset >= self._end_offset - self._size:
             self._ring[offset % self._size] = verdict
 

@@ -7,7 +7,7 @@ what was decided, and the tables then follow the log.
 from collections.abc import Collection, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from duolog.txn.coordinator import REFUSALS, Coordinator, Outcome, Producer, Transaction, TransactionRequest
+from duolog.txn.coordinator import REFUSALS, Coordinator, Producer, RequestOutcome, Transaction, TransactionRequest
 from duolog.txn.isolation import Isolation
 
 MARKER_BYTES: Final = 256  # An upper bound for the entry of a marker.
@@ -81,7 +81,7 @@ class TransactionRules(Generic[PositionT]):
 
     def decide(
         self, transactional_id: str, request: TransactionRequest, producer: Producer
-    ) -> tuple[Transaction[PositionT], Outcome]:
+    ) -> tuple[Transaction[PositionT], RequestOutcome]:
         """Look up the transaction of an id and the outcome of a request for it. Raises TransactionError."""
         transaction = self._coordinator.get(transactional_id)
         if transaction is None:
@@ -90,7 +90,7 @@ class TransactionRules(Generic[PositionT]):
 
     def outcome_of(
         self, transaction: Transaction[PositionT], request: TransactionRequest, producer: Producer | None
-    ) -> Outcome:
+    ) -> RequestOutcome:
         """Return the outcome of a request for a transaction. Raises TransactionError if it is a refusal."""
         outcome = transaction.judge(request, producer)
         if outcome in REFUSALS:
@@ -165,8 +165,8 @@ class TransactionRules(Generic[PositionT]):
             raise TransactionLimit(f"the transaction of {transaction.name} would take {size} bytes to end")
 
 
-_REFUSALS: Final[dict[Outcome, type[TransactionError]]] = {
-    Outcome.INVALID_STATE: InvalidTransactionState,
-    Outcome.FENCED: ProducerFenced,
-    Outcome.UNKNOWN: UnknownTransactionalProducer,
+_REFUSALS: Final[dict[RequestOutcome, type[TransactionError]]] = {
+    RequestOutcome.INVALID_STATE: InvalidTransactionState,
+    RequestOutcome.FENCED: ProducerFenced,
+    RequestOutcome.UNKNOWN: UnknownTransactionalProducer,
 }

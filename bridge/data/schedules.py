@@ -39,7 +39,7 @@ from duolog.delay.recurring import (
     Run,
     Schedule,
 )
-from duolog.delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.store.entry import Buffer, Promise, Slot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
@@ -94,7 +94,7 @@ class Standing:
     message: RecurringMessage
     run: Run | None
     is_kept: bool  # when it has ended
-    timer: Timer[str] | None = None
+    timer: WheelTimer[str] | None = None
 
     @property
     def topic(self) -> int:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from duolog.delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.store.index.queue import Queue
 
 AT_ONCE_MS = 0
@@ -65,7 +65,7 @@ class Held:
         self.owner = owner
         self.size = size  # The bytes that count towards the limits.
         self.weight = 1 + len(keys) // QUEUES_OF_REQUEST  # As how many requests it counts when it is notified.
-        self.timer: Timer[Held] | None = None  # None: not held any more.
+        self.timer: WheelTimer[Held] | None = None  # None: not held any more.
 
 
 class Purgatory:

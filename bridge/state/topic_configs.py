@@ -51,7 +51,7 @@ class Check(NamedTuple):
     allowed: str = ""  # The text that the error message shows as the allowed values.
 
 
-class TopicConfig(NamedTuple):
+class TopicConfigKey(NamedTuple):
     name: str
     type: ConfigType
     default: str
@@ -91,8 +91,8 @@ def _life(value: str) -> bool:
     return value == "-1" or _LIVES.accepts(value)
 
 
-def _row(name: str, type_: ConfigType, default: int | str, check: Check, doc: str) -> TopicConfig:
-    return TopicConfig(name, type_, str(default), check, doc)
+def _row(name: str, type_: ConfigType, default: int | str, check: Check, doc: str) -> TopicConfigKey:
+    return TopicConfigKey(name, type_, str(default), check, doc)
 
 
 _B, _S, _I, _L, _D, _LIST = ConfigType
@@ -103,7 +103,7 @@ _SHARE, _ANY_TEXT = Check(_share, "0 to 1"), Check(lambda value: True)
 _UNUSED = "Accepted for applications that set it; it has no effect."
 
 # fmt: off
-TABLE: Mapping[str, TopicConfig] = {row.name: row for row in (
+TABLE: Mapping[str, TopicConfigKey] = {row.name: row for row in (
     # Configs that have an effect.
     _row("max.message.bytes", _I, 1048588, _integer(0, INT32_MAX), "The largest Kafka batch, as sent, in bytes."),
     _row("message.timestamp.type", _S, "CreateTime", _one_of("CreateTime", "LogAppendTime"),

@@ -19,7 +19,7 @@ from typing import Any, Final
 import aiohttp
 
 from duolog.bridge.transactions.verdict_body import read_verdict
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 
 ASKED_MAX: Final = 32  # Requests to one host at a time. Further check-backs to the host are postponed, and not counted.
 ANSWER_BYTES_MAX: Final = 1024
@@ -44,7 +44,7 @@ class Callbacks:
         """Return how many more requests may be sent to the host of this URL now."""
         return ASKED_MAX - self._asked[host_of(url)]
 
-    def ask(self, url: str, question: dict[str, Any], done: Callable[[Verdict], None]) -> None:
+    def ask(self, url: str, question: dict[str, Any], done: Callable[[HalfVerdict], None]) -> None:
         """Send a check-back, and call `done` with the verdict if the answer has one."""
         self._asked[host_of(url)] += 1
         task = asyncio.get_running_loop().create_task(self._ask(url, question, done))
@@ -57,7 +57,7 @@ class Callbacks:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, url: str, question: dict[str, Any], done: Callable[[Verdict], None]) -> None:
+    async def _ask(self, url: str, question: dict[str, Any], done: Callable[[HalfVerdict], None]) -> None:
         try:
             verdict = await self._answer(url, question)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -86,7 +86,7 @@ class Callbacks:
     def _may_speak(self) -> None:
         self._is_quiet = False
 
-    async def _answer(self, url: str, question: dict[str, Any]) -> Verdict | None:
+    async def _answer(self, url: str, question: dict[str, Any]) -> HalfVerdict | None:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,

@@ -38,7 +38,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
 from duolog.store.unit import Frame
-from duolog.txn.half import Half, HalfMessages, UnknownHalf, Verdict
+from duolog.txn.half import Half, HalfMessages, HalfVerdict, UnknownHalf
 from duolog.txn.half_ids import HalfIds
 
 GATHERED_MAX: Final = 128  # Verdicts in one unit. An op message of Apache RocketMQ has 4096 characters at most.
@@ -149,7 +149,7 @@ class HalfMessageLog:
             self.settle(now_ms)
         return self._end({offset: decision}, now_ms, records)
 
-    def judge(self, offset: int, verdict: Verdict, now_ms: int) -> bool:
+    def judge(self, offset: int, verdict: HalfVerdict, now_ms: int) -> bool:
         """Raise what `HalfMessages.judge` raises; gathered decisions count as made."""
         if offset in self.gathered:
             self.settle(now_ms)

@@ -16,7 +16,7 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
-from duolog.txn.half import HalfMessages, OpenPage, Verdict
+from duolog.txn.half import HalfMessages, HalfVerdict, OpenPage
 from duolog.txn.half_ids import HalfIds
 
 IDS_IN_RECORD: Final = 1000
@@ -48,7 +48,7 @@ class HalfMessageReplay:
         self._state.prepared(slot.base_offset, request.check_url, slot.stored_ms, immunity_ms)
         self._ids.prepared(slot.base_offset, topic, request.id)
 
-    def follow_verdict(self, offset: int, verdict: Verdict) -> None:
+    def follow_verdict(self, offset: int, verdict: HalfVerdict) -> None:
         """Follow an appended verdict."""
         self._state.decided(offset, verdict)
         self._ids.decided(offset)
@@ -65,7 +65,7 @@ class HalfMessageReplay:
         elif key == self._op_key:
             offsets = bytes(rocketmq_message.body_of(frame))[:-1].split(b",")
             for offset, number in zip(offsets, extra, strict=True):
-                self.follow_verdict(int(offset), Verdict(number))
+                self.follow_verdict(int(offset), HalfVerdict(number))
 
     def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
         if record.name == HALF_TOPIC:

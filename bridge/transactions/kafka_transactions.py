@@ -39,7 +39,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.unit import Frame
 from duolog.txn import coordinator
-from duolog.txn.coordinator import Coordinator, Outcome, Producer, State, TransactionRequest
+from duolog.txn.coordinator import Coordinator, Producer, RequestOutcome, State, TransactionRequest
 from duolog.txn.isolation import Isolation
 from duolog.txn.requests import (
     ABORTED_BYTES,
@@ -101,7 +101,7 @@ class Transactions:
             return self._settle([], transactional_id, producer, timeout_ms, State.EMPTY, None, now_ms)
         request = TransactionRequest.INIT if claimed is None else TransactionRequest.RESUME
         outcome = self.rules.outcome_of(transaction, request, claimed)
-        if outcome is Outcome.REPEAT:
+        if outcome is RequestOutcome.REPEAT:
             return transaction.producer, self._state_log.barrier()
         frames = self._markers(transaction, transaction.next_epoch, now_ms, is_commit=False)
         before = None if claimed is None else transaction.producer
@@ -124,7 +124,7 @@ class Transactions:
     def add_group(self, transactional_id: str, producer: Producer, group: str, now_ms: int) -> Promise:
         """Add a group to the producer's transaction, before its committed offsets."""
         transaction, outcome = self.rules.decide(transactional_id, TransactionRequest.ADD, producer)
-        if outcome is Outcome.GO_ON and group in transaction.positions:
+        if outcome is RequestOutcome.GO_ON and group in transaction.positions:
             return self._state_log.barrier()
         self.rules.check_positions(transaction, group, ())
         return self._state_log.commit([TransactionGrew(producer.id, now_ms, group=group)], now_ms).promise
@@ -197,7 +197,7 @@ class Transactions:
         else:
             request = TransactionRequest.COMMIT if is_commit else TransactionRequest.ABORT
         transaction, outcome = self.rules.decide(transactional_id, request, producer)
-        if outcome is Outcome.REPEAT:
+        if outcome is RequestOutcome.REPEAT:
             return transaction.producer, self._state_log.barrier()
         next_producer = self._next_producer(transaction, now_ms) if renews else producer
         marker_epoch = transaction.next_epoch if renews else producer.epoch
@@ -206,7 +206,7 @@ class Transactions:
 
     def fence(self, transaction: Transaction, now_ms: int) -> Promise:
         """Abort a transaction, if it is open, without a request of its producer, which is fenced."""
-        if transaction.judge(TransactionRequest.FENCE) is Outcome.NOTHING:
+        if transaction.judge(TransactionRequest.FENCE) is RequestOutcome.NOTHING:
             return self._state_log.barrier()
         producer = self._next_producer(transaction, now_ms)
         return self._end(transaction, producer, transaction.next_epoch, None, now_ms, is_commit=False)[1]

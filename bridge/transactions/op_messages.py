@@ -23,20 +23,20 @@ from duolog.protocol.rocketmq.messages.message import Message, Writer
 from duolog.protocol.rocketmq.names import OP_HALF_TOPIC
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
-from duolog.txn.half import HalfMessages, Verdict
+from duolog.txn.half import HalfMessages, HalfVerdict
 
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
 PATHS_CACHED_MAX: Final = 4096  # When it is reached, the cache is cleared.
 
 _LETTERS: Final = "-CRG"  # By verdict.
-_GIVEN_UP: Final = Verdict.GIVEN_UP
+_GIVEN_UP: Final = HalfVerdict.GIVEN_UP
 _OP_CODE: Final = tags.hash_code(OP_TAG)
 
 
 class HalfDecision(NamedTuple):
     """A verdict on a half message, with the frames that it appends."""
 
-    verdict: Verdict
+    verdict: HalfVerdict
     topic: str  # The destination of the half message, in either spelling.
     stored_ms: int  # When the half message was stored.
     frames: Sequence[Frame] = ()  # Empty after a rollback; otherwise the message comes first.

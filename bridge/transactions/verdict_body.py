@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 
-_VERDICTS: Final = {"commit": Verdict.COMMITTED, "rollback": Verdict.ROLLED_BACK}
+_VERDICTS: Final = {"commit": HalfVerdict.COMMITTED, "rollback": HalfVerdict.ROLLED_BACK}
 
 
 class VerdictBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -18,7 +18,7 @@ class VerdictBody(msgspec.Struct, forbid_unknown_fields=True):
     verdict: str
 
 
-def read_verdict(body: bytes) -> Verdict | None:
+def read_verdict(body: bytes) -> HalfVerdict | None:
     """Return the verdict in a body; None for `unknown` and any other text.
 
     Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the body is invalid.

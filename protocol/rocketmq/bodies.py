@@ -98,7 +98,7 @@ class CheckClientRequest(Body):
     namespace: str | None = None
 
 
-class Connection(Body):
+class ConnectionBody(Body):
     """A client's channel. `language` must be one of `remoting.LANGUAGES`, or Java's tools stumble."""
 
     client_id: str
@@ -110,7 +110,7 @@ class Connection(Body):
 class ConsumerConnection(Body):
     """GET_CONSUMER_CONNECTION_LIST."""
 
-    connection_set: list[Connection]
+    connection_set: list[ConnectionBody]
     subscription_table: dict[str, SubscriptionData]
     consume_type: str
     message_model: str
@@ -120,7 +120,7 @@ class ConsumerConnection(Body):
 class ProducerConnection(Body):
     """GET_PRODUCER_CONNECTION_LIST."""
 
-    connection_set: list[Connection]
+    connection_set: list[ConnectionBody]
 
 
 class LockRequest(Body):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from duolog.spark.files import Files
+from duolog.spark.files import TableFiles
 
 Offsets = dict[tuple[str, int], int]  # (topic, queue) -> offset
 
@@ -26,14 +26,14 @@ class Progress(NamedTuple):
     ends: Offsets
 
 
-def query_of(checkpoint: Files) -> str:
+def query_of(checkpoint: TableFiles) -> str:
     """Give the id of the checkpoint's query."""
     text = checkpoint.read_text("metadata")
     assert text is not None, "the checkpoint of a running query has no metadata"
     return str(json.loads(text)["id"])
 
 
-def progress_of(checkpoint: Files) -> Progress | None:
+def progress_of(checkpoint: TableFiles) -> Progress | None:
     """Read how far the query has come; None if it has finished no batch."""
     batches = [int(name) for name in (file.path.rpartition("/")[2] for file in checkpoint.list("commits")) if
                name.isdecimal()]  # fmt: skip

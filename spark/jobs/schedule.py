@@ -26,7 +26,7 @@ from duolog.protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
 from duolog.protocol.rocketmq.messages.properties import TIMER_DELIVER_MS
 from duolog.protocol.rocketmq.names import TIMER_TOPIC
 from duolog.spark.broker_api import ApiError, BrokerApi
-from duolog.spark.files import Files, HadoopFiles
+from duolog.spark.files import HadoopFiles, TableFiles
 from duolog.spark.jobs.tables import TableError
 from duolog.spark.messages import LATEST, first_header, messages
 from duolog.spark.progress import Summary, Told
@@ -64,7 +64,7 @@ def schedule(
     table: DataFrame,
     options: ScheduleOptions,
     told: Told | None = None,
-    files: Files | None = None,
+    files: TableFiles | None = None,
     stop: Stop | None = None,
 ) -> Summary:
     """Send the rows of a table that no run with this state has sent.
@@ -143,7 +143,7 @@ def timer_key() -> Column:
     return F.sha2(F.concat(head, *(F.coalesce(part, F.lit(b"")) for part in parts)), 256)
 
 
-def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Files) -> tuple[int, int]:
+def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: TableFiles) -> tuple[int, int]:
     """Send what of a part was not sent; returns how many were, and how many had been."""
     begun = files.read_text(f"{_BEGUN}/{part.number}.json")
     left = part.rows

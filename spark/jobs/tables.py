@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
-from duolog.spark.files import File, Files
+from duolog.spark.files import File, TableFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ class ParquetTable:
     """Parquet files and a log of commits. Opening it clears away what a killed run left."""
 
     def __init__(
-        self, session: SparkSession, root: str, files: Files, schema: StructType, *, file_bytes: int = FILE_BYTES
+        self, session: SparkSession, root: str, files: TableFiles, schema: StructType, *, file_bytes: int = FILE_BYTES
     ) -> None:
         self._session, self._root, self._files, self._schema = session, root.rstrip("/"), files, schema
         self._file_bytes = file_bytes

@@ -12,7 +12,7 @@ from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.store.entry import Promise, Stored
 from duolog.store.store import Store
 from duolog.store.unit import Frame
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HalfDecisions:
     halves: HalfMessageLog
     publisher: Publisher
 
-    def decide(self, half: Stored, verdict: Verdict) -> Promise | None:
+    def decide(self, half: Stored, verdict: HalfVerdict) -> Promise | None:
         """Append the decision `verdict` on a Kafka producer's half message; None if its topic was deleted.
 
         Raises UnknownHalf, AlreadyDecided, StoreError, and DelayRefused if the delay is more than `delay.max_days`
@@ -37,7 +37,7 @@ class HalfDecisions:
         frames: list[Frame] = []
         records: list[Record] = []
         _, name, queue_id, record = read_half(half.frame)
-        if verdict is Verdict.COMMITTED:
+        if verdict is HalfVerdict.COMMITTED:
             topic = self.topics.get(name)
             if topic is None:
                 return None

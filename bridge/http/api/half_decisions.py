@@ -21,9 +21,13 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.store.entry import Promise, Stored
-from duolog.txn.half import AlreadyDecided, UnknownHalf, Verdict
+from duolog.txn.half import AlreadyDecided, HalfVerdict, UnknownHalf
 
-_STATES: Final = {Verdict.COMMITTED: "committed", Verdict.ROLLED_BACK: "rolled back", Verdict.GIVEN_UP: "given up"}
+_STATES: Final = {
+    HalfVerdict.COMMITTED: "committed",
+    HalfVerdict.ROLLED_BACK: "rolled back",
+    HalfVerdict.GIVEN_UP: "given up",
+}
 
 
 async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
@@ -51,7 +55,7 @@ async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes)
     return {"topic": topic, "id": id, "state": _STATES[verdict]}, promise
 
 
-def _verdict(body: bytes) -> Verdict:
+def _verdict(body: bytes) -> HalfVerdict:
     try:
         verdict = read_verdict(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

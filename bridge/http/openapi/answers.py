@@ -61,14 +61,14 @@ class Status(TypedDict):
     memory_bytes: MemoryBytes
 
 
-class Segment(TypedDict):
+class SegmentAnswer(TypedDict):
     start: int
     end: Annotated[int | None, _is("null: the segment that the log is written to.")]
     is_gap: Annotated[bool, _is("Whether this is a range of the log that retention removed.")]
     path: str
 
 
-class SetAsideRecord(TypedDict):
+class SetAsideRecordAnswer(TypedDict):
     kind: str
     place: str
     error: str
@@ -77,7 +77,7 @@ class SetAsideRecord(TypedDict):
 
 class SetAsideRecords(TypedDict):
     counts: Annotated[dict[str, int], _is("The number of records that were set aside, by kind.")]
-    records: list[SetAsideRecord]
+    records: list[SetAsideRecordAnswer]
 
 
 # -- Topics
@@ -101,7 +101,7 @@ class QueueOffsets(TypedDict):
     epoch: Annotated[int, _is("The leader epoch.")]
 
 
-class Topic(TypedDict):
+class TopicAnswer(TypedDict):
     name: str
     kafka_name: str
     rocketmq_name: str
@@ -154,13 +154,13 @@ class Content(TypedDict):
     value_bytes: NotRequired[Annotated[int, _is("The size of a value of which only the beginning is shown.")]]
 
 
-class Message(Content):
+class MessageAnswer(Content):
     offset: int
     timestamp_ms: int
     tag: str | None
 
 
-class PlacedMessage(Message):
+class PlacedMessage(MessageAnswer):
     topic: str
     queue: int
 
@@ -170,7 +170,7 @@ class Messages(TypedDict):
     start: Annotated[int, _is("The log start offset of the queue.")]
     end: Annotated[int, _is("The offset after the last committed record.")]
     next: Annotated[int, _is("The `offset` of the next request.")]
-    messages: list[Message]
+    messages: list[MessageAnswer]
 
 
 class WrittenMessage(TypedDict):
@@ -209,7 +209,7 @@ class GroupPosition(TypedDict):
     committed_ms: int | None
 
 
-class Group(GroupSummary):
+class GroupAnswer(GroupSummary):
     retries_waiting: int
     dead_letters: int
     positions: list[GroupPosition]
@@ -281,7 +281,7 @@ class TransactionQueue(TypedDict):
     stable_end: Annotated[int, _is("The last stable offset.")]
 
 
-class Transaction(TransactionRow):
+class TransactionAnswer(TransactionRow):
     timeout_ms: NotRequired[int]
     queues: NotRequired[list[TransactionQueue]]
     groups: NotRequired[Annotated[dict[str, int], _is("The number of offsets to commit, by group.")]]
@@ -328,7 +328,7 @@ class Timers(TypedDict):
     paused: Annotated[list[str], _is("Topics whose deliveries are paused.")]
 
 
-class Timer(Content):
+class TimerAnswer(Content):
     id: str
     topic: str
     queue: int
@@ -350,7 +350,7 @@ class TimerVerdict(TypedDict):
     messages: NotRequired[Annotated[int, _is("How many messages were changed; only by topic and key.")]]
 
 
-class Schedule(Content):
+class ScheduleAnswer(Content):
     name: str
     topic: str | None
     queue: int
@@ -365,7 +365,7 @@ class Schedule(Content):
     runs: int | None
 
 
-class RegisteredSchedule(Schedule):
+class RegisteredSchedule(ScheduleAnswer):
     outcome: Literal["created", "unchanged", "replaced"]
 
 
@@ -394,7 +394,7 @@ class LeasedSegment(TypedDict):
     path: str
 
 
-class Lease(TypedDict):
+class LeaseAnswer(TypedDict):
     lease: str
     lease_ms: int
     directory: str

@@ -73,7 +73,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/api/openapi.json"): Operation("This document.", answer=dict[str, Any]),
     ("GET", "/api/status"): Operation("The broker, its ports, log, last recovery and memory.", answer=answers.Status),
-    ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.Segment]),
+    ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.SegmentAnswer]),
     ("GET", "/api/poison"): Operation(
         "Stored records that could not be processed and were set aside.", answer=answers.SetAsideRecords
     ),
@@ -81,18 +81,18 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/topics"): Operation("All topics.", answer=list[answers.TopicSummary]),
     ("POST", "/api/topics"): Operation(
         "Create a topic.",
-        answer=answers.Topic,
+        answer=answers.TopicAnswer,
         body=topics.NewTopic,
         status=201,
         statuses={409: "The topic exists."},
         description="Values of configs are digits without a unit. `queues` defaults to `topics.queues`.",
     ),
     ("GET", "/api/topics/{name}"): Operation(
-        "One topic with its queues and configs.", answer=answers.Topic, statuses=NO_TOPIC
+        "One topic with its queues and configs.", answer=answers.TopicAnswer, statuses=NO_TOPIC
     ),
     ("PATCH", "/api/topics/{name}"): Operation(
         "Change configs of a topic.",
-        answer=answers.Topic,
+        answer=answers.TopicAnswer,
         body=topics.NewConfigs,
         statuses=NO_TOPIC,
         description="A null value sets the default. Configs that are not named stay as they are.",
@@ -151,7 +151,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/groups"): Operation("All consumer groups.", answer=list[answers.GroupSummary]),
     ("GET", "/api/groups/{name}"): Operation(
         "One group with its committed offsets and lag.",
-        answer=answers.Group,
+        answer=answers.GroupAnswer,
         statuses=NO_GROUP,
         description="The lag of a queue without a committed offset counts from its log start offset.",
     ),
@@ -191,7 +191,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/api/transactions/{id}"): Operation(
         "One Kafka transaction, or one half message of a Kafka producer.",
-        answer=answers.Transaction,
+        answer=answers.TransactionAnswer,
         statuses={404: "There is no such transactional id."},
     ),
     ("DELETE", "/api/transactions/{id}"): Operation(
@@ -272,7 +272,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         body=timers.NewTimeByKey,
         statuses=NO_TOPIC | {409: "Too many messages have this key."},
     ),
-    ("GET", "/api/timers/{id}"): Operation("One pending message.", answer=answers.Timer, statuses=NO_TIMER),
+    ("GET", "/api/timers/{id}"): Operation("One pending message.", answer=answers.TimerAnswer, statuses=NO_TIMER),
     ("DELETE", "/api/timers/{id}"): Operation(
         "Cancel a pending message.",
         answer=answers.TimerVerdict,
@@ -292,9 +292,9 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         description="Give `every_ms`, which may have `start_ms`, or `cron`, which may have `zone`. `missed` is `once`, "
         "`all` or `skip`.",
     ),
-    ("GET", "/api/schedules"): Operation("All schedules.", answer=list[answers.Schedule]),
+    ("GET", "/api/schedules"): Operation("All schedules.", answer=list[answers.ScheduleAnswer]),
     ("GET", "/api/schedules/{name}"): Operation(
-        "One schedule with its message.", answer=answers.Schedule, statuses=NO_SCHEDULE
+        "One schedule with its message.", answer=answers.ScheduleAnswer, statuses=NO_SCHEDULE
     ),
     ("DELETE", "/api/schedules/{name}"): Operation(
         "Remove a schedule.", answer=answers.RemovedSchedule, statuses=NO_SCHEDULE
@@ -302,7 +302,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     # -- Leases
     ("POST", "/api/leases"): Operation(
         "Take a lease on the segments of some topics, for a reader of the files.",
-        answer=answers.Lease,
+        answer=answers.LeaseAnswer,
         body=leases.NewLease,
         status=201,
         statuses={

@@ -25,7 +25,7 @@ from duolog.bridge.kafka.groups.group_requests import (
 )
 from duolog.bridge.kafka.groups.rebalance import GroupState
 from duolog.bridge.kafka.groups.replies import Reply, Ticket
-from duolog.delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.protocol.kafka.api_messages import ErrorCode
 
 PROTOCOLS_MAX = 100  # Of one member; clients have a few.
@@ -56,7 +56,7 @@ class GroupCoordinator(Generic[Ticket]):
         # One timer for each group, which fires not later than the group's next deadline. Sessions are renewed far more
         # often than they end, so a timer is corrected only when it fires.
         self._wheel: Wheel[str] = Wheel()
-        self._timers: dict[str, Timer[str]] = {}
+        self._timers: dict[str, WheelTimer[str]] = {}
         self._due: deque[str] = deque()  # Groups whose timer has fired and that `expire` has not handled yet.
         self._member_count = 0  # Invariant: members and reserved member ids of all groups.
         self._held_bytes = 0  # Invariant: the sum of `_bytes_of` over all groups.

@@ -19,7 +19,7 @@ from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
-    Connection,
+    ConnectionBody,
     OffsetWrapper,
 )
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -114,9 +114,9 @@ def _connections(command: RemotingCommand, channels: list[tuple[RocketMQConnecti
     return answer(command, body=pieces.buffers)
 
 
-def _connection(channel: RocketMQConnection, client: Client) -> Connection:
+def _connection(channel: RocketMQConnection, client: Client) -> ConnectionBody:
     host, port = channel.peer
     language = client.language if client.language in LANGUAGES else "OTHER"  # Java's tools fail on other names.
-    return Connection(
+    return ConnectionBody(
         client_id=client.client_id, client_addr=f"{host}:{port}", language=language, version=client.version
     )

@@ -23,7 +23,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
 
@@ -64,7 +64,7 @@ class PopCheckpoint:
         self.is_ordered = False
         self.later: dict[int, int] = {}  # In order: the due times of messages for which a consumer asked for another.
         self.failures: Mapping[int, int] = {}  # In order: how often messages came due before, by offset, if they did.
-        self.timer: Timer[PopCheckpoint] | None = None  # Pending until the checkpoint is due.
+        self.timer: WheelTimer[PopCheckpoint] | None = None  # Pending until the checkpoint is due.
         self.attempt_id = ""  # By which a client that lost the answer pops the same again.
         self.counted_bytes = 0  # What `PopCheckpoints` counts for it.
 

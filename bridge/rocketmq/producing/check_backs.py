@@ -36,7 +36,7 @@ from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message_id import message_id
 from duolog.store.entry import Stored
 from duolog.store.errors import StoreError
-from duolog.txn.half import Half, Verdict
+from duolog.txn.half import Half, HalfVerdict
 
 READS_AT_ONCE: Final = 64  # Half messages that are read, to ask a producer or to abandon them, in one turn of the loop.
 CHECKS_AT_ONCE: Final = 1024  # Half messages whose check is counted in one turn, most of them without a producer.
@@ -157,7 +157,7 @@ class CheckBackLoop:
 
     def _end_without_copy(self, half: Half) -> None:
         try:
-            self._halves.end(half.offset, HalfDecision(Verdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
+            self._halves.end(half.offset, HalfDecision(HalfVerdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
             self.counts.abandoned += 1
         except StoreError as error:
             log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
@@ -178,14 +178,14 @@ class CheckBackLoop:
             return False
         question = {"topic": topic, "id": request.id, "queue": queue_id, "checks": half.checks + 1}
 
-        def done(verdict: Verdict) -> None:
+        def done(verdict: HalfVerdict) -> None:
             if half.offset in self._halves.state:  # Otherwise it was decided meanwhile, and retention may have it.
                 self._read(half, lambda _, found: self._decide(found, verdict))
 
         self._callbacks.ask(request.check_url, question, done)
         return True
 
-    def _decide(self, stored: Stored, verdict: Verdict) -> None:
+    def _decide(self, stored: Stored, verdict: HalfVerdict) -> None:
         """Carry out what a callback answered."""
         try:
             if self._decisions.decide(stored, verdict) is None:
@@ -204,7 +204,7 @@ class CheckBackLoop:
             topic = properties.get(copy.properties, properties.REAL_TOPIC) or ""
             copy.properties = properties.join(copy.properties, _check_times(half.checks))
             frame = self._halves.given_up_frame(copy, now_ms)
-        self._halves.end(half.offset, HalfDecision(Verdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
+        self._halves.end(half.offset, HalfDecision(HalfVerdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
         self.counts.abandoned += 1
         self._last_abandoned = half
 

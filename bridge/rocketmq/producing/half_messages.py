@@ -37,11 +37,11 @@ from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Mess
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Appended, Promise, Stored
 from duolog.store.unit import Frame
-from duolog.txn.half import UnknownHalf, Verdict
+from duolog.txn.half import HalfVerdict, UnknownHalf
 
 _VERDICTS: Final = {
-    flags.TRANSACTION_COMMIT: Verdict.COMMITTED,
-    flags.TRANSACTION_ROLLBACK: Verdict.ROLLED_BACK,
+    flags.TRANSACTION_COMMIT: HalfVerdict.COMMITTED,
+    flags.TRANSACTION_ROLLBACK: HalfVerdict.ROLLED_BACK,
 }
 NO_ANSWER: Final = Answer(())  # For one-way requests.
 _NOT_FOUND: Final = "Find prepared transaction message failed"
@@ -113,7 +113,7 @@ def _end(
     context: RocketMQContext,
     command: RemotingCommand,
     request: EndTransactionRequest,
-    verdict: Verdict,
+    verdict: HalfVerdict,
     stored: Stored,
     *,
     gathers: bool = False,
@@ -135,7 +135,7 @@ def _end(
         raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, remark)
     records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
-    if verdict is Verdict.COMMITTED:
+    if verdict is HalfVerdict.COMMITTED:
         topic = context.topics.by_rocketmq_name(name)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")

@@ -14,9 +14,9 @@ from typing import Final
 from duolog.bridge.hooks import (
     Consumed,
     Hooks,
-    Outcome,
     Refuse,
     Request,
+    ResponseStatus,
     Send,
     Sent,
 )
@@ -166,7 +166,7 @@ def _with(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str,
 
 def _tell(hooks: Hooks, asked: _HookedRequest, told: RemotingCommand) -> None:
     """Let the after-hooks see how a request was answered."""
-    request, outcome = asked.request, Outcome(told.code, told.remark or "")
+    request, outcome = asked.request, ResponseStatus(told.code, told.remark or "")
     hooks.call("after_request", request, outcome)
     if asked.sends:
         offset, queue_id = int(told.ext.get("queueOffset", -1)), int(told.ext.get("queueId", -1))

@@ -34,7 +34,7 @@ from duolog.bridge.records.transactions import (
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.delay.recurring import Missed
 from duolog.store.index.queue import Queue, queue_key
-from duolog.txn.half import COLUMN_CODES, Verdict
+from duolog.txn.half import COLUMN_CODES, HalfVerdict
 from duolog.txn.isolation import Aborted
 from tests.kit.core import ManualCore
 
@@ -120,7 +120,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
 def give_verdicts(core: ManualCore) -> None:
     for number in range(COUNT):
         if number % 3:
-            core.halves.state.decided(10_000 + number, Verdict.COMMITTED)
+            core.halves.state.decided(10_000 + number, HalfVerdict.COMMITTED)
             core.halves.ids.decided(10_000 + number)
 
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from duolog.delay.wheel import Timer, Wheel
+from duolog.delay.wheel import Wheel, WheelTimer
 
 YEAR_MS = 365 * 24 * 3_600_000
 
@@ -32,7 +32,7 @@ class WheelHistory(RuleBasedStateMachine):
         self.clock_ms = 1_700_000_000_000
         self.wheel: Wheel[int] = Wheel(self.clock_ms)
         self.pending: list[tuple[int, int]] = []
-        self.timers: dict[int, Timer[int]] = {}
+        self.timers: dict[int, WheelTimer[int]] = {}
 
     @rule(by_ms=distances, count=st.integers(1, 20))
     def add(self, by_ms: int, count: int) -> None:

@@ -11,9 +11,9 @@ from duolog.txn.coordinator import (
     EPOCH_LAST,
     TABLE,
     Coordinator,
-    Outcome,
     Producer,
     ProducerMatch,
+    RequestOutcome,
     State,
     Transaction,
     TransactionRequest,
@@ -55,12 +55,19 @@ def test_request_is_matched_by_producer_id_and_epoch(
 @pytest.mark.parametrize("request_", TransactionRequest)
 def test_only_the_newest_producer_changes_anything(request_: TransactionRequest, state: State) -> None:
     known = transaction(state, before=Producer(5, 2))
-    refusal = Outcome.FENCED if request_ is RESUME else Outcome.UNKNOWN
+    refusal = RequestOutcome.FENCED if request_ is RESUME else RequestOutcome.UNKNOWN
     assert known.judge(request_, Producer(4, 3)) is refusal
-    assert known.judge(request_, Producer(5, 1)) is Outcome.FENCED
-    changes = {Outcome.RENEW, Outcome.COMMIT, Outcome.ABORT, Outcome.COMMIT_RENEW, Outcome.ABORT_RENEW, Outcome.BEGIN}
+    assert known.judge(request_, Producer(5, 1)) is RequestOutcome.FENCED
+    changes = {
+        RequestOutcome.RENEW,
+        RequestOutcome.COMMIT,
+        RequestOutcome.ABORT,
+        RequestOutcome.COMMIT_RENEW,
+        RequestOutcome.ABORT_RENEW,
+        RequestOutcome.BEGIN,
+    }
     assert known.judge(request_, Producer(5, 2)) not in changes
-    assert known.judge(request_) is TABLE.get((request_, ProducerMatch.CURRENT, state), Outcome.FENCED)
+    assert known.judge(request_) is TABLE.get((request_, ProducerMatch.CURRENT, state), RequestOutcome.FENCED)
 
 
 @pytest.mark.parametrize("request_", [COMMIT, ABORT, COMMIT_RENEW, ABORT_RENEW])
@@ -77,17 +84,17 @@ def test_a_repeated_end_is_answered_again_and_the_opposite_one_is_refused(reques
     after = Producer(5, 4) if renews else sent
     state = State.COMMITTED if is_commit else State.ABORTED
     coordinator.settle("id", after, TIMEOUT, state, sent if renews else None, 20)
-    assert known.judge(request_, sent) is Outcome.REPEAT
-    assert known.judge(opposite, sent) is Outcome.INVALID_STATE
+    assert known.judge(request_, sent) is RequestOutcome.REPEAT
+    assert known.judge(opposite, sent) is RequestOutcome.INVALID_STATE
 
 
 def test_producer_of_a_transaction_that_took_too_long_is_fenced_but_may_abort() -> None:
     known = transaction(State.ONGOING)
-    assert known.judge(FENCE) is Outcome.ABORT_RENEW
+    assert known.judge(FENCE) is RequestOutcome.ABORT_RENEW
     known.producer, known.state = Producer(5, 4), State.ABORTED
-    assert known.judge(WRITE, Producer(5, 3)) is Outcome.FENCED
-    assert known.judge(ABORT_RENEW, Producer(5, 3)) is Outcome.REPEAT
-    assert known.judge(COMMIT_RENEW, Producer(5, 3)) is Outcome.INVALID_STATE
+    assert known.judge(WRITE, Producer(5, 3)) is RequestOutcome.FENCED
+    assert known.judge(ABORT_RENEW, Producer(5, 3)) is RequestOutcome.REPEAT
+    assert known.judge(COMMIT_RENEW, Producer(5, 3)) is RequestOutcome.INVALID_STATE
 
 
 # -- Histories

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from duolog.txn.half import (
     AlreadyDecided,
     HalfMessages,
+    HalfVerdict,
     UnknownHalf,
-    Verdict,
 )
 
 IMMUNITY, INTERVAL, CHECKS_MAX, OPEN_MAX = 100, 50, 3, 1000
@@ -30,7 +30,7 @@ def half_messages(page_max: int = 4, verdicts_kept: int = 8) -> HalfMessages:
 Event = Callable[[HalfMessages], str]
 
 
-def decide(verdict: Verdict) -> Event:
+def decide(verdict: HalfVerdict) -> Event:
     def event(halves: HalfMessages) -> str:
         try:
             if not halves.judge(OFFSET, verdict):
@@ -53,7 +53,7 @@ def look(halves: HalfMessages) -> str:
     (half,) = found
     halves.looked([half.offset], due_ms)
     if halves.is_last_look(half, due_ms):
-        halves.decided(half.offset, Verdict.GIVEN_UP)
+        halves.decided(half.offset, HalfVerdict.GIVEN_UP)
         return "given up"
     return "asked"
 
@@ -63,7 +63,7 @@ def state_of(halves: HalfMessages) -> str:
     if found is not None:
         return f"open {found.checks}"
     try:
-        halves.judge(OFFSET, Verdict.GIVEN_UP)
+        halves.judge(OFFSET, HalfVerdict.GIVEN_UP)
     except AlreadyDecided as error:
         return error.verdict.name
     except UnknownHalf:
@@ -79,11 +79,11 @@ def in_state(state: str) -> HalfMessages:
         for _ in range(int(state[5:])):
             look(halves)
     elif state != "unheard of":
-        halves.decided(OFFSET, Verdict[state])
+        halves.decided(OFFSET, HalfVerdict[state])
     return halves
 
 
-COMMIT, ROLL_BACK = decide(Verdict.COMMITTED), decide(Verdict.ROLLED_BACK)
+COMMIT, ROLL_BACK = decide(HalfVerdict.COMMITTED), decide(HalfVerdict.ROLLED_BACK)
 TABLE: Final = [
     # state          event      outcome            state after
     ("unheard of",   COMMIT,    "UnknownHalf",     "unheard of"),
@@ -162,11 +162,11 @@ def test_verdict_of_long_ago_is_forgotten_and_what_is_open_is_not() -> None:
     for offset in range(20):
         halves.prepared(offset, "shop", 1_000)
         if offset != 1:
-            halves.decided(offset, Verdict.COMMITTED)
+            halves.decided(offset, HalfVerdict.COMMITTED)
     with pytest.raises(UnknownHalf):
-        halves.judge(11, Verdict.COMMITTED)
-    assert not halves.judge(12, Verdict.COMMITTED)
-    assert halves.judge(1, Verdict.ROLLED_BACK)
+        halves.judge(11, HalfVerdict.COMMITTED)
+    assert not halves.judge(12, HalfVerdict.COMMITTED)
+    assert halves.judge(1, HalfVerdict.ROLLED_BACK)
     assert halves.first_offset == 1
 
 
@@ -175,7 +175,9 @@ def test_verdict_of_long_ago_is_forgotten_and_what_is_open_is_not() -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("prepare"), st.sampled_from(["a", "b", ""]), st.sampled_from([None, None, 0, 30, 400])),
-        st.tuples(st.just("decide"), st.integers(0, 30), st.sampled_from([Verdict.COMMITTED, Verdict.ROLLED_BACK])),
+        st.tuples(
+            st.just("decide"), st.integers(0, 30), st.sampled_from([HalfVerdict.COMMITTED, HalfVerdict.ROLLED_BACK])
+        ),
         st.tuples(st.just("pass"), st.integers(0, 90), st.integers(1, 5)),
         st.tuples(st.just("snapshot"), st.none(), st.none()),
     ),
@@ -188,7 +190,7 @@ class Model:
 
     def __init__(self) -> None:
         self.open: dict[int, list] = {}  # offset -> [stored, due, checks, asker]
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, HalfVerdict] = {}
 
 
 @given(steps=STEPS)
@@ -273,6 +275,6 @@ def test_pages_with_few_left_are_joined() -> None:
     for offset in range(64 * 100):
         halves.prepared(offset, "shop", 1_000)
         if offset % 64:
-            halves.decided(offset, Verdict.COMMITTED)
+            halves.decided(offset, HalfVerdict.COMMITTED)
     assert len(halves) == 100
     assert len(halves._pages) <= 10

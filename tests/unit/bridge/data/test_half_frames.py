@@ -17,7 +17,7 @@ from duolog.bridge.http.api.transactions import UnknownTransaction, transaction,
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.record_batch import InvalidBatch
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 
@@ -151,7 +151,7 @@ def test_bad_verdict_is_answered_with_its_reason_and_changes_nothing(
     decide(made, "rolled-back", "rollback")
     given_up = made.halves.ids.offset_of("orders", "given-up")
     assert given_up is not None
-    made.halves.end(given_up, HalfDecision(Verdict.GIVEN_UP, "orders", 0), made.clock.now_ms())
+    made.halves.end(given_up, HalfDecision(HalfVerdict.GIVEN_UP, "orders", 0), made.clock.now_ms())
     made.publisher.publish_batch(gone, 0, batch([b"x"], headers=[("TRAN_MSG_ID", b"of-gone")]), made.clock.now_ms())
     made.topics.delete(gone, made.clock.now_ms())
     made.settle()

@@ -19,9 +19,9 @@ from duolog.store.errors import OffsetOutOfRange
 from duolog.txn.coordinator import (
     EPOCH_LAST,
     TABLE,
-    Outcome,
     Producer,
     ProducerMatch,
+    RequestOutcome,
     State,
     Transaction,
     TransactionRequest,
@@ -292,7 +292,9 @@ def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.Mon
     reached: set[tuple[TransactionRequest, ProducerMatch, State]] = set()
     judge = Transaction.judge
 
-    def noted(transaction: Transaction[Any], ask: TransactionRequest, producer: Producer | None = None) -> Outcome:
+    def noted(
+        transaction: Transaction[Any], ask: TransactionRequest, producer: Producer | None = None
+    ) -> RequestOutcome:
         standing = ProducerMatch.CURRENT if producer is None else transaction.match(producer, ask)
         reached.add((ask, standing, transaction.state))
         return judge(transaction, ask, producer)

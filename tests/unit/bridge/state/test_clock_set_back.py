@@ -8,7 +8,7 @@ from duolog.bridge.records.pop import PopTaken
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
 from duolog.txn.coordinator import State
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.unit.adversary.budget import counted
 
@@ -78,7 +78,7 @@ def test_pages_of_half_messages_that_are_joined_between_two_slices_are_not_misse
     next(sweep)
     for number in range(2 * page):
         if number % page >= 100:
-            state.decided(number, Verdict.COMMITTED)  # The first two pages become one, whose half was looked at.
+            state.decided(number, HalfVerdict.COMMITTED)  # The first two pages become one, whose half was looked at.
     assert len(state._pages) == 2
     list(sweep)
     assert max(half.due_ms for half in state.open()) < NOW + AHEAD_MS

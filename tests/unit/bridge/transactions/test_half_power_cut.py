@@ -22,7 +22,7 @@ from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions
 from duolog.store.unit import Frame
-from duolog.txn.half import Verdict
+from duolog.txn.half import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
@@ -47,7 +47,7 @@ class History:
     def __init__(self, seed: int, disk: EachCut) -> None:
         self.rng, self.disk = Random(seed), disk
         self.sent: set[int] = set()  # answered
-        self.answered: dict[int, Verdict] = {}
+        self.answered: dict[int, HalfVerdict] = {}
         self.removed = 0
         self.open(disk)
 
@@ -86,11 +86,11 @@ class History:
     def decide(self) -> None:
         """Decide one, or some at once, as they come by one read of a socket."""
         core, still_open = self.core, [half.offset for half in self.core.halves.state.open()]
-        now_ms, decided = core.clock.now_ms(), dict[int, Verdict]()
+        now_ms, decided = core.clock.now_ms(), dict[int, HalfVerdict]()
         for number in self.rng.sample(still_open[-6:], min(len(still_open), self.rng.choice((1, 1, 1, 2, 3)))):
-            verdict = decided[number] = self.rng.choice((Verdict.COMMITTED, Verdict.ROLLED_BACK))
+            verdict = decided[number] = self.rng.choice((HalfVerdict.COMMITTED, HalfVerdict.ROLLED_BACK))
             assert core.halves.judge(number, verdict, now_ms)
-            frames = self.final(number, now_ms) if verdict is Verdict.COMMITTED else []
+            frames = self.final(number, now_ms) if verdict is HalfVerdict.COMMITTED else []
             core.halves.gather(number, HalfDecision(verdict, "orders", 0, frames), now_ms)
         if decided:
             core.halves.settle(now_ms)
@@ -158,7 +158,7 @@ class History:
         is_whole = not any(each.start_offset for each in whole)
         for number, verdict in seen.verdicts.items():
             if is_whole:
-                assert seen.committed[number] == (verdict == Verdict.COMMITTED), f"{number} was decided by halves"
+                assert seen.committed[number] == (verdict == HalfVerdict.COMMITTED), f"{number} was decided by halves"
         assert not seen.committed.keys() & seen.open.keys()
         assert set(seen.committed.values()) | set(seen.given_up.values()) <= {1}, "decided twice"
         state = full_state(core)
@@ -181,8 +181,8 @@ def seen_in(core: ManualCore) -> Seen:
             assert number not in verdicts, f"{number} has two op messages"
             verdicts[number] = 0
             try:
-                state.judge(number, Verdict.COMMITTED)
-                verdicts[number] = Verdict.COMMITTED
+                state.judge(number, HalfVerdict.COMMITTED)
+                verdicts[number] = HalfVerdict.COMMITTED
             except Exception as error:  # noqa: BLE001 - whichever it is, it says the verdict
                 verdicts[number] = getattr(error, "verdict", 0)
     committed = Counter(number_of(each) for each in stored(core, "orders"))

@@ -13,9 +13,9 @@ from duolog.bridge.hooks import (
     Consumed,
     Hook,
     Hooks,
-    Outcome,
     Refuse,
     Request,
+    ResponseStatus,
     Send,
     Sent,
     start,
@@ -43,7 +43,7 @@ class Auditor(Hook):
     def before_request(self, request: Request) -> None:
         self.told.append(("before", request.name))
 
-    def after_request(self, request: Request, outcome: Outcome) -> None:
+    def after_request(self, request: Request, outcome: ResponseStatus) -> None:
         self.told.append(("after", request.name, outcome.code))
 
     def after_send(self, sends: Sequence[Send], sent: Sent) -> None:
