@@ -1,10 +1,10 @@
-"""All access to the file system: the operations of `Files`, so that tests can replace the disk.
+"""All access to the file system: the protocol Files, and RealFiles, which calls the operating system.
 
-`RealFiles` is the operating system. Tests have a disk that keeps only what was synced when the power goes
-(`tests/kit/disk.py`), and one whose n-th operation fails. Every path is relative to the data directory.
+Tests replace RealFiles by a simulated disk, which loses unsynced bytes at a power cut or fails the n-th operation
+(`tests/kit/disk.py`). Every path is relative to the data directory.
 
-Directories and files are created for their owner alone, whatever the umask is, because other users of the machine must
-not read messages or take the lock.
+Directories and files are accessible to their owner alone, whatever the umask is, because other users of the machine
+must not read messages or take the lock.
 """
 
 import fcntl
@@ -19,44 +19,47 @@ from duolog.store.entry import Buffer
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
-_IOV_MAX = 1024  # buffers that one pwritev takes (Linux UIO_MAXIOV)
+_IOV_MAX = 1024  # Number of buffers that one pwritev accepts (Linux UIO_MAXIOV).
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 log = logging.getLogger("store")
 
 
 class Files(Protocol):
-    """The operations of a disk. All raise OSError as the operating system does; `file` is an open handle."""
+    """The file operations that the store uses. All raise OSError; `file` is an open file descriptor."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing. With `create` it must not exist; its name is durable after `sync_directory`."""
+        """Open a file for reading and writing.
+
+        With `create` the file must not exist; its directory entry is durable after `sync_directory`.
+        """
 
     def close(self, file: int) -> None: ...
 
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
-        """Write all buffers one behind the other at byte `at` (pwritev, short writes continued)."""
+        """Write all buffers, one after another, at byte `at` (pwritev; a short write is continued)."""
 
     def read(self, file: int, size: int, at: int) -> bytes:
-        """Read up to `size` bytes; short only at the end of the file. May block."""
+        """Read `size` bytes at byte `at`, fewer only at the end of the file. May block."""
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
-        """The same, but None instead of blocking when not all of it is in the page cache (preadv2 RWF_NOWAIT).
+        """Read as `read` does, but return None if the page cache does not hold all bytes (preadv2 with RWF_NOWAIT).
 
-        None too instead of an OSError: the read that may block raises it.
+        None is also returned instead of an OSError; the `read` that follows raises the error.
         """
 
     def sync(self, file: int) -> None:
-        """Make the file's bytes and length durable (fdatasync). May block."""
+        """Make the content and length of the file durable (fdatasync). May block."""
 
     def sync_directory(self, path: str) -> None:
-        """Make names created, renamed and removed in this directory durable."""
+        """Make the names that were created, renamed or removed in this directory durable. May block."""
 
     def size(self, file: int) -> int: ...
 
     def truncate(self, file: int, size: int) -> None: ...
 
     def reserve(self, file: int, size: int) -> None:
-        """Allocate blocks up to `size`, which read as zeros (fallocate). May do nothing."""
+        """Allocate blocks up to `size`, which read as zeros (fallocate). An implementation may do nothing."""
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -66,32 +69,34 @@ class Files(Protocol):
         """Remove an empty directory."""
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and those above it, unless they exist."""
+        """Create the directory and its parents if they do not exist."""
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it does not exist."""
+        """Return the names in a directory, sorted; an empty list if it does not exist."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock file of the data directory, or raise BlockingIOError; its handle holds it."""
+        """Take an exclusive lock on this file and return its handle; closing the handle releases the lock.
+
+        Raises BlockingIOError if another process holds the lock.
+        """
 
     def usage(self) -> tuple[int, int]:
-        """(used bytes, total bytes) of the file system."""
+        """Return (used bytes, total bytes) of the file system."""
 
 
 class RealFiles:
-    """The operating system's files below one directory."""
+    """The files of the operating system below one directory."""
 
     def __init__(self, root: str) -> None:
-        """Make the directory, or close an existing one to other users. Raises OSError."""
+        """Create the directory, or remove the access of other users to an existing one. Raises OSError."""
         self._root = root
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
         mode = stat.S_IMODE(os.stat(root).st_mode)
         if mode & ~DIRECTORY_MODE:
             try:
                 os.chmod(root, DIRECTORY_MODE)
-            except (
-                PermissionError
-            ):  # Another user owns it, as with container volumes. The files in it are private all the same.
+            except PermissionError:
+                # Another user owns the directory, as with container volumes. The files in it are private all the same.
                 log.warning(
                     "the data directory is accessible to other users, and its mode cannot be changed: mode=%03o", mode
                 )
@@ -137,14 +142,13 @@ class RealFiles:
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         if not _NOWAIT:
-            return (
-                None  # Not available (macOS): every read that the write buffer does not serve goes to a reader thread.
-            )
+            # RWF_NOWAIT is not available (macOS). A reader thread serves every read that the write buffer cannot.
+            return None
         buffer = bytearray(size)
         try:
             return buffer if os.preadv(file, [buffer], at, _NOWAIT) == size else None
         except OSError:
-            return None  # Mostly EAGAIN. If the disk fails, the blocking read raises the error.
+            return None  # Mostly EAGAIN. If the disk has failed, the blocking read raises the error.
 
     # -- Durability
 

@@ -1,13 +1,16 @@
-"""Where decisions become state: append the records of one decision as one unit, then replay each.
+"""The class StateLog: appends state records to the log and replays them into the owners of state.
 
     coordinator --(records)--> StateLog.commit --> log
                                       |
     recovery ----(payloads)--> replay_state --> the owners of each record type
 
-Replay is the only code that changes state, live and at recovery alike. An owner registers its replay function for
-each record type it cares for (several may care for one: a deleted topic takes positions and producers with it), and
-a snapshot function. What follows from an entry alone, by the `extra` in its header, is replayed in the same way.
-Owners register before the store is opened, in an order in which snapshots may be replayed.
+An *owner* is an object that holds state. Its replay functions are the only code that changes that state: `commit` calls
+them after the append, and recovery calls them with the records of the log, so both give the same state. An owner
+registers a replay function for each record type that changes its state, and a snapshot function. Several owners may
+register for one type: for example, the deletion of a topic also deletes its group offsets. State that follows from a
+frame alone is replayed in the same way from the `extra` of its entry.
+
+Owners register before the store is opened. Their snapshots are replayed in the order of registration.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -26,25 +29,25 @@ FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
 
 
 class RecordCodec(Protocol):
-    """The state records, of which the state log knows nothing but that they have types."""
+    """Encodes and decodes state records. The state log itself uses only the type of a record."""
 
     def encode(self, record: Any, /) -> bytes: ...
 
     def decode(self, payload: bytes, /) -> Any: ...
 
     def name_of(self, payload: bytes, /) -> str:
-        """Give the name of an encoded record's type; empty if it has none."""
+        """Return the name of the type of an encoded record; empty if the type is unknown."""
 
 
 class SetAside(Protocol):
     """Receives reports of entries that cannot be replayed."""
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
-        """Report a stored entry; raises `error` if the error says nothing about the entry."""
+        """Report a stored entry that is skipped. Raises `error` if the entry itself is not the cause of the error."""
 
 
 class UnitLog(Protocol):
-    """What the state log asks of the store."""
+    """The methods of the store that the state log calls; `Store` and `Appender` implement them."""
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended: ...
 
@@ -68,17 +71,17 @@ class StateLog:
         self._barrier: Promise | None = None
 
     def attach(self, log: UnitLog) -> None:
-        """Set the log to append to, once it is recovered."""
+        """Set the log that `commit` appends to. To be called after recovery."""
         self._log = log
         self._barrier = log.promise()
 
     # -- Changing state
 
     def commit(self, records: Sequence[Any], now_ms: int, frames: Sequence[Frame | FrameRun] = ()) -> Appended:
-        """Append frames and records as one unit and replay the records; raises `StoreError` and changes nothing.
+        """Append frames and state records as one unit, then replay the records into their owners.
 
-        `Appended.slots` has the frames' slots first, a run's as one, then the records'. Raises HalfApplied if state
-        cannot follow what was appended.
+        `Appended.slots` has one slot for each item of `frames`, then one for each record. If StoreError is raised,
+        neither the log nor the state has changed. Raises HalfApplied if a replay function fails after the append.
         """
         assert self._log is not None, "the log is not open"
         entries: Sequence[Part] = frames
@@ -86,16 +89,16 @@ class StateLog:
             entries = [*frames, *(StateRecord(self._codec.encode(record)) for record in records)]
         appended = self._log.append(entries, now_ms)
         if frames and records:
-            # The durability of the queues may be less than that of state records (`store.flush`).
+            # State records have the durability of `store.flush`; that of the queues may be less.
             kept = self._log.promise()
             appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
         self._apply(records, frames, appended)
         return appended
 
     def free(self, records: Sequence[Any], now_ms: int) -> Appended:
-        """Commit records that free disk space, that is, deletions; they are accepted on a full disk, too.
+        """Commit records that free disk space, such as deletions. They are also accepted while the disk is full.
 
-        Raises StoreError if writing has ended, or too much waits for a full disk.
+        Raises WritingEnded, and DiskFull if `FREEING_BYTES_MAX` bytes wait to be written already.
         """
         assert self._log is not None, "the log is not open"
         appended = self._log.append_freeing([StateRecord(self._codec.encode(record)) for record in records], now_ms)
@@ -103,7 +106,7 @@ class StateLog:
         return appended
 
     def _apply(self, records: Sequence[Any], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
-        """Update the state to what was appended, and let answers that report state wait for it (`barrier`)."""
+        """Replay what was appended, and raise the barrier to its promise."""
         try:
             if frames:
                 self._follow_frames(frames, appended.slots)
@@ -115,31 +118,35 @@ class StateLog:
         self._barrier = appended.promise
 
     def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
-        """Update the state that follows from the `extra` of the frames that were appended."""
+        """Call the watchers of `extra` for the frames that were appended."""
         for frame, slot in zip(frames, slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
 
     def barrier(self) -> Promise:
-        """Return the promise that an answer which reports state must wait for: it covers every change so far."""
+        """Return the promise that covers every change of state so far. An answer that reports state waits for it."""
         assert self._barrier is not None, "the log is not open"
         return self._barrier
 
     # -- Owning state
 
     def own(self, record_type: type[RecordT], replay: Callable[[RecordT, Slot], None]) -> None:
+        """Register a replay function: it is called with each record of this type and its slot."""
         self._replays.setdefault(record_type, []).append(replay)
 
     def on_snapshot(self, snapshot: Callable[[], Iterable[Any]]) -> None:
-        """Have `snapshot` asked for records that rebuild an owner's state; all are taken at once, so it is small."""
+        """Register a function that returns the records which rebuild an owner's state. All are encoded in one turn.
+
+        An owner of much state must register `on_sliced_snapshot` or `on_copied_snapshot` instead.
+        """
         self._snapshots.append(lambda: [*snapshot()])
 
     def on_sliced_snapshot(self, begin: Callable[[], Iterable[Any]], end: Callable[[], None] = lambda: None) -> None:
-        """Do the same for an owner of much: the records that `begin` returns are taken some at a time.
+        """Register a snapshot of much state: the records that `begin` returns are read a few in each loop turn.
 
-        They must be the state at the moment of `begin` all the same, whatever changes meanwhile: `begin` copies the
-        names and values of a table where values are never changed in place, for there no copy of a value is needed;
-        else see `on_copied_snapshot`. `end` is called when no more are wanted.
+        The records must describe the state at the moment of `begin`, although the state may change before they are
+        read. A table whose values are never changed in place is copied by `begin` without its values; other tables need
+        `on_copied_snapshot`. `end` is called after the last record was read or the snapshot was abandoned.
         """
         self._snapshots.append(begin)
         self._snapshot_ends.append(end)
@@ -147,9 +154,10 @@ class StateLog:
     def on_copied_snapshot(
         self, names: Callable[[], Iterable[NameT]], records: Callable[[NameT], Sequence[Any] | None]
     ) -> CopyOnWrite[NameT, Sequence[Any]]:
-        """Do the same for a table of values that change: `records` gives those of one name, as it is then.
+        """Register a snapshot of a table whose values change in place.
 
-        Returns what must be told `before_change` of each name, and of those that are removed.
+        `names` returns the names in the table, and `records(name)` the records that rebuild the present value of that
+        name. The owner must call `before_change` of the returned CopyOnWrite before it changes or removes a value.
         """
         moment = CopyOnWrite(records)
 
@@ -161,18 +169,25 @@ class StateLog:
         return moment
 
     def on_frame(self, watcher: FrameWatcher) -> None:
-        """Have `watcher(key, slot, form, count, frame, extra)` see each frame at recovery."""
+        """Register a function that is called with (queue key, slot, frame format, record count, frame, extra) of each
+        frame that recovery reads."""
         self._watchers.append(watcher)
 
     def on_extra(self, kind: int, watcher: ExtraWatcher) -> None:
-        """Have `watcher(slot, form, frame size, extra)` see each entry whose extra begins so, live as at recovery."""
+        """Register a function for the entries whose `extra` begins with the byte `kind`.
+
+        It is called with (slot, frame format, frame size, extra) after each append and at recovery.
+        """
         assert kind not in self._extras, f"two owners of extra {kind}"
         self._extras[kind] = watcher
 
     # -- Recovery (store.Replayer)
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
-        """Replay a record; one of a newer version raises Corruption, any other fault is set aside."""
+        """Replay one state record. A record that cannot be replayed is set aside.
+
+        Raises Corruption for a record of a later version of Duolog.
+        """
         try:
             record = self._codec.decode(payload)
         except Exception as error:  # noqa: BLE001 - set aside, or raised again
@@ -199,7 +214,7 @@ class StateLog:
                 self._set_aside(key, slot, error)
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
-        """Report an entry of the log that cannot be replayed; raises `error` if it says nothing about the entry."""
+        """Report an entry of the log that cannot be replayed. Raises `error` if the entry itself is not its cause."""
         self._poison.set_aside(kind, f"position {position}, {what}", error)
 
     def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
@@ -207,6 +222,7 @@ class StateLog:
         self._poison.set_aside("frame", place, error)
 
     def snapshot(self) -> "Snapshot":
+        """Return the records of the present state of all owners; the caller must close it."""
         return Snapshot(self._codec, [snapshot() for snapshot in self._snapshots], self._snapshot_ends)
 
     def _replay(self, record: Any, slot: Slot) -> None:
@@ -215,7 +231,10 @@ class StateLog:
 
 
 class Snapshot:
-    """The records of all owners, encoded one by one as they are read (`StateRecords` in `store/recovery/replay.py`)."""
+    """The encoded state records of all owners at one moment (`StateRecords` in `store/recovery/replay.py`).
+
+    Each record is encoded when the iterator reaches it.
+    """
 
     def __init__(self, codec: RecordCodec, parts: Iterable[Iterable[Any]], ends: Iterable[Callable[[], None]]) -> None:
         self._encode = codec.encode
@@ -229,6 +248,7 @@ class Snapshot:
         return self._encode(next(self._records))
 
     def close(self) -> None:
+        """Release the copies of state that the owners hold for this snapshot."""
         for end in self._ends:
             end()
         self._records, self._ends = chain(), []

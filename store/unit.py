@@ -21,7 +21,7 @@ class Frame:
 
     `body` may be a sequence of buffers, which are concatenated in the log. `count` is the number of records in the
     frame. `timestamp_ms` is the greatest timestamp of these records, -1 if they have none. `extra` is stored in the
-    entry after the frame, and is returned at recovery only; its first byte says which owner of state reads it.
+    entry after the frame, and is passed to the function that `StateLog.on_extra` has registered for its first byte.
     """
 
     queue: Queue

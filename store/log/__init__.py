@@ -1,1 +1,1 @@
-"""The commitlog: its bytes, its segments, the write buffer, and the frames that are read from it."""
+"""The commitlog: its format, its segments, the write buffer, the appender, and the readers of entries."""

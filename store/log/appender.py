@@ -1,4 +1,4 @@
-"""Appends units: encodes entries into the write buffer, assigns offsets and positions, and adds index rows.
+"""The class Appender: encodes units into the write buffer, assigns offsets and positions, and adds index rows.
 
     Appender.append([Frame, FrameRun, StateRecord ...])
         `-> CommitLog.begin        room for the unit in the write buffer
@@ -26,7 +26,7 @@ from duolog.store.options import StoreOptions
 from duolog.store.unit import Frame, FrameRun, Part
 from duolog.store.write_state import WriteState
 
-FREEING_BYTES_MAX = 1 << 20  # Bytes of units that free space and cannot be written yet.
+FREEING_BYTES_MAX = 1 << 20  # Unwritten bytes beyond which `append_freeing` refuses while the disk is full.
 
 _SizedEntry = tuple[Entry, int, int]  # An entry, the size of its payload, and its byte offset in the unit.
 _RunLocations = list[tuple[int, int]]  # (position, size) of each frame of a FrameRun
@@ -35,8 +35,8 @@ _RunLocations = list[tuple[int, int]]  # (position, size) of each frame of a Fra
 class Appender:
     """Appends units to one log.
 
-    After each append the log, the end offsets of the queues and the index rows agree. An error before
-    `CommitLog.commit` changes nothing; an error after it ends the process (HalfApplied).
+    After each append the log, the end offsets of the queues and the index rows agree. If an error is raised before
+    `CommitLog.commit`, nothing has changed; an error after it ends the process (HalfApplied).
     """
 
     __slots__ = (
@@ -67,13 +67,13 @@ class Appender:
         self._write_buffer_bytes = options.tail_bytes
         self._is_sync = options.flush == "sync"
         self._touched, self._moment = queues.touched, queues.moment
-        self.stored_ms = stored_ms  # Store time of the last unit. It never falls, except by `set_time_back`.
+        self.stored_ms = stored_ms  # Store time of the last unit. Only `set_time_back` decreases it.
         self.recovered_ms = stored_ms  # Store time of the last unit of the previous run; 0 if the log was empty.
 
     def append(self, entries: Sequence[Part], now_ms: int) -> Appended:
-        """Append one unit in memory, with offsets and positions assigned; after a crash it is whole or absent.
+        """Append one unit in memory and assign its offsets and positions. After a crash the unit is whole or absent.
 
-        Raises DiskFull, WritingEnded or EntryTooLarge; then nothing has changed.
+        Raises DiskFull, WritingEnded or EntryTooLarge; nothing has changed then.
         """
         refusal = self._write_state.refusal
         if refusal is not None:
@@ -89,7 +89,7 @@ class Appender:
         return new_tuple(Appended, (slots, promise))
 
     def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
-        """Append a unit that frees disk space, also while `append` refuses because the disk is full.
+        """Append a unit that frees disk space. It is also accepted while `append` raises DiskFull.
 
         Raises WritingEnded, EntryTooLarge, and DiskFull if more than `FREEING_BYTES_MAX` bytes are unwritten already.
         """
@@ -101,9 +101,10 @@ class Appender:
         return Appended(slots, Promise(self._log.next_position, self._must_be_durable(entries)))
 
     def _must_be_durable(self, entries: Sequence[Part]) -> bool:
-        """Tell whether the unit's Promise waits for an fsync.
+        """Return whether the Promise of this unit must wait for an fsync.
 
-        It does if any queue of the unit is durable. A unit of state records alone follows `store.flush`.
+        It must if `Queue.durable` is true for a queue of the unit. For a unit of state records alone it must if
+        `store.flush` is `sync`.
         """
         has_frame = False
         for entry in entries:
@@ -114,23 +115,23 @@ class Appender:
         return not has_frame and self._is_sync
 
     def _write_early(self) -> None:
-        """Write before the end of the loop's turn, so that the write buffer stays within its limit.
+        """Write the log before the end of the loop turn, so that the write buffer stays within its limit.
 
-        Promises are kept and readers are told at the next `Durability.write`.
+        No callback is called here: the next `Durability.write` keeps promises and moves visible ends.
         """
         try:
             self._log.write()
         except OSError as error:
             raise DiskFull(
-                f"{self._log.unwritten_bytes} bytes of the log could not be written, no more are accepted: {error}"
+                f"the write buffer is full, and its {self._log.unwritten_bytes} bytes could not be written: {error}"
             ) from error
 
     # -- Units
 
     def append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[Slot]:
-        """Append a unit of any entries, the store's own included, without the checks of `append`.
+        """Append a unit of any entries, control entries included, without checking whether appends are accepted.
 
-        Raises EntryTooLarge and whatever a Stamp raises; then nothing has changed.
+        Raises EntryTooLarge and any exception that a Stamp raises; nothing has changed then.
         """
         stored_ms = self.stored_ms
         if now_ms > stored_ms:
@@ -159,7 +160,7 @@ class Appender:
         return slots
 
     def _append_frame(self, frame: Frame, now_ms: int) -> Slot:
-        """Append a unit of one Frame, as `append_unit` does. Nearly all units are such; this takes a quarter less."""
+        """Append a unit of one Frame as `append_unit` does, in a quarter less time. Nearly all units have one Frame."""
         stored_ms = self.stored_ms
         if now_ms > stored_ms:
             stored_ms = now_ms
@@ -193,7 +194,7 @@ class Appender:
         return slot
 
     def _add_rows(self, sized: list[_SizedEntry], slots: list[Slot], runs: list[_RunLocations]) -> None:
-        """Add the index rows of a unit that was appended, and note the queues that it appended to."""
+        """Add the index rows of a unit that was appended, and note its queues as touched."""
         last_offsets, locations_of_runs = self._log.segments.active.last_offsets, iter(runs)
         for (entry, size, _), (position, base_offset, stored_ms) in zip(sized, slots, strict=True):
             if type(entry) is Frame:
@@ -217,31 +218,33 @@ class Appender:
                     self._keep_row(queue, base_offset)
 
     def _keep_row(self, queue: Queue, end_offset: int) -> None:
-        """Keep the queue's row for the running checkpoint, with the end offset from before this append.
+        """Give the running checkpoint the queue's row as it was before this append.
 
-        Called at the first append to the queue since the last write: the checkpoint's position lies before it.
+        This is called at the first append to the queue after a write, so the position of the checkpoint is below this
+        append.
         """
         row = QueueRow(queue.key, queue.start_offset, end_offset, queue.index.written_row)
         self._moment.keep(queue.key, row)
 
     def _half_applied(self, error: Exception) -> HalfApplied:
-        """End writing, so that nothing more is promised, and return the error that ends the process."""
-        self._write_state.end_writing(f"a unit was appended but its index rows could not be added: {error!r}")
+        """End writing, so that no promise is kept any more, and return the error that ends the process."""
+        self._write_state.end_writing(f"a unit was appended, but its index rows could not be added: {error!r}")
         return HalfApplied(
-            f"the unit that ends at position {self._log.next_position} was appended, its index rows were not: {error!r}"
+            f"the unit that ends at position {self._log.next_position} was appended, "
+            f"but its index rows could not be added: {error!r}"
         )
 
     # -- Store times
 
     @property
     def has_time_steps(self) -> bool:
-        """Whether store times fall anywhere in the log (`store/index/store_times.py`)."""
+        """Whether the log contains a step back, where store times decrease (`store/index/store_times.py`)."""
         return bool(self._queues.index_files.steps)
 
     def set_time_back(self, now_ms: int) -> None:
-        """Let store times continue from `now_ms`, which is below the last one: the clock was ahead and was corrected.
+        """Append a step back: store times continue from `now_ms`, because the clock was ahead and was corrected.
 
-        Appends a unit of its own. Raises WritingEnded.
+        Does nothing if `now_ms` is not below the last store time. Raises WritingEnded.
         """
         self._write_state.raise_if_ended()
         before_ms, steps = self.stored_ms, self._queues.index_files.steps
@@ -254,7 +257,10 @@ class Appender:
                 raise
 
     def undo_time_back(self, now_ms: int) -> None:
-        """Mark those steps back as undone that the clock has since contradicted. Raises WritingEnded."""
+        """Mark the steps back as undone that were wrong, since the clock is again where it was before them.
+
+        Raises WritingEnded.
+        """
         self._write_state.raise_if_ended()
         before = self._queues.index_files.steps
         steps = undone(before, now_ms)
@@ -267,9 +273,9 @@ class Appender:
 
 
 def _put_entries(chunk: Chunk, sized: list[_SizedEntry], stored_ms: int, slots: list[Slot]) -> list[_RunLocations]:
-    """Encode the entries and assign their slots; if one fails, `slots` holds those of the entries before it.
+    """Encode the entries and append their slots to `slots`; return the frame locations of each FrameRun.
 
-    Returns the locations of the frames of each FrameRun.
+    If an entry cannot be encoded, `slots` has the slots of the entries before it.
     """
     runs: list[_RunLocations] = []
     unit_at = chunk.used
@@ -293,7 +299,7 @@ def _put_entries(chunk: Chunk, sized: list[_SizedEntry], stored_ms: int, slots: 
 
 
 def _undo(chunk: Chunk, sized: list[_SizedEntry], slots: list[Slot], unit_size: int) -> None:
-    """Take back the offsets of a unit that could not be encoded, and zero its bytes for the next unit."""
+    """Restore the end offsets of queues after a unit could not be encoded, and zero its bytes in the chunk."""
     for (entry, _, _), slot in reversed(list(zip(sized, slots, strict=False))):
         if type(entry) is Frame or type(entry) is FrameRun:
             entry.queue.end_offset = slot.base_offset

@@ -1,4 +1,4 @@
-"""Reads that must wait for the disk: what `EntryReader` returns instead of blocking the loop."""
+"""Cold reads: reads that must wait for the disk. `EntryReader` returns one instead of blocking the loop."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
 from duolog.store.workers import Executor, Failure
 
-# Finds the rows to read, waiting for the disk.
+# Returns the index rows to read; it may wait for the disk.
 FindRows = Callable[[], list[Row]]
 
 
 class ColdRead:
-    """A read of a queue that memory cannot serve.
+    """A read of a queue that must wait for the disk.
 
-    Start it once; `done` is called in the loop's thread with the entries or an error.
+    The caller calls `start` once. `done` is then called in the loop's thread with the entries or an error.
     """
 
     __slots__ = ("_executor", "_find_rows", "_frames", "_offset", "_queue")
@@ -32,10 +32,10 @@ class ColdRead:
         def finish(found: list[Stored] | Failure) -> None:
             queue = self._queue
             if self._offset < queue.start_offset:
-                # Retention has raised the log start meanwhile, so the result no longer counts.
+                # Retention has raised the log start during the read, so the entries must not be returned.
                 done(OffsetOutOfRange(str(queue), self._offset, queue.start_offset, queue.visible_end))
             elif isinstance(found, OSError):
-                done(StoreError(f"reading {queue} at {self._offset}: {found}"))
+                done(StoreError(f"queue {queue} could not be read at offset {self._offset}: {found}"))
             else:
                 done(found)
 
@@ -46,7 +46,7 @@ class ColdRead:
 
 
 class ColdEntries:
-    """A read of entries by their locations that memory cannot serve in full. Used as `ColdRead` is."""
+    """A read of entries by their locations that must wait for the disk. It is used like a ColdRead."""
 
     __slots__ = ("_executor", "_frames", "_in_memory", "_rows")
 
@@ -54,12 +54,13 @@ class ColdEntries:
         self._executor = executor
         self._frames = frames
         self._rows = rows
-        self._in_memory = in_memory  # Entries that follow those of the rows.
+        self._in_memory = in_memory  # Entries from the write buffer, to be returned after those of `rows`.
 
     def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
         def finish(found: list[Stored] | Failure) -> None:
             if isinstance(found, OSError):
-                done(StoreError(f"reading {len(self._rows)} entries from {self._rows[0][1]} on: {found}"))
+                first = self._rows[0][1]
+                done(StoreError(f"{len(self._rows)} entries from position {first} on could not be read: {found}"))
             elif isinstance(found, StoreError):
                 done(found)
             else:

@@ -1,13 +1,13 @@
-"""The commitlog: units appended to memory, written to segments, synced.
+"""The class CommitLog: units are appended to the write buffer, written to segments, and synced.
 
     durable <= written <= next_position
 
-    append        encodes a unit into the write buffer             positions below next_position are assigned
-    write         one pwrite of all that was appended              kill -9 does not lose what is below `written`
-    SyncTask      fdatasync in the flusher's thread                power loss does not lose what is below `durable`
+    begin, commit  encode a unit into the write buffer         the positions below `next_position` are assigned
+    write          writes all appended units by one pwrite     a killed process loses nothing below `written`
+    SyncTask       fdatasync in the flusher's thread           a power failure loses nothing below `durable`
 
-Errors: an OSError is raised as it is, and the unwritten bytes stay in the write buffer: writing again writes the same
-bytes to the same place. `store/write_state.py` decides what the error means for appends and promises.
+If a write raises an OSError, the unwritten bytes remain in the write buffer, and the next `write` writes the same bytes
+at the same positions. `store/write_state.py` decides what the error means for appends and promises.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from duolog.store.options import StoreOptions
 
 
 class CommitLog:
-    """Appends at `next_position` of the given chain of segments, in the given epoch."""
+    """The log of one run of the broker, whose number is `epoch`."""
 
     def __init__(self, files: Files, options: StoreOptions, segments: Segments, next_position: int, epoch: int) -> None:
-        """Everything below `next_position` must be durable already: recovery has synced what it kept."""
+        """Continue the log at `next_position`. Recovery must have synced everything below it."""
         assert segments.active.start <= next_position, f"{segments.active} begins behind {next_position}"
         self.segments = segments
         self.epoch = epoch
@@ -35,25 +35,25 @@ class CommitLog:
         self._files = files
         self._segment_bytes = min(options.segment_bytes, UNIT_SIZE_MAX)
         self._reserve_bytes = options.reserve_bytes
-        self._created = (
-            -1
-        )  # Start of the newest segment file of this run. Its directory entry is synced with its first bytes.
-        # A unit that fits below this position fits into the open chunk and the active segment.
+        # Start of the newest segment file that this run has created; -1 if there is none. The first SyncTask for that
+        # segment also syncs the directory.
+        self._created = -1
+        # A unit that ends at or below this position fits into the open chunk and the active segment.
         self._room_end = next_position
 
     # -- Appending
 
     def begin(self, size: int) -> Chunk:
-        """Return a chunk with room for a unit of `size` bytes, which is encoded at its byte `used`.
+        """Return a chunk with room for a unit of `size` bytes. The caller encodes the unit at byte `used` of the chunk.
 
-        Raises EntryTooLarge. Nothing of the log changes before `commit`.
+        The log does not change before `commit`. Raises EntryTooLarge.
         """
         if self.next_position + size > self._room_end:
             self._make_room(size)
         return self.write_buffer.open
 
     def commit(self, chunk: Chunk, size: int, stored_ms: int, entry_count: int, flags: int = 0) -> None:
-        """Seal the unit that was encoded at byte `used` of the chunk; from now on it is part of the log."""
+        """Write the header of the unit that was encoded at byte `used` of the chunk, and make it part of the log."""
         at = chunk.used
         unit = chunk.writable[at : at + size]
         seal_unit(unit, self.epoch, self.next_position, self.durable, stored_ms, entry_count, flags)
@@ -72,12 +72,13 @@ class CommitLog:
 
     @property
     def unwritten_bytes(self) -> int:
+        """The number of bytes that were appended and not written yet."""
         return self.next_position - self.written
 
     # -- Writing
 
     def write(self) -> None:
-        """Write everything appended by one pwrite, or one for each segment. Raises OSError."""
+        """Write all appended units, by one pwrite for each segment. Raises OSError."""
         while self.written < self.next_position:
             segment = self.segments.find(self.written)
             end = self.next_position if segment.end is None else segment.end
@@ -86,7 +87,10 @@ class CommitLog:
             self.written = end
 
     def _file_with_room(self, segment: Segment, size: int) -> int:
-        """Return the segment's file with blocks for `size` bytes, so that a full disk stops no write halfway."""
+        """Return the handle of the segment's file, with blocks for `size` bytes allocated.
+
+        On a full disk the allocation fails, and not the write in the middle of a unit.
+        """
         if not segment.exists:
             self._give_back_reserve(segment.start)
             self.segments.create_file(segment)
@@ -99,7 +103,7 @@ class CommitLog:
         return file
 
     def _give_back_reserve(self, end: int) -> None:
-        """Truncate the segment that was sealed at `end` to its content, which is written by now."""
+        """Truncate the segment that ends at `end` to its content, which is written."""
         for segment in self.segments.between(end - 1, end):
             if segment.reserved > end - segment.start:
                 self._files.truncate(self.segments.file_of(segment), end - segment.start)
@@ -108,7 +112,10 @@ class CommitLog:
     # -- Syncing
 
     def sync_task(self, end: int) -> "SyncTask":
-        """Return the task that makes the log durable up to `end`, which must be written. At most one task runs."""
+        """Return the task that makes the log durable up to `end`, which must be at or below `written`.
+
+        At most one task may be in progress. Raises OSError if a file cannot be opened.
+        """
         assert self.durable < end <= self.written, f"sync to {end}, {self.durable} .. {self.written}"
         segments = self.segments.between(self.durable, end)
         handles = [self.segments.file_of(segment) for segment in segments]
@@ -117,7 +124,7 @@ class CommitLog:
         return SyncTask(self._files, segments, handles, self._created >= self.durable, end)
 
     def synced(self, task: "SyncTask") -> None:
-        """Note that the task succeeded."""
+        """Move `durable` to the end of a task that has succeeded."""
         assert self.durable < task.end <= self.written, f"synced to {task.end}, {self.durable} .. {self.written}"
         self.durable = task.end
         for segment in task.segments:
@@ -126,16 +133,16 @@ class CommitLog:
 
 @dataclass(slots=True)
 class SyncTask:
-    """Makes the log durable up to `end`. `run` blocks and belongs in the flusher's thread."""
+    """Makes the log durable up to `end`. `run` blocks, so the flusher's thread calls it."""
 
     files: Files
     segments: list[Segment]
-    handles: list[int]  # Open files of the segments.
-    names: bool  # Whether a segment file is new, so that the directory must be synced, too.
+    handles: list[int]  # Handles of the segments' files.
+    names: bool  # Whether the directory must be synced, too, because a segment file is new.
     end: int
 
     def run(self) -> None:
-        """Sync the files. Raises OSError; the content of the disk is then unknown, and writing ends."""
+        """Sync the files. Raises OSError; the content of the disk is unknown after it."""
         for handle in self.handles:
             self.files.sync(handle)
         if self.names:

@@ -1,17 +1,20 @@
-"""Control entries: what recovery must know about queues and segments besides frames and state records.
+"""Control entries: the entries that the store itself appends, for changes of queues and of the clock.
 
-Their form is CONTROL_FORM, and their `kind` is one of these; their content is the `key` and the payload:
+Their frame format is CONTROL_FORM. The fields `kind` and `key` of the entry's header and the payload have these
+meanings; integers are big-endian:
 
-    QUEUE            key; payload  start_offset u64 | end_offset u64         a log start moved
-    TOPIC_DROPPED    key = topic number << 16                               its queues are gone
-    CLOCK_STEPS      payload  as in `store/index/store_times.py`            where store times fall in the whole log
+    kind             key                     payload
+    QUEUE            queue key               start_offset u64 | end_offset u64: the log start of a queue was raised
+    TOPIC_DROPPED    topic number << 16      none: the queues of this topic were deleted
+    CLOCK_STEPS      0                       a StepBack ... (`store/index/store_times.py`): all steps back in the log
 
-and only in checkpoints and snapshots (`store/recovery/checkpoint.py`):
+These kinds are found in checkpoints and snapshots only (`store/recovery/checkpoint.py`):
 
-    QUEUES           payload  one row for each queue                        some of the queues; all of them together
-    CHECKPOINT       payload  read_from u64 | closed u8
-    SEGMENT          key = start position                                   what may be live in it, or a part of that
-                     payload  queue key u64 | last offset u64 | ...
+    QUEUES           0                       a QueueRow ... of queue key u64 | start_offset u64 | end_offset u64
+                                             | end_row u64: some of the queues; all QUEUES entries name all queues
+    CHECKPOINT       0                       read_from u64 | closed u8
+    SEGMENT          start of the segment    queue key u64 | last_offset u64 | ...: for some of the queues with entries
+                                             in the segment, the last offset in it
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +37,7 @@ class ControlKind(IntEnum):
 
 @dataclass(slots=True)
 class Control:
-    """One control entry, about to be appended."""
+    """One control entry, to be appended."""
 
     kind: ControlKind
     key: int = 0
@@ -42,12 +45,12 @@ class Control:
 
 
 class QueueRow(NamedTuple):
-    """A queue as a checkpoint knows it."""
+    """The state of one queue in a checkpoint or snapshot."""
 
     key: int
     start_offset: int
     end_offset: int
-    end_row: int  # The rows below it are in files; only a checkpoint's value can be trusted.
+    end_row: int  # The index rows below it are in files. Only the value in a checkpoint is used.
 
 
 _OFFSETS = Struct(">QQ")

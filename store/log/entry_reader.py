@@ -1,10 +1,10 @@
-"""Reads entries of queues: by offset, by location, by time, by position, by key.
+"""The class EntryReader: reads entries of queues by offset, by location, by time, by position and by key.
 
-    EntryReader.read(queue, offset) -> rows of the index -> slices of the write buffer         at once
-                                                         -> slices of the page cache           at once
-                                                         -> ColdRead                           by a reader thread
+    EntryReader.read(queue, offset) -> rows of the index -> the write buffer has the entries    returned at once
+                                                         -> the page cache has the entries      returned at once
+                                                         -> neither                             ColdRead, in a thread
 
-Nothing here waits for the disk in the loop's thread.
+No method waits for the disk in the loop's thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +24,19 @@ from duolog.store.log.format import NO_OFFSET
 from duolog.store.log.frames import Frames
 from duolog.store.workers import Executors, Failure
 
-READ_ENTRIES_MAX = 1024  # Entries of one read, unless the caller passes another limit.
+READ_ENTRIES_MAX = 1024  # Default limit for the entries that one read returns.
 
 T = TypeVar("T")
 
 
 class FindRow(Protocol):
-    """Finds the number of an index row; None if that would block."""
+    """Returns the number of an index row; None if `block` is false and the search would wait for the disk."""
 
     def __call__(self, *, block: bool) -> int | None: ...
 
 
 class RecordAddress(NamedTuple):
-    """The queue and offset of the record that a position of the log leads to."""
+    """The queue and the offset of one record."""
 
     queue: Queue
     offset: int
@@ -64,14 +64,16 @@ class EntryReader:
         max_entries: int = READ_ENTRIES_MAX,
         scan: TagScan | None = None,
     ) -> list[Stored] | ColdRead:
-        """Return whole entries from the one that covers `offset` on, of those that end at or below offset `until`.
+        """Return whole entries, from the one that contains `offset` on, that end at or below offset `until`.
 
-        With a `scan`, return only the entries that it finds, which may be none before `until`; the scan then says how
-        far it looked. Without one, [] is returned only for `offset` = `until`.
+        At most `max_entries` entries with at most `max_bytes` bytes of frames are returned, and there may be fewer. The
+        first entry is returned even if it is larger than `max_bytes`. `until` must not exceed `queue.visible_end`.
 
-        The first entry is returned even if it is larger than `max_bytes`, and fewer entries than allowed may be
-        returned. Returns a ColdRead if neither the write buffer nor the page cache holds the first entry. `until` must
-        not exceed `visible_end`. Raises OffsetOutOfRange outside start_offset .. until.
+        With a `scan`, only the entries that it finds are returned; there may be none, and `scan.next_offset` says how
+        far the scan has read. Without a `scan`, [] is returned only if `offset` equals `until`.
+
+        Returns a ColdRead if the first entry is neither in the write buffer nor in the page cache. Raises
+        OffsetOutOfRange if `offset` is below the log start or above `until`.
         """
         if not queue.start_offset <= offset <= until:
             raise OffsetOutOfRange(str(queue), offset, queue.start_offset, until)
@@ -90,7 +92,7 @@ class EntryReader:
         return ColdRead(self._executors.readers, self._frames, queue, offset, find_rows)
 
     def read_one(self, queue: Queue, offset: int, *, until: int) -> Stored | ColdRead:
-        """Return the entry that covers `offset`, as `read` does; in a third of the time if it was appended lately."""
+        """Return the entry that contains `offset`, as `read` does, in a third of the time if the entry is recent."""
         row = queue.index.tail_row(offset)
         if row is not None and queue.start_offset <= offset < until:
             found = self._frames.in_write_buffer(row)
@@ -100,7 +102,10 @@ class EntryReader:
         return entries[0] if isinstance(entries, list) else entries
 
     def stored_ms_at(self, queue: Queue, offset: int) -> int:
-        """Return the store time of the entry that covers `offset`; 0 if there is none, or its row is not in memory."""
+        """Return the store time of the entry that contains `offset`.
+
+        Returns 0 if there is no such entry, or if reading its index row would wait for the disk.
+        """
         if not queue.start_offset <= offset < queue.end_offset:
             return 0
         number = queue.index.find_offset(offset)
@@ -108,16 +113,16 @@ class EntryReader:
         return rows[0][5] if rows else 0
 
     def last_stored_ms(self, queue: Queue) -> int:
-        """Return the store time of the last entry; 0 if there is none, or its row is not in memory."""
+        """Return the store time of the queue's last entry, or 0 as `stored_ms_at` does."""
         return self.stored_ms_at(queue, queue.end_offset - 1)
 
     # -- By location
 
     def read_at(self, locations: Sequence[EntryLocation]) -> list[Stored] | ColdEntries:
-        """Return the frames at these locations, which must rise in position and must not have been removed.
+        """Return the frames at these locations, which must be in the order of their positions and must still exist.
 
-        The frames need not be visible. Of each Stored only position, form and frame have a meaning. Returns ColdEntries
-        if a frame is in neither the write buffer nor the page cache.
+        The frames need not be visible. Only `position`, `form` and `frame` of each Stored are set to valid values.
+        Returns ColdEntries if a frame is neither in the write buffer nor in the page cache.
         """
         rows = _rows_at(locations)
         floor = self._log.write_buffer.floor
@@ -131,23 +136,23 @@ class EntryReader:
         return ColdEntries(self._executors.readers, self._frames, in_files, in_memory)
 
     def read_written(self, locations: Sequence[EntryLocation]) -> list[Stored]:
-        """Return the frames at these locations from the files, waiting for the disk: for threads.
+        """Return the frames at these locations from the segment files. Blocks, so worker threads call it.
 
-        Raises OSError, StoreError.
+        Raises OSError or StoreError.
         """
         return self._frames.from_disk(_rows_at(locations))
 
     # -- By time
 
     def find_by_time(self, queue: Queue, timestamp_ms: int, until: int) -> Stored | ColdRead | None:
-        """Return the first entry at which the greatest record timestamp so far reaches this time; None if none does.
+        """Return the first entry with a record timestamp at or above this time; None if there is no such entry.
 
-        A ColdRead returns a list of one entry or none.
+        The ColdRead passes a list of one entry or an empty list.
         """
         return self._find_entry(queue, until, partial(queue.index.find_latest, timestamp_ms))
 
     def find_by_store_time(self, queue: Queue, stored_ms: int, until: int) -> Stored | ColdRead | None:
-        """Return the first entry that was stored at this time or later; None if there is none."""
+        """Return the first entry whose store time is at or above this time; None if there is no such entry."""
         return self._find_entry(queue, until, partial(queue.index.find_stored, stored_ms))
 
     def _find_entry(self, queue: Queue, until: int, find: FindRow) -> Stored | ColdRead | None:
@@ -168,9 +173,10 @@ class EntryReader:
     # -- By position, by key
 
     def find_address(self, position: int, done: Callable[[RecordAddress | Failure | None], None]) -> None:
-        """Find the visible record whose address is `position` (the position of its entry + its index in the entry).
+        """Find the visible record whose address is `position`: the position of its entry + its index in the entry.
 
-        A reader thread looks at every queue with entries in that segment, so this is for single messages.
+        `done` is called with None if there is no such record. A reader thread searches the index of every queue that
+        has entries in the segment, so the method is meant for single messages.
         """
         queues: list[Queue] = []
         if self._log.segments.start <= position < self._log.written:
@@ -181,7 +187,7 @@ class EntryReader:
     def search(
         self, where: Sequence[tuple[Queue, int]], search: Search[T], done: Callable[[Search[T] | Failure], None]
     ) -> None:
-        """Search these queues, each up to an offset, for records with a key; a thread does it and may take seconds."""
+        """Search these queues, each up to an offset, for records with a key. The search thread may need seconds."""
         self._executors.searches.submit(partial(self._keys.search, where, self._log.durable, search), done)
 
 
@@ -190,9 +196,9 @@ def _rows_at(locations: Sequence[EntryLocation]) -> list[Row]:
 
 
 def _rows_found(queue: Queue, find: FindRow, start_offset: int, until: int, *, block: bool) -> list[Row] | None:
-    """Return the row that `find` finds, or the first row above the log start if that is later; None if it would block.
+    """Return the row that `find` returns, or the row of the log start if that is later.
 
-    Returns [] if the row's entry ends above offset `until`.
+    Returns [] if the entry of the row ends above offset `until`, and None if the read would wait for the disk.
     """
     number = find(block=block)
     first = queue.index.find_offset(start_offset, block=block)

@@ -1,7 +1,7 @@
-"""Reads the frames of index rows: slices of the write buffer, or reads of segment files.
+"""The class Frames: reads the frames that index rows locate, from the write buffer or from segment files.
 
-The entries of a queue lie between those of other queues. Entries that lie close together are fetched by one read,
-because reading a small gap costs less than another call.
+The entries of a queue are interleaved with those of other queues. Entries with small gaps between them are read by one
+call, because reading a small gap costs less than another call.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,23 +14,26 @@ from duolog.store.log.commitlog import CommitLog
 from duolog.store.log.format import ENTRY_HEADER_SIZE
 from duolog.store.log.segment import Segment
 
-CACHED_GAP_BYTES = 16 * 1024  # Copying so many bytes costs as much as another call.
-DISK_GAP_BYTES = 64 * 1024  # The kernel would read most of the gap ahead anyway.
+CACHED_GAP_BYTES = 16 * 1024  # Largest gap in reads from the page cache: copying it costs as much as another call.
+DISK_GAP_BYTES = 64 * 1024  # Largest gap in reads from the disk: the kernel would read most of it ahead anyway.
 SPAN_BYTES_MAX = 1 << 20  # Size of one read, unless a single frame is larger.
 
-# Reads `size` bytes at a byte offset of a segment's file; None if that would block.
+# read(segment, size, at) reads `size` bytes at byte `at` of the segment's file; it returns None if it would block.
 ReadSegment = Callable[[Segment, int, int], Buffer | None]
 
 
 class Frames:
-    """Reads frames of one log. `cached` is for the loop's thread, `from_disk` for reader threads."""
+    """Reads frames of one log. `cached` is called in the loop's thread, `from_disk` in reader threads."""
 
     def __init__(self, files: Files, log: CommitLog) -> None:
         self._files = files
         self._log = log
 
     def cached(self, rows: list[Row]) -> list[Stored]:
-        """Return the entries of the first rows, as many as can be read without waiting for the disk."""
+        """Return the entries of the first rows, up to the first that cannot be read without waiting for the disk.
+
+        `rows` must not be empty.
+        """
         floor = self._log.write_buffer.floor
         if rows[0][1] >= floor:
             return self._from_write_buffer(rows)
@@ -41,7 +44,10 @@ class Frames:
         return found
 
     def from_disk(self, rows: list[Row]) -> list[Stored]:
-        """Return the entries of all rows, waiting for the disk. Raises OSError, StoreError for a removed segment."""
+        """Return the entries of all rows, waiting for the disk. The rows must be of written entries.
+
+        Raises OSError, and StoreError if a segment was removed.
+        """
         return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
 
     # -- The write buffer
@@ -76,13 +82,13 @@ class Frames:
             if piece is None:
                 break
             if len(piece) < size:
-                raise Corruption(f"{segment.path} ends within an entry at {span[-1][1]}")
+                raise Corruption(f"{segment.path} ends before the end of the entry at position {span[-1][1]}")
             found += _cut(span, memoryview(piece).toreadonly(), start)
         return found
 
     def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
-        """Group neighbouring rows into spans that one read fetches."""
-        first = end = limit = 0  # of the span: its first row, where its bytes end, up to where it may grow
+        """Group neighbouring rows into spans; one call reads a span."""
+        first = end = limit = 0  # Of the span: its first row, the end of its last frame, the limit for that end.
         segment: Segment | None = None
         for number, (_, position, size, *_) in enumerate(rows):
             frame_end = position + ENTRY_HEADER_SIZE + size
@@ -112,7 +118,7 @@ class Frames:
 
 
 def _cut(rows: list[Row], view: memoryview, start: int) -> list[Stored]:
-    """Cut the frames of rows out of the bytes of the log from position `start` on."""
+    """Return the entries of rows, with frames that are slices of `view`, the bytes of the log from `start` on."""
     start -= ENTRY_HEADER_SIZE
     return [
         new_tuple(

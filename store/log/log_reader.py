@@ -1,13 +1,15 @@
-"""Read the log's files as another process does: no store is opened, nothing is locked, written or recovered.
+"""The class LogReader: reads segment files in another process than the broker's, without opening a Store.
 
     with LogReader("/var/lib/duolog") as reader:
         for unit in reader.units("log/00000000000000000000.log", first=0, start=0, end=1 << 26):
             for entry in unit.entries(): ...
 
-Only units below the position that the broker had written may be read, and the caller must hold a lease, so that the
-segment is not removed. Each unit is checked whole, by its CRC and its own position, so that a reader may begin in the
-middle of a segment: it searches for the first unit from there. Ranges [a, b) and [b, c) give together the units of
-[a, c), each once: a unit belongs to the range that its first byte lies in.
+A LogReader takes no lock and writes nothing. It may only read units below the position up to which the broker has
+written the log, and the caller must hold a lease, so that retention does not remove the segment.
+
+Each unit is verified by its CRC and its position. A read may therefore begin anywhere in a segment: it searches for the
+first unit from there. A unit belongs to the range that contains its first byte, so the ranges [a, b) and [b, c)
+together return each unit of [a, c) once.
 """
 
 import os
@@ -28,21 +30,22 @@ from duolog.store.log.format import (
     unit_size,
 )
 
-BLOCK_BYTES: Final = 4 << 20  # of one read, unless a unit is larger
+BLOCK_BYTES: Final = 4 << 20  # Size of one read, unless a single unit is larger.
 
 
 class Unit(NamedTuple):
-    """One unit of the log; what it gives are slices of the block that was read."""
+    """One unit of the log. `content` is the whole unit, header included."""
 
     header: UnitHeader
     content: memoryview
 
     def entries(self) -> Iterator[Entry]:
+        """Yield the entries of the unit, whose frames are slices of `content`."""
         return entries_of(self.content, self.header.position, self.header.entry_count)
 
 
 class LogReader:
-    """Reads segments below one data directory."""
+    """Reads the segment files of one data directory; at most one file is open at a time."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -50,9 +53,10 @@ class LogReader:
         self._file: int | None = None
 
     def units(self, path: str, first: int, start: int, end: int) -> Iterator[Unit]:
-        """Yield the units of a segment that begin in [start, end); `first` is the position of the segment's first byte.
+        """Yield the units that begin in the positions [start, end) of a segment.
 
-        Raises StoreError if the file is not there, Corruption for what is no unit behind the first one.
+        `path` is the path of the segment file below the data directory, `first` the position of its first byte. Raises
+        StoreError if the file does not exist, and Corruption if a unit is not followed by a valid unit.
         """
         self._open(path)
         at = start if start == first else self._find_unit(first, start, end)
@@ -63,14 +67,14 @@ class LogReader:
                 taken += unit.header.size
                 yield unit
             if not taken:
-                # The next one is larger than what was read.
+                # The next unit is larger than the block.
                 unit = self._read_one(first, at, block)
                 taken = unit.header.size
                 yield unit
             at += taken
 
     def _find_unit(self, first: int, start: int, end: int) -> int:
-        """Return the position of the first unit that begins at `start` or behind; `end` if there is none."""
+        """Return the position of the first unit that begins in [start, end); `end` if there is none."""
         at = start + -(start - first) % ALIGNMENT
         while at < end:
             block = self._read(at - first, min(BLOCK_BYTES, end - at) + UNIT_HEADER_SIZE)
@@ -83,7 +87,7 @@ class LogReader:
         return end
 
     def _is_unit(self, first: int, at: int) -> bool:
-        """Tell whether a unit lies here, or bytes in somebody's message that look like one."""
+        """Return whether a valid unit begins at position `at`. The magic may also be found in the body of a message."""
         try:
             self._read_one(first, at, memoryview(self._read(at - first, UNIT_HEADER_SIZE)))
         except Corruption:
@@ -96,7 +100,7 @@ class LogReader:
             block = memoryview(self._read(at - first, size))
             return Unit(check_unit(block, 0, at), block[:size])
         except BadUnit as reason:
-            raise Corruption(f"{self._path} at {at}: {reason}") from None
+            raise Corruption(f"{self._path} has no valid unit at position {at}: {reason}") from None
 
     # -- The file
 
@@ -105,7 +109,9 @@ class LogReader:
         try:
             self._file = os.open(f"{self._directory}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise StoreError(f"{self._directory}/{path} is not there (any more)") from None
+            raise StoreError(
+                f"{self._directory}/{path} does not exist; retention may have removed it because no lease held it"
+            ) from None
         self._path = path
 
     def _read(self, at: int, size: int) -> bytes:
@@ -117,6 +123,7 @@ class LogReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
+        """Close the open file, if any."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -129,7 +136,7 @@ class LogReader:
 
 
 def _whole_units(block: memoryview, at: int, end: int, path: str) -> Iterator[Unit]:
-    """Yield the units of a block that begin below `end` and lie whole in it."""
+    """Yield the whole units of a block that begin below `end`. `at` is the position of the block's first byte."""
     place = 0
     while at + place < end and len(block) - place >= UNIT_HEADER_SIZE:
         try:
@@ -138,6 +145,6 @@ def _whole_units(block: memoryview, at: int, end: int, path: str) -> Iterator[Un
                 return
             header = check_unit(block, place, at + place)
         except BadUnit as reason:
-            raise Corruption(f"{path} at {at + place}: {reason}") from None
+            raise Corruption(f"{path} has no valid unit at position {at + place}: {reason}") from None
         yield Unit(header, block[place : place + size])
         place += size

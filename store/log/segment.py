@@ -1,11 +1,12 @@
-"""The files of the commitlog: consecutive ranges of positions, one file each.
+"""The segments of the commitlog: consecutive ranges of positions, one file for each.
 
     log/00000000000000000000.log                        positions 0 .. 268435447
-    log/00000000000268435448-00000000000536870904.gap   an empty file: nothing in this range was live any more
-    log/00000000000536870904.log                        the active one: written at its end, blocks reserved ahead
+    log/00000000000268435448-00000000000536870904.gap   an empty file: the segments of this range were removed
+    log/00000000000536870904.log                        the active segment, to which units are written
 
-A unit never crosses a segment, and each begins where the one before ended; so the names alone show that no file is
-missing. Removed ranges at the front leave nothing behind; `gap` files are merged with their neighbours.
+A unit never crosses the end of a segment, and each segment begins where the previous one ends, so the names of the
+files show whether a file is missing. When the first segments of the log are removed, no file replaces them. When
+segments between others are removed, a gap file replaces them; neighbouring gap files are merged.
 """
 
 from bisect import bisect_right
@@ -24,7 +25,7 @@ _START = attrgetter("start")
 
 
 class Segment:
-    """One file of the log, or a gap where one was."""
+    """One segment of the log, or a gap: a range of positions whose segments were removed."""
 
     __slots__ = (
         "end", "exists", "file", "in_sync", "is_dead", "is_gap", "is_opening", "last_offsets", "reserved", "start"
@@ -34,26 +35,28 @@ class Segment:
         self.start = start
         self.end = end  # None for the active segment.
         self.is_gap = is_gap
-        self.file: int | None = None  # The open file.
-        self.is_opening = False  # A thread opens the file.
-        self.reserved = 0  # Bytes of the file that have blocks reserved.
-        self.exists = False  # Whether the file exists; a new segment's file is created by the first write.
-        self.in_sync = False  # The flusher's thread uses the handle.
-        self.is_dead = False  # Nothing in the segment is live (`DeadSegments.find`).
+        self.file: int | None = None  # The handle of the file if it is open.
+        self.is_opening = False  # A reader thread is opening the file.
+        self.reserved = 0  # Bytes of the file for which blocks are allocated.
+        self.exists = False  # Whether the file exists; the first write to a new segment creates its file.
+        self.in_sync = False  # The flusher's thread is using the handle.
+        self.is_dead = False  # No entry in the segment is live (`DeadSegments.find`).
         self.last_offsets: dict[int, int] = {}  # Queue key -> last offset in this segment.
 
     @property
     def path(self) -> str:
+        """The path of the file, relative to the data directory."""
         name = f"{self.start:020}-{self.end:020}.gap" if self.is_gap else f"{self.start:020}.log"
         return f"{LOG_DIRECTORY}/{name}"
 
     @property
     def is_sealed(self) -> bool:
+        """Whether no unit will be appended to the segment any more."""
         return self.end is not None
 
     @property
     def known_end(self) -> int:
-        """The position where it ends; POSITION_MAX for the active segment."""
+        """The position after the segment; POSITION_MAX for the active segment."""
         return POSITION_MAX if self.end is None else self.end
 
     def __repr__(self) -> str:
@@ -61,9 +64,10 @@ class Segment:
 
 
 def list_segments(files: Files) -> list[Segment]:
-    """Read the names; each segment ends where the next begins. Unknown names are ignored, covered ones removed.
+    """Return the segments and gaps that the names in the log's directory describe, in the order of their positions.
 
-    A file inside the range of a gap was about to be removed when the process ended.
+    Unknown names are ignored. Segment files within the range of a gap are removed, because their removal was
+    interrupted when the process ended; so are gap files that a merged gap file contains.
     """
     names = files.list(LOG_DIRECTORY)
     gaps = [Segment(start, end, is_gap=True) for start, end in filter(None, map(_gap_range, names))]
@@ -86,7 +90,7 @@ def list_segments(files: Files) -> list[Segment]:
 
 
 def _uncovered(files: Files, segments: list[Segment]) -> Iterator[Segment]:
-    """Leave out, and remove, gaps that a merged gap covers."""
+    """Yield the segments and gaps; remove the files of gaps that a merged gap contains, and do not yield these."""
     covered_to = 0
     for segment in segments:
         if segment.is_gap and _end(segment) <= covered_to:
@@ -115,14 +119,18 @@ def _gap_range(name: str) -> tuple[int, int] | None:
 
 
 class Segments:
-    """The chain of segments, and the open handles of their files, at most `open_max` besides those in use."""
+    """The segments of the log in the order of their positions, and the open handles of their files.
+
+    At most `open_max` files are open, besides those of the active segment and of a running sync.
+    """
 
     def __init__(self, files: Files, chain: list[Segment], open_max: int) -> None:
         self._files = files
-        self._chain = chain  # Replaced or appended to, never changed in the middle: reader threads search it too.
-        self._open: dict[Segment, None] = {}  # in the order of last use
+        # Reader threads search the list, too, so it is only appended to, or replaced by another list.
+        self._chain = chain
+        self._open: dict[Segment, None] = {}  # Segments whose file is open, the least recently used one first.
         self._open_max = open_max
-        self.opener: Callable[[], Executor] = Inline  # where files are opened to be read
+        self.opener: Callable[[], Executor] = Inline  # Returns the executor that opens files for reads.
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._chain)
@@ -137,23 +145,24 @@ class Segments:
 
     @property
     def active(self) -> Segment:
+        """The segment to which units are appended."""
         return self._chain[-1]
 
     def find(self, position: int) -> Segment:
-        """Return the segment whose range holds `position`; StoreError if it was removed at the front."""
+        """Return the segment or gap that contains `position`. Raises StoreError if it is below the first segment."""
         chain = self._chain
         number = bisect_right(chain, position, key=_START) - 1
         if number < 0:
-            raise StoreError(f"position {position} is below the log's start {chain[0].start}")
+            raise StoreError(f"position {position} is below the first position of the log, {chain[0].start}")
         return chain[number]
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Return the segments that hold the positions from `start` up to, not including, `end`."""
+        """Return the segments and gaps that contain the positions from `start` up to, but not including, `end`."""
         first = max(0, bisect_right(self._chain, start, key=_START) - 1)
         return [segment for segment in self._chain[first:] if segment.start < end]
 
     def add(self, start: int) -> Segment:
-        """Seal the active segment at `start` and go on with a new one; its file comes with the first write."""
+        """Seal the active segment at position `start`, and add a new one, whose file the first write creates."""
         if self._chain:
             assert self.active.end is None, f"{self.active} is sealed already"
             self.active.end = start
@@ -162,7 +171,10 @@ class Segments:
         return segment
 
     def cut(self, end: int) -> list[Segment]:
-        """Make the segment that holds position `end` the active one; returns those behind it, to be removed."""
+        """Make the segment that contains position `end` the active one.
+
+        Returns the later segments, whose files the caller must remove.
+        """
         active = self.find(end)
         behind = [segment for segment in self._chain if segment.start > active.start]
         for segment in behind:
@@ -175,7 +187,7 @@ class Segments:
     # -- Handles
 
     def open_file_of(self, segment: Segment) -> int | None:
-        """Return the handle of a segment's file if it is open; None otherwise, and a thread then opens the file."""
+        """Return the handle of a segment's file if it is open; otherwise return None and open the file in a thread."""
         if segment.file is None and not segment.is_opening:
             segment.is_opening = True
             self.opener().submit(partial(self._files.open, segment.path), partial(self._opened, segment))
@@ -186,7 +198,7 @@ class Segments:
     def _opened(self, segment: Segment, outcome: int | Failure) -> None:
         segment.is_opening = False
         if not isinstance(outcome, int):
-            return  # A reader thread will meet and report the same error.
+            return  # The cold read of the same segment reports the error.
         if segment.file is not None or segment not in self._chain:
             self._files.close(outcome)
             return
@@ -195,7 +207,7 @@ class Segments:
         self._close_idle()
 
     def file_of(self, segment: Segment) -> int:
-        """Return the open handle of a segment's file, opening it when needed; raises OSError."""
+        """Return the handle of a segment's file, opening the file if needed. Blocks; raises OSError."""
         if segment.file is None:
             segment.file = self._files.open(segment.path)
             self._close_idle()
@@ -204,13 +216,14 @@ class Segments:
         return segment.file
 
     def create_file(self, segment: Segment) -> int:
-        """Create the file of a new segment; its name is durable only after the directory's sync."""
+        """Create the file of a new segment and return its handle. Its name is durable after the directory is synced."""
         segment.file = self._files.open(segment.path, create=True)
         segment.exists = True
         self._open[segment] = None
         return segment.file
 
     def close(self) -> None:
+        """Close all files."""
         for segment in list(self._open):
             self._close_file(segment)
 
@@ -228,51 +241,56 @@ class Segments:
     # -- Removal
 
     def take_out(self, dead: list[Segment]) -> "SegmentRemoval":
-        """Take sealed segments out of the chain; a range that is not at the front is replaced by a gap.
+        """Remove sealed segments from the chain; replace those that are not the first ones by gaps.
 
-        `SegmentRemoval.run` removes the files; it may block and belongs in a worker thread.
+        `SegmentRemoval.run` removes the files. It blocks, so a worker thread calls it.
         """
-        doomed = set(dead)
+        dead_segments = set(dead)
         chain: list[Segment] = []
-        gone: list[Segment] = []
+        removed: list[Segment] = []
         for segment in self._chain:
-            if segment not in doomed and not segment.is_gap:
+            if segment not in dead_segments and not segment.is_gap:
                 chain.append(segment)
                 continue
-            gone.append(segment)
+            removed.append(segment)
             if chain and chain[-1].is_gap:
                 chain[-1] = Segment(chain[-1].start, segment.end, is_gap=True)
             elif chain:
                 chain.append(Segment(segment.start, segment.end, is_gap=True))
         gaps = [segment for segment in chain if segment.is_gap]
-        known = {gap.path for gap in gone if gap.is_gap}
-        kept = {gap.path for gap in gaps}
+        old_gap_paths = {gap.path for gap in removed if gap.is_gap}
+        gap_paths = {gap.path for gap in gaps}
         self._chain = chain
-        for segment in gone:
+        for segment in removed:
             assert not segment.in_sync, f"{segment} is not durable yet"
             if segment.file is not None:
                 self._close_file(segment)
         return SegmentRemoval(
             self._files,
-            [gap.path for gap in gaps if gap.path not in known],
-            [segment.path for segment in gone if segment.path not in kept],
+            created=[gap.path for gap in gaps if gap.path not in old_gap_paths],
+            removed=[segment.path for segment in removed if segment.path not in gap_paths],
         )
 
 
 class SegmentRemoval:
-    """Removes the files of segments. Gap files are created first, so that a crash leaves no hole in the chain."""
+    """Creates new gap files and removes the files of removed segments and gaps.
 
-    def __init__(self, files: Files, gaps: list[str], gone: list[str]) -> None:
+    Gap files are created first, so that no position of the log is without a file after a crash.
+    """
+
+    def __init__(self, files: Files, *, created: list[str], removed: list[str]) -> None:
         self._files = files
-        self.gaps = gaps
-        self.gone = gone
+        self._created = created  # Paths of gap files.
+        self._removed = removed  # Paths of segment and gap files.
 
     def run(self) -> None:
-        for path in self.gaps:
+        """Create and remove the files durably. Blocks; raises OSError."""
+        for path in self._created:
             self._files.close(self._files.open(path, create=True))
-        if self.gaps:
+        if self._created:
             self._files.sync_directory(LOG_DIRECTORY)
-        for path in self.gone:
-            # Each removal is synced before the next one, because a power failure may keep either of two.
+        for path in self._removed:
+            # Each removal is synced before the next one: otherwise a power failure could undo the first of two removals
+            # and not the second, and the names would show a missing file.
             self._files.remove(path)
             self._files.sync_directory(LOG_DIRECTORY)

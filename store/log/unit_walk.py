@@ -1,4 +1,4 @@
-"""Walking the units of segment files, block by block."""
+"""Iterates over the units of segment files, which are read block by block. Recovery uses it."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from duolog.store.log.segment import Segment, Segments
 
 BLOCK_BYTES = 4 << 20  # Size of one read, unless a single unit is larger.
 
-# (block, byte offset in it, position of the log) of the start of a unit that lies whole in the block.
-Place = tuple[memoryview, int, int]
+# (block, index of the unit's first byte in the block, position of the unit). The block contains the whole unit.
+UnitLocation = tuple[memoryview, int, int]
 
 
-def units_of_log(files: Files, segments: Segments, first: int, end: int) -> Iterator[Place]:
-    """Yield the place of each unit of a range that is known to be whole."""
+def units_of_log(files: Files, segments: Segments, first: int, end: int) -> Iterator[UnitLocation]:
+    """Yield the units from position `first` to `end`, all of which must have been verified."""
     for segment in segments.between(first, end):
         if not segment.is_gap:
             yield from units_of_segment(
@@ -21,10 +21,13 @@ def units_of_log(files: Files, segments: Segments, first: int, end: int) -> Iter
             )
 
 
-def units_of_segment(files: Files, segments: Segments, segment: Segment, position: int, end: int) -> Iterator[Place]:
-    """Yield the place of each unit from `position` to `end`, going by the sizes that their headers claim.
+def units_of_segment(
+    files: Files, segments: Segments, segment: Segment, position: int, end: int
+) -> Iterator[UnitLocation]:
+    """Yield the units of one segment from `position` to `end`, by the sizes in their headers.
 
-    Raises BadUnit where no header is, or a unit would end behind `end`; nothing else of it has been checked.
+    Only the magic and the size of a unit are verified. Raises BadUnit if the next unit has no valid magic and size, or
+    ends above `end`.
     """
     handle = segments.file_of(segment)
     wanted = BLOCK_BYTES
@@ -36,7 +39,7 @@ def units_of_segment(files: Files, segments: Segments, segment: Segment, positio
                 break
             size = unit_size(block, at)
             if size > end - position - at:
-                raise BadUnit(f"a unit of {size} bytes where {end - position - at} are left")
+                raise BadUnit(f"the unit has {size} bytes, and only {end - position - at} bytes follow")
             if size > len(block) - at:
                 wanted = max(wanted, size)
                 break
@@ -46,5 +49,5 @@ def units_of_segment(files: Files, segments: Segments, segment: Segment, positio
 
 
 def readable_end(files: Files, segments: Segments, segment: Segment) -> int:
-    """Return the position where a segment's units end at the latest: at its end, or with its file."""
+    """Return the position up to which a segment can contain units: its end, or the end of its file if that is lower."""
     return min(segment.known_end, segment.start + files.size(segments.file_of(segment)))

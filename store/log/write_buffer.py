@@ -1,14 +1,15 @@
-"""The write buffer: the end of the log in memory, unwritten units and those that were written last.
+"""The write buffer: the end of the log in memory.
 
-Readers at the end of a queue are served from it without a system call.
+It holds all unwritten units and the units that were written last. Reads at the end of a queue are served from it
+without a system call.
 
     chunk 0             chunk 1             chunk 2 (open)
     [unit|unit|unit..]  [unit|unit...    ]  [unit|unit|        ]
      ^ floor                  ^ written            ^ end
 
 Units are encoded directly into the open chunk, so there is no Python object for each message. A chunk belongs to one
-segment and a unit to one chunk, so a frame is always one slice. Slices are read-only views, not copies. A slice keeps
-its whole chunk in memory (a slice of 1 KiB may hold CHUNK_BYTES), so readers must limit how long they keep slices.
+segment, and a unit to one chunk, so a frame is always one slice. Slices are read-only views and not copies. A slice
+keeps its whole chunk in memory, CHUNK_BYTES even for a small frame, so readers must limit how long they hold slices.
 """
 
 from bisect import bisect_right
@@ -18,7 +19,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 class Chunk:
-    """`size` bytes of the log from position `start` on; the first `used` of them are filled."""
+    """`size` bytes of memory for the log from position `start` on. The first `used` bytes contain units."""
 
     __slots__ = ("buffer", "size", "start", "used", "view", "writable")
 
@@ -32,13 +33,15 @@ class Chunk:
 
     @property
     def end(self) -> int:
+        """The position after the last unit of the chunk."""
         return self.start + self.used
 
 
 class WriteBuffer:
-    """Chunks in the order of their positions, the open one last.
+    """Chunks in the order of their positions; the last one is open.
 
-    Written chunks beyond `bytes_max` are dropped. Unwritten chunks never are, so the appender must write in time.
+    While the chunks have more than `bytes_max` bytes, the oldest written chunks are dropped. Unwritten chunks are never
+    dropped, so the appender must write before they exceed the limit.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_chunks", "_starts", "open")
@@ -56,7 +59,10 @@ class WriteBuffer:
         return self._starts[0]
 
     def add_chunk(self, size: int, size_max: int, written: int) -> Chunk:
-        """Open a chunk at the end with room for a unit of `size` bytes, and drop written chunks beyond `bytes_max`."""
+        """Open a new chunk with room for a unit of `size` bytes, and drop written chunks beyond `bytes_max`.
+
+        `size_max` is the number of bytes left in the segment, `written` the position up to which the log is written.
+        """
         chunk = Chunk(self.open.end, max(size, min(CHUNK_BYTES, self._bytes_max, size_max)))
         self.open = chunk
         self._chunks.append(chunk)
@@ -68,14 +74,14 @@ class WriteBuffer:
         return chunk
 
     def chunk_of(self, position: int) -> Chunk | None:
-        """Return the chunk that holds this position, None when it was dropped."""
+        """Return the chunk that holds this position; None if it was dropped."""
         number = bisect_right(self._starts, position) - 1
         return self._chunks[number] if number >= 0 else None
 
     def slices(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes of positions `start` to `end`, which the buffer must hold, as one slice for each chunk."""
+        """Return the bytes from position `start` to `end`, which the buffer must hold, as one slice for each chunk."""
         last = self._chunks[-1]
-        if last.start <= start < end <= last.start + last.used:  # As with nearly every write.
+        if last.start <= start < end <= last.start + last.used:  # This is the case for nearly every write.
             return [last.view[start - last.start : end - last.start]]
         number = bisect_right(self._starts, start) - 1
         found = []

@@ -1,1 +1,1 @@
-"""Retention: how far log starts may move, and which segments may then be removed."""
+"""Retention: computes the log start of queues from limits, and finds the segments that can be removed."""

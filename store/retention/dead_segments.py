@@ -1,8 +1,9 @@
-"""Which segments may be removed: sealed ones in which nothing is live.
+"""The class DeadSegments: finds the segments that can be removed.
 
-A segment is *dead* when every queue with entries in it was deleted or has its log start above them; a dead segment
-never becomes live again. It is removed once a checkpoint behind it is in place (`store/recovery/checkpointer.py`), and
-not while a lease holds it: `held_from` is the lowest position that a reader of files holds (`bridge/state/leases.py`).
+An entry is *live* if its queue exists and has its log start at or below the last offset of the entry. A sealed segment
+is *dead* if no entry in it is live; it never becomes live again. A dead segment is removed once a checkpoint at a
+higher position is in place (`store/recovery/checkpointer.py`), but not while a lease holds it: `held_from` is the
+lowest position that a lease of a file reader holds (`bridge/state/leases.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,19 +13,19 @@ from duolog.store.index.queues import Queues
 from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import Segment, Segments
 
-KEYS_IN_SLICE = 20_000  # Queue keys of segments that are checked in one slice, at about 0.1 us each.
+KEYS_IN_SLICE = 20_000  # Queues that are checked in one slice, at about 0.1 us each.
 
 
 class DeadSegments:
-    """Finds the dead segments of one log and says which of them may be removed."""
+    """Finds the dead segments of one log, and returns those that no lease holds."""
 
     def __init__(self, segments: Segments, queues: Queues) -> None:
-        self.held_from = POSITION_MAX  # The segment that holds this position and all later ones are not removed.
+        self.held_from = POSITION_MAX  # The segment that contains this position and all later ones are not removed.
         self._segments = segments
         self._queues = queues
 
     def find(self) -> Iterator[None]:
-        """Mark the sealed segments in which nothing is live, in slices of the loop."""
+        """Set `is_dead` of the sealed segments without a live entry. The caller lets the loop turn at each yield."""
         left = KEYS_IN_SLICE
         for segment in [*self._segments]:
             if segment.is_dead or not segment.is_sealed or segment.is_gap:
@@ -46,16 +47,16 @@ class DeadSegments:
         return queue is not None and segment.last_offsets[key] >= queue.start_offset
 
     def removable(self) -> list[Segment]:
-        """Return the dead segments that were found and are not held."""
+        """Return the dead segments that `find` has found and no lease holds."""
         return self.not_held(segment for segment in self._segments if segment.is_dead)
 
     def not_held(self, dead: Iterable[Segment]) -> list[Segment]:
-        """Return those of the given dead segments that are not held."""
+        """Return those of the given dead segments that no lease holds."""
         return [segment for segment in dead if segment.known_end <= self.held_from]
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the segments that were found dead and are on disk only because they are held."""
+        """The number of bytes in dead segments that are not removed because a lease holds them."""
         return sum(
             segment.known_end - segment.start
             for segment in self._segments

@@ -1,4 +1,4 @@
-"""Computes the log start of a queue from its retention limits: by age, by bytes, by records."""
+"""Computes the log start of a queue from its retention limits by age, by bytes and by number of records."""
 
 from typing import NamedTuple
 
@@ -8,20 +8,21 @@ NO_LIMIT = -1
 
 
 class RetentionLimits(NamedTuple):
-    """How much of a queue is kept at least; a negative value is no limit.
+    """The retention limits of a queue; a negative value means that there is no limit.
 
-    Only whole entries are removed, so somewhat more than the limit may be kept, never less.
+    Records beyond any of the limits are removed. Only whole entries are removed, so somewhat more records than a limit
+    allows may remain, but never fewer.
     """
 
-    keep_ms: int  # Age since the append, by the broker's clock.
-    keep_bytes: int  # Bytes of frames.
-    keep_records: int
+    keep_ms: int  # The age of an entry in milliseconds, by its store time.
+    keep_bytes: int  # The number of bytes in frames.
+    keep_records: int  # The number of records.
 
 
 def log_start_within(queue: Queue, limits: RetentionLimits, now_ms: int, *, block: bool) -> int | None:
-    """Return the log start that the limits ask for, at least the present one and at most the visible end.
+    """Return the log start according to the limits, at least the present log start and at most the visible end.
 
-    None if the rows of the index are not in memory; with `block=True` the function waits for the disk instead.
+    Returns None if index rows would have to be read from the disk; with `block=True` the function reads them.
     """
     index = queue.index
     start_offset = queue.start_offset
@@ -47,7 +48,8 @@ def _first_rows_kept(queue: Queue, limits: RetentionLimits, now_ms: int, *, bloc
     if limits.keep_bytes == 0 or limits.keep_records == 0:
         found.append(index.end_row)
     if 0 < limits.keep_bytes < queue.size_bytes:
-        # Without the rows before `above` less than the limit would be left, so the row before it is kept.
+        # `above` is the first row such that fewer than `keep_bytes` bytes remain from it on. So the row before it is
+        # the first one to remain.
         above = index.find_bytes_before(index.total_bytes - limits.keep_bytes + 1, block=block)
         found.append(None if above is None else max(index.first_row, above - 1))
     if 0 < limits.keep_records < queue.visible_end - queue.start_offset:

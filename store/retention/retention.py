@@ -1,4 +1,4 @@
-"""Retention: raises the log start of queues, and has segments removed in which nothing is live any more."""
+"""The class Retention: raises the log start of queues, and has dead segments removed."""
 
 from collections.abc import Callable, Generator
 from functools import partial
@@ -15,9 +15,9 @@ from duolog.store.write_state import WriteState
 
 
 class Retention:
-    """Moves log starts, each by a unit of its own, so that recovery finds the same log start.
+    """Raises log starts. Each change is appended as a unit, so that recovery finds the same log start.
 
-    `ask_for_checkpoint` is called when segments were found that can be removed behind a checkpoint.
+    `ask_for_checkpoint` is called when dead segments were found, which are removed after the next checkpoint.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Retention:
         self._ask_for_checkpoint = ask_for_checkpoint
 
     def trim(self, queue: Queue, start_offset: int, now_ms: int) -> None:
-        """Raise the log start of a queue; an offset below the log start changes nothing.
+        """Raise the log start of a queue to `start_offset`. Does nothing if it is not above the present log start.
 
-        Raises OffsetOutOfRange above the visible end, and WritingEnded.
+        Raises WritingEnded, and OffsetOutOfRange if `start_offset` is above the visible end.
         """
         if start_offset > queue.visible_end:
             raise OffsetOutOfRange(str(queue), start_offset, queue.start_offset, queue.visible_end)
@@ -51,7 +51,7 @@ class Retention:
             self._count_bytes(queue)
 
     def _count_bytes(self, queue: Queue) -> None:
-        """Count the bytes below the log start, in a thread if the index rows are not in memory."""
+        """Update `queue.bytes_below_start`, in a thread if index rows must be read from the disk."""
         offset = queue.start_offset
         found = queue.bytes_below(offset, block=False)
         if found is not None:
@@ -73,10 +73,10 @@ class Retention:
         keep_records: int = NO_LIMIT,
         now_ms: int,
     ) -> int | None:
-        """Return the log start that these limits ask for, to be passed to `trim`; None if it need not move.
+        """Return the log start according to these limits (`RetentionLimits`), which the caller passes to `trim`.
 
-        A negative value is no limit. None also while index rows have to be read from the disk: a thread reads them, and
-        the next call finds them.
+        Returns None if the log start need not move. Returns None, too, if index rows must be read from the disk: a
+        thread reads them, so that the next call finds them in the page cache.
         """
         limits = RetentionLimits(keep_ms, keep_bytes, keep_records)
         start_offset = log_start_within(queue, limits, now_ms, block=False)
@@ -86,10 +86,10 @@ class Retention:
         return start_offset if start_offset > queue.start_offset else None
 
     def remove_dead_segments(self) -> Generator[None, None, int]:
-        """Look for dead segments in slices; return how many will be removed behind the next checkpoint.
+        """Find dead segments in slices, and return how many of them will be removed after the next checkpoint.
 
-        If there are any, a checkpoint is asked for: behind it the state in these segments is kept in a snapshot, and
-        the entries that made them dead are durable.
+        If there are any, a checkpoint becomes due. Once it is in place, a snapshot has the state that was in these
+        segments, and the entries that made them dead are durable.
         """
         yield from self.dead_segments.find()
         dead = self.dead_segments.removable()
