@@ -1,1 +1,1 @@
-"""What a start does with the log that it finds, and the checkpoints that make this short."""
+"""Recovery of the log at a start, and the checkpoints that shorten it."""

@@ -1,6 +1,6 @@
-"""Drives a checkpoint through its steps, in turns of the loop and tasks of the background thread.
+"""The class CheckpointRun: executes the steps of a checkpoint, in loop turns and in tasks of the background thread.
 
-The steps are listed in `store/recovery/checkpointer.py`.
+`store/recovery/checkpointer.py` lists the steps.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("store")
 
 
 class CheckpointRun:
-    """Runs one checkpoint at a time."""
+    """Runs the checkpoints of one store, one at a time."""
 
     def __init__(
         self,
@@ -41,12 +41,16 @@ class CheckpointRun:
         self._dead_segments = dead_segments
 
     def begin(self, *, closed: bool) -> None:
+        """Begin a checkpoint, unless one is in progress or the log cannot be written.
+
+        `closed` says that this is the last checkpoint of a run that ends with `Store.close`.
+        """
         if not self._checkpoints.is_running and self._durability.write_silently():
             self._checkpoints.begin()
             self._flush(closed)
 
     def _flush(self, closed: bool) -> None:
-        """Flush some indexes; after the last ones capture the state and encode the first part."""
+        """Flush some indexes. After the last ones, capture the state and encode the first part."""
         flush = self._checkpoints.flush_some()
         if flush is not None:
             self._executors.background.submit(flush.run, partial(self._flushed, closed, flush))
@@ -67,7 +71,7 @@ class CheckpointRun:
             self._write_state.write_failed(outcome)
 
     def _write_part(self, task: CheckpointTask, outcome: Failure | None = None) -> None:
-        """Encode one part in this turn of the loop and have it written; after the last part wait for the log."""
+        """Encode one part in this loop turn and write it in the background; after the last part wait for the log."""
         if self._write_state.is_closed or task is not self._checkpoints.task:
             return
         if outcome is not None:
@@ -76,7 +80,7 @@ class CheckpointRun:
         try:
             part = task.next_part()
         except Exception:
-            self._checkpoints.end(is_in_place=False)  # Otherwise no later checkpoint could begin.
+            self._checkpoints.end(is_in_place=False)  # Without it no later checkpoint could begin.
             raise
         if part is not None:
             self._executors.background.submit(partial(task.write, part), partial(self._write_part, task))
@@ -92,7 +96,7 @@ class CheckpointRun:
             self._executors.background.submit(task.finish, partial(self._end, task))
 
     def _end(self, task: CheckpointTask, outcome: Failure | None) -> None:
-        """Take the outcome of the last step; remove what only the previous checkpoint needed."""
+        """Process the outcome of the last step, and remove the files that only the previous checkpoint needed."""
         if self._write_state.is_closed or task is not self._checkpoints.task:
             return
         if outcome is not None:
@@ -109,7 +113,7 @@ class CheckpointRun:
         return None if self._write_state.is_closed else self._executors.background
 
     def abandon(self) -> None:
-        """Give up the checkpoint in progress, if any: the store closes and ignores the outcome of its tasks."""
+        """Abandon the checkpoint in progress, if any, because the store is being closed."""
         task = self._checkpoints.task
         if task is not None and task.index_error is not None:
             self._failed(task, task.index_error)
@@ -118,15 +122,15 @@ class CheckpointRun:
     def _failed(self, task: CheckpointTask, outcome: Failure) -> None:
         self._checkpoints.end(is_in_place=False)
         if task.index_error is None:
-            log.warning("no checkpoint could be written, a restart will read more of the log: %s", outcome)
+            log.warning("the checkpoint could not be written, a restart will read more of the log: %s", outcome)
             if isinstance(outcome, OSError) and outcome.errno in NO_SPACE:
-                self._write_state.make_room()  # Segments may be removed behind the next checkpoint.
+                self._write_state.make_room()  # The next checkpoint may allow the removal of segments.
         else:
-            # The rows that were being synced are in an unknown state, and later checkpoints would count on them.
+            # It is unknown which rows are on the disk, and later checkpoints would refer to these rows.
             self._write_state.end_writing(f"fsync of an index failed: {outcome}")
 
 
 def log_left(outcome: Failure | None) -> None:
-    """Log that the removal of files failed."""
+    """Log the error if a task that removes files has failed."""
     if outcome is not None:
-        log.warning("a file that is not needed any more could not be removed, the next start tries again: %s", outcome)
+        log.warning("a file that is no longer needed could not be removed, the next start removes it: %s", outcome)

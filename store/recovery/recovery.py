@@ -1,25 +1,28 @@
-"""What a start does with the log that it finds: verify, cut, replay.
+"""Recovery: verifies the log at a start, truncates its torn end, and replays it.
 
     checkpoint                                      P                              end of the files
         |---------- verified, then replayed --------|----------- beyond -------------|
 
-*Verify* walks the units from the checkpoint on, without one from the first segment on, up to the first that is not
-whole, at P. *Beyond* P a power loss may have left pages of units in any order, and zeros of reserved blocks. If a valid
-unit there (found by its magic, position and CRC) says that the log was durable beyond P when it was written, then what
-lay at P had been kept and is damaged now: Corruption, the start is refused. Else P is the torn tail: *cut* there,
-whatever follows, and sync before anything is served. *Replay* reads only what is known to be whole
-(`store/recovery/replay.py`).
+1. *Verify*: the units are read from the checkpoint on, or without a checkpoint from the first segment on, up to the
+   first unit that is not whole, at position P.
+2. *Search beyond P*: after a power failure, pages of units in any order and zeros of reserved blocks may follow. If a
+   valid unit is found there, by its magic, position and CRC, whose field `durable` is above P, then the unit at P was
+   durable once and is damaged now: recovery raises Corruption and the broker does not start. Otherwise P is the
+   beginning of the torn end.
+3. *Truncate* the log at P.
+4. *Write again and sync*: the bytes from the last position that is proven durable up to P are written again and synced.
+   A unit, a checkpoint or a snapshot proves that an fsync up to a position has succeeded.
+5. *Replay* the units below P (`store/recovery/replay.py`).
 
-The sync alone proves nothing. A run before this one may have ended because its fsync failed: then the kernel has marked
-the pages clean that the disk does not have, so they read back whole until the power goes, and another fsync succeeds
-without writing them (PostgreSQL's "fsyncgate", 2018). A note of that failure would lie on the same disk, so none is
-left. Instead every start *writes again* what no unit and no checkpoint says was durable, from the last such claim to P,
-and only then syncs: mostly the last unit or a few, and nothing after an orderly end. A disk without any room may refuse
-even that (on file systems that copy on write); then a warning says so and the sync alone has to do, since a start on a
-full disk is how room is made.
+Step 4 writes the bytes again, because an fsync alone proves nothing if a fsync of the previous run failed. The kernel
+then marks pages as clean that were never written to the disk. They can be read until the power fails, and the next
+fsync succeeds without writing them (PostgreSQL's "fsyncgate", 2018). Usually a few units are written again, and none
+after a run that ended with `Store.close`. On a file system that copies on write, a full disk may refuse this write.
+Recovery then logs a warning and only syncs, because the broker must be started to free space.
 
-Downsides: damage to what was synced last before a power loss cannot be told from a torn tail, as nothing durable lies
-behind it. A payload that holds a forged unit for the very position where it lies can make a torn tail look damaged.
+Downsides: damage to the units that were synced last cannot be distinguished from a torn end, because no later unit
+says that they were durable. A message body that contains a forged unit, for the position at which the body is stored,
+can make a torn end look like corruption.
 """
 
 import logging
@@ -65,17 +68,17 @@ log = logging.getLogger("store")
 
 
 class RecoveryReport(NamedTuple):
-    """What a start found and did, for one line in the log."""
+    """The result of a recovery, as it is written to the log file of the broker in one line."""
 
-    clean: bool  # the last run ended in order
-    checkpoint_position: int  # of the checkpoint that was taken; -1: none, the whole log was read
-    end_position: int
-    units: int  # that were read
-    entries: int
-    cut_bytes: int  # of a torn tail
+    clean: bool  # Whether the previous run ended with `Store.close`.
+    checkpoint_position: int  # The position of the checkpoint that was used; -1 if the whole log was read.
+    end_position: int  # The position of the next unit.
+    units: int  # The number of units that were read.
+    entries: int  # The number of entries that were replayed.
+    cut_bytes: int  # The size of the torn end in bytes.
     segments: int
     queues: int
-    epoch: int  # of the run that begins
+    epoch: int  # The number of the run that begins.
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self._asdict().items())
@@ -83,19 +86,19 @@ class RecoveryReport(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """What the commitlog goes on with."""
+    """The values with which CommitLog, Appender and Checkpointer continue."""
 
     segments: Segments
     end_position: int
-    stored_ms: int
-    snapshot_position: int  # of the newest snapshot; -1: there is none
+    stored_ms: int  # The store time of the last unit; 0 if the log is empty.
+    snapshot_position: int  # The position of the newest snapshot; -1 if there is none.
     report: RecoveryReport
 
 
 def recover(files: Files, open_segments_max: int, queues: Queues, replayer: Replayer) -> Recovered:
-    """Bring the log into a known and durable state, and fill the queues and the replayer from it.
+    """Recover the log: verify, truncate and sync it, then replay it into the queues and the replayer. Blocks.
 
-    Raises Corruption when what was durable once no longer reads back; the log has not been changed then.
+    Raises Corruption if data that was durable is missing or damaged; the log has not been changed then.
     """
     segments = Segments(files, list_segments(files) or [Segment(0)], open_segments_max)
     checkpoint = _restore_checkpoint(files, segments, queues)
@@ -125,31 +128,36 @@ def recover(files: Files, open_segments_max: int, queues: Queues, replayer: Repl
 
 
 def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Checkpoint | None:
-    """Take queues and segments from the checkpoint; None when there is none to be used, and all comes from the log."""
+    """Restore the queues, and the last offsets of segments, from the checkpoint. Return None if there is none to use.
+
+    The checkpoint is not used if segments after its `read_from` were removed or an index is damaged. All index files
+    are removed then, because they will be built again from the log.
+    """
     checkpoint = read_checkpoint(files)
     if checkpoint and not segments.active.exists:
         raise Corruption(
-            f"no files in {LOG_DIRECTORY}/, and a checkpoint says that the log reached {checkpoint.position}"
+            f"{LOG_DIRECTORY}/ has no segment, but the checkpoint was written at position {checkpoint.position}"
         )
     if checkpoint and checkpoint.read_from >= segments.start:
         try:
             queues.restore(checkpoint.queues)
             queues.index_files.steps = checkpoint.steps
         except Corruption as reason:
-            log.warning("an index is damaged, all will be made again from the log: %s", reason)
+            log.warning("an index is damaged, all indexes will be built again from the log: %s", reason)
         else:
             for segment in segments:
                 segment.last_offsets.update(checkpoint.last_offsets.get(segment.start, {}))
             return checkpoint
     queues.forget()
-    remove_checkpoint(files)  # It counts rows of indexes that are about to be made again.
+    remove_checkpoint(files)  # It refers to rows of the index files that were removed.
     return None
 
 
 def _read_snapshot(files: Files, segments: Segments) -> Checkpoint | None:
-    """Return the newest snapshot, by whose state a start without a checkpoint begins; None if no segment was removed.
+    """Return the newest snapshot, which a start without a checkpoint needs if segments were removed.
 
-    Raises Corruption if the state of removed segments cannot be had.
+    Returns None if there is no snapshot and no segment was removed. Raises Corruption if segments were removed and
+    there is no whole snapshot.
     """
     is_complete = not segments.start and not any(segment.is_gap for segment in segments)
     try:
@@ -157,12 +165,14 @@ def _read_snapshot(files: Files, segments: Segments) -> Checkpoint | None:
     except Corruption:
         if not is_complete:
             raise
-        return None  # All that it says is in the log still.
+        return None  # No segment was removed, so the log contains all state.
     if snapshot is None and not is_complete:
-        raise Corruption(f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of their state")
+        raise Corruption(
+            f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of the state in them"
+        )
     if snapshot is not None and not segments.active.exists:
         raise Corruption(
-            f"no segments in {LOG_DIRECTORY}/, and a snapshot says that the log reached {snapshot.position}"
+            f"{LOG_DIRECTORY}/ has no segment, but its newest snapshot was written at position {snapshot.position}"
         )
     return snapshot
 
@@ -171,7 +181,7 @@ def _read_snapshot(files: Files, segments: Segments) -> Checkpoint | None:
 
 
 class _Verification:
-    """The walk from `first` to the first unit that is not whole, at `end`."""
+    """Step 1: reads the units from position `first` up to the first unit that is not whole, at position `end`."""
 
     def __init__(
         self, files: Files, segments: Segments, checkpoint: Checkpoint | None, snapshot: Checkpoint | None
@@ -180,19 +190,22 @@ class _Verification:
         self._segments = segments
         self.first = checkpoint.read_from if checkpoint else segments.start
         self.end = self.first
-        self.reason = "nothing more is written"
+        self.reason = f"the log ends at position {self.end}"  # Why the unit at `end` is not whole.
         self.epoch = checkpoint.epoch if checkpoint else 0
         self.stored_ms = checkpoint.stored_ms if checkpoint else snapshot.stored_ms if snapshot else 0
         self.closed = checkpoint.closed if checkpoint else True
         self._source, found = ("checkpoint", checkpoint) if checkpoint else ("snapshot", snapshot)
-        self.durable = found.position if found else 0  # what that says; units say more
-        self.proven = self.durable  # An fsync up to here succeeded, as a checkpoint, a snapshot or a whole unit says.
+        self.durable = found.position if found else 0  # The log was durable up to the checkpoint or snapshot.
+        # The highest position up to which the log was durable, according to the checkpoint, the snapshot and the units.
+        self.proven = self.durable
         self.units = 0
 
     def run(self) -> None:
         self._walk()
         if self.end < self.durable:
-            raise Corruption(f"{self.reason}; but a {self._source} says that the log was durable up to {self.durable}")
+            raise Corruption(
+                f"{self.reason}; but according to the {self._source} the log was durable up to position {self.durable}"
+            )
 
     def _walk(self) -> None:
         for segment in self._segments.between(self.first, POSITION_MAX):
@@ -207,17 +220,18 @@ class _Verification:
         limit = readable_end(self._files, self._segments, segment)
         if limit < self.end:
             raise Corruption(
-                f"{segment.path} ends at {limit}, and a {self._source} says that the log reached {self.durable}"
+                f"{segment.path} ends at position {limit}; "
+                f"but according to the {self._source} the log was durable up to position {self.durable}"
             )
         try:
             for block, at, position in units_of_segment(self._files, self._segments, segment, self.end, limit):
                 self._take(check_unit(block, at, position))
         except BadUnit as reason:
-            self.reason = f"{segment.path} has at {self.end - segment.start}: {reason}"
+            self.reason = f"{segment.path} has no whole unit at byte {self.end - segment.start}: {reason}"
 
     def _take(self, header: UnitHeader) -> None:
         if header.epoch < self.epoch:
-            raise BadUnit(f"a unit of epoch {header.epoch} behind one of {self.epoch}")
+            raise BadUnit(f"the unit has epoch {header.epoch}, and the one before it has epoch {self.epoch}")
         self.end += header.size
         self.proven = max(self.proven, header.durable)
         self.epoch = header.epoch
@@ -226,15 +240,18 @@ class _Verification:
         self.units += 1
 
 
-# -- Beyond the first unit that is not whole
+# -- Search beyond the first unit that is not whole
 
 
 def _search_beyond(files: Files, segments: Segments, verified: _Verification) -> int:
-    """Return how far what lies behind the end is not zero; raises Corruption if a unit there proves it durable once."""
+    """Return the size of the torn end: the number of bytes from `verified.end` to the last byte that is not zero.
+
+    Raises Corruption if a valid unit beyond the end says that the log was durable there.
+    """
     end = last_byte = verified.end
     for segment in segments.between(end, POSITION_MAX):
         if segment.is_gap:
-            raise Corruption(f"{verified.reason}; but {segment.path} says that the log was durable there")
+            raise Corruption(f"{verified.reason}; but the gap {segment.path} shows that the log was durable beyond it")
         if not segment.exists:
             continue
         limit = readable_end(files, segments, segment)
@@ -250,21 +267,26 @@ def _search_beyond(files: Files, segments: Segments, verified: _Verification) ->
 def _refuse_if_durable(
     files: Files, segments: Segments, segment: Segment, block: bytes, start: int, verified: _Verification
 ) -> None:
-    """Look at every place in the block where a unit could begin."""
+    """Raise Corruption if a valid unit in the block says that the log was durable beyond `verified.end`.
+
+    `start` is the position of the block's first byte.
+    """
     at = block.find(MAGIC_BYTES)
     while at >= 0:
-        # Most of what has the magic and is no unit fails here, cheaply: a payload may be full of it.
+        # A message body may contain the magic very often; comparing the position first is cheap.
         own = block[at + POSITION_AT : at + POSITION_AT + 8]
         is_candidate = own == (start + at).to_bytes(8, "big") or len(own) < 8
         header = _valid_unit(files, segments, segment, start + at) if is_candidate else None
         if header and header.durable > verified.end:
-            claim = f"the unit at {header.position} says that the log was durable up to {header.durable}"
-            raise Corruption(f"{verified.reason}; but {claim}")
+            raise Corruption(
+                f"{verified.reason}; but according to the unit at position {header.position} "
+                f"the log was durable up to position {header.durable}"
+            )
         at = block.find(MAGIC_BYTES, at + (header.size if header else 1))
 
 
 def _valid_unit(files: Files, segments: Segments, segment: Segment, position: int) -> UnitHeader | None:
-    """Return the header of a whole unit at this position. What lies here may be anything, a payload included."""
+    """Return the header of the unit at this position; None if the bytes there are no whole and valid unit."""
     handle, at = segments.file_of(segment), position - segment.start
     try:
         size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)
@@ -276,7 +298,7 @@ def _valid_unit(files: Files, segments: Segments, segment: Segment, position: in
 
 
 def _cut(files: Files, segments: Segments, verified: _Verification) -> None:
-    """Cut the log at its end, and make durable what was read: it may have been in the page cache only."""
+    """Truncate the log at `verified.end`, write again what is not proven durable, and sync the log."""
     removed = segments.cut(verified.end)
     for segment in removed:
         files.remove(segment.path)
@@ -292,7 +314,7 @@ def _cut(files: Files, segments: Segments, verified: _Verification) -> None:
 
 
 def _write_again(files: Files, handle: int, segment: Segment, start: int, end: int) -> None:
-    """Write the bytes of the segment between two positions to where they are, so that the next sync writes them."""
+    """Write the bytes between two positions again at the same place, so that the next fsync writes them to the disk."""
     last = min(end, segment.known_end)
     try:
         for position in range(max(start, segment.start), last, BLOCK_BYTES):
@@ -301,4 +323,6 @@ def _write_again(files: Files, handle: int, segment: Segment, start: int, end: i
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        log.warning("%s could not be written again from %d on before its sync: %s", segment.path, start, error)
+        log.warning(
+            "%s could not be written again from position %d on, it is only synced: %s", segment.path, start, error
+        )

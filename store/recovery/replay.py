@@ -1,8 +1,9 @@
-"""Replay: passes every entry of a verified log to the queues, the indexes and the owners of state.
+"""The class Replay: passes the entries of a verified log to the queues, the indexes and the owners of state.
 
-Queues and their indexes come from all units that are read. State comes from the checkpoint and the units behind it.
-Without a checkpoint it comes from the newest snapshot and the units behind that, for segments that were removed may
-have held what undid an older state record.
+Queues and their indexes are built from all units that recovery reads. The state is taken from the checkpoint and from
+the units above its position. Without a checkpoint it is taken from the newest snapshot and from the units above the
+position of that snapshot: state records below it must not be replayed, because the record that revoked one of them may
+have been in a segment that was removed.
 """
 
 import struct
@@ -29,30 +30,31 @@ class Replayer(Protocol):
     """Receives the state records and frames of the log at recovery; `StateLog` implements it."""
 
     def replay_state(self, payload: bytes, slot: Slot) -> None:
-        """Apply one state record; replaying a record of something that is gone is a no-op."""
+        """Apply one state record. A record about an object that was deleted must have no effect."""
 
     def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
-        """See one frame (for what is derived from frames: producer windows, later timers and transactions).
+        """Update the state that is derived from frames, such as the sequence numbers of idempotent producers.
 
-        `frame` must not be kept. Only frames behind the checkpoint, or the newest snapshot, are seen.
+        The frame has format `form` and `count` records, in the queue with this key. It is called for each frame above
+        the position of the checkpoint or, without one, of the newest snapshot. `frame` is valid during the call only.
         """
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
-        """Report an entry that cannot be replayed and skip it. Raises `error` if the entry must not be skipped."""
+        """Report an entry that cannot be replayed and is skipped. Raises `error` if it must not be skipped."""
 
     def snapshot(self) -> "StateRecords":
-        """Return records that, replayed into an empty replayer, give the state as it is at this moment."""
+        """Return records that give the present state when they are replayed into an empty replayer."""
 
 
 class StateRecords(Iterator[bytes], Protocol):
-    """Records of the state of a moment. They are taken a few at a time, and the state goes on changing meanwhile."""
+    """The state records of one moment. They are read a few at a time, although the state changes after that moment."""
 
     def close(self) -> None:
-        """Release the records; also to be called after the last one."""
+        """Release the copies that the iterator needs. To be called after the last record, too."""
 
 
 class Replay:
-    """Takes units in the order of their positions."""
+    """Replays the units of a log, which must be passed in the order of their positions."""
 
     def __init__(
         self,
@@ -66,16 +68,17 @@ class Replay:
         self._segment = segments.find(segments.start)
         self._queues = queues
         self._replayer = replayer
-        # Below this position the checkpoint has everything but the index rows that were in memory.
+        # Below this position only index rows are missing in the checkpoint: those that were in memory only.
         self._known_to = checkpoint.position if checkpoint else 0
-        self._snapshot = snapshot  # Until its position is reached; None if there is a checkpoint.
+        # The snapshot whose position is not reached yet. None if there is a checkpoint, or the snapshot was restored.
+        self._snapshot = snapshot
         self._is_rebuild = checkpoint is None
         self.entries = 0
         if checkpoint:
             self._restore_state(checkpoint)
 
     def take(self, block: memoryview, at: int, position: int) -> None:
-        """Replay the unit at `block[at]`."""
+        """Replay the unit at `block[at]`, which has this position and was verified."""
         size, _, _, _, stored_ms, entry_count, _ = read_header(block, at)
         if not entry_count:
             return
@@ -91,7 +94,7 @@ class Replay:
         self.entries += entry_count
 
     def end(self) -> None:
-        """End the replay after the last unit."""
+        """Complete the replay after the last unit."""
         if self._snapshot is not None:
             self._take_snapshot(self._snapshot)
 
@@ -109,7 +112,7 @@ class Replay:
                 self._replayer.replay_state(bytes(entry.frame), slot)
 
     def _take_rows(self, entries: Iterable[Entry], stored_ms: int) -> None:
-        """Add the rows that an index has not got yet, and nothing else."""
+        """Add the index rows that are missing in the index files of the checkpoint; replay nothing else."""
         for position, form, kind, key, base_offset, count, tags, timestamp_ms, frame, _ in entries:
             if form >= FIRST_FRAME_FORM:
                 index = self._queues.get(key).index
@@ -118,7 +121,8 @@ class Replay:
                 ):
                     index.flush()
             elif form == CONTROL_FORM and kind == ControlKind.TOPIC_DROPPED:
-                self._queues.drop_topic(Queue.split(key)[0])  # its frames above have made queues of it again
+                # Frames of the topic below this entry have created its queues again, so they are dropped again.
+                self._queues.drop_topic(Queue.split(key)[0])
 
     # -- Frames
 
@@ -137,10 +141,15 @@ class Replay:
             self._replayer.replay_frame(key, slot, form, count, frame, bytes(extra))
 
     def _skip_to(self, queue: Queue, base_offset: int, position: int) -> Queue:
-        """Go on above the queue's end: what lay between went with dead segments, so it is below the log start."""
+        """Replace the queue by an empty one that begins at `base_offset`, which is above its end offset.
+
+        The entries between were in dead segments that were removed, so they are below the log start. Raises Corruption
+        if no removed segment can be the reason.
+        """
         if base_offset < queue.end_offset or not self._is_rebuild:
             raise Corruption(
-                f"the entry at {position} begins at offset {base_offset} of {queue}, where {queue.end_offset} was next"
+                f"the entry at position {position} has offset {base_offset} of queue {queue}, "
+                f"and the next offset of this queue is {queue.end_offset}"
             )
         return self._queues.restart(queue, base_offset)
 
@@ -154,7 +163,7 @@ class Replay:
         elif entry.kind == ControlKind.CLOCK_STEPS:
             self._queues.index_files.steps = read_steps(entry.frame)
         else:
-            raise Corruption(f"the control entry at {entry.position} has kind {entry.kind}")
+            raise Corruption(f"the control entry at position {entry.position} has the unknown kind {entry.kind}")
 
     def _take_queue(self, key: int, start_offset: int, end_offset: int) -> None:
         queue = self._queues.get(key)
@@ -164,8 +173,11 @@ class Replay:
     # -- Snapshots and checkpoints
 
     def _take_snapshot(self, snapshot: Checkpoint) -> None:
-        """Take all queues there were, and all state: of a queue that is not among them, the unit that dropped it may
-        be gone."""
+        """Restore the queues and the state of the snapshot, whose position the replay has reached.
+
+        Queues that are not in the snapshot are dropped: the unit that deleted their topic may have been in a segment
+        that was removed.
+        """
         self._snapshot = None
         keys = {row.key for row in snapshot.queues}
         for queue in [queue for queue in self._queues if queue.key not in keys]:

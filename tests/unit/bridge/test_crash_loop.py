@@ -48,5 +48,5 @@ def test_start_that_cannot_write_its_checkpoint_goes_on(code: int, caplog: pytes
         disk._root = core.disk.after_kill()._root
         disk._locks.clear()
     assert core.store.recovery.end_position > LIMIT
-    assert "no checkpoint could be written" in caplog.text
+    assert "the checkpoint could not be written" in caplog.text
     assert not core.store.refusal

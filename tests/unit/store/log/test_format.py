@@ -107,7 +107,7 @@ def test_any_changed_bit_is_noticed(entries: list[Frame | StateRecord], data: st
 
 def test_a_unit_is_valid_at_its_own_position_only() -> None:
     unit = encoded([StateRecord(b"here")])
-    with pytest.raises(BadUnit, match=f"the unit of position {POSITION}"):
+    with pytest.raises(BadUnit, match=f"the unit has position {POSITION}"):
         check_unit(unit.view, 0, POSITION + ALIGNMENT)
 
 

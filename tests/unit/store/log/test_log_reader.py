@@ -69,5 +69,5 @@ def test_damage_and_a_missing_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(Corruption, match="CRC"):
         frames(tmp_path, 0, end)
     path.unlink()
-    with pytest.raises(StoreError, match="not there"):
+    with pytest.raises(StoreError, match="does not exist"):
         frames(tmp_path, 0, end)

@@ -68,7 +68,7 @@ def test_positions_are_found() -> None:
     assert [segments.find(position).start for position in (80, 159, 160, 10_000)] == [80, 80, 160, 320]
     assert [segment.start for segment in segments.between(159, 240)] == [80, 160]
     assert [segment.start for segment in segments.between(160, 241)] == [160, 240]
-    with pytest.raises(StoreError, match="position 79 is below the log's start 80"):
+    with pytest.raises(StoreError, match="position 79 is below the first position of the log, 80"):
         segments.find(79)
 
 

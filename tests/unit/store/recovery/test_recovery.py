@@ -156,7 +156,7 @@ def test_what_was_durable_and_is_damaged_is_reported_and_left_alone(damage: Call
     damage(Segment(disk, positions))
     before = {path: found for path, found in disk.contents().items() if path.startswith("log/")}
     with pytest.raises(
-        Corruption, match=r"00000000000000000000\.log has at \d+: .*; but the unit at \d+ says"
+        Corruption, match=r"00000000000000000000\.log has no whole unit at byte \d+: .*; but according to the unit at"
     ) as caught:
         opened(disk)
     assert str(positions[DURABLE]) in str(caught.value), "the message says how far the log was durable"
@@ -202,7 +202,7 @@ def test_a_checkpoint_without_a_log_is_corruption() -> None:
     for path in disk.paths():
         if path.startswith("log/"):
             disk.remove(path)
-    with pytest.raises(Corruption, match="a checkpoint says that the log reached"):
+    with pytest.raises(Corruption, match="but the checkpoint was written at position"):
         opened(disk)
 
 
@@ -213,7 +213,7 @@ def test_a_log_shorter_than_its_checkpoint_is_corruption() -> None:
         append(store)
     store.close(2000)
     disk.truncate(disk.open("log/00000000000000000000.log"), 2 * UNIT_SIZE)
-    with pytest.raises(Corruption, match="a checkpoint says that the log reached"):
+    with pytest.raises(Corruption, match="but according to the checkpoint the log was durable up to position"):
         opened(disk)
 
 
